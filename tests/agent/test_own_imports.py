@@ -1,7 +1,4 @@
-"""A program that has a module with the name of one that the agent needs.
-
-The program imports its own, as always, and the agent stays off.
-"""
+"""A program that has a module with the name of one that the agent needs: the agent is off."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Two containers of one user that share /dev/shm, as `docker run --ipc=host` makes them.
-
-Neither deletes the other's pages.
-"""
+"""Two containers that share /dev/shm (`--ipc=host`): neither deletes the other's pages."""
 
 from __future__ import annotations
 

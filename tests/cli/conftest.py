@@ -79,11 +79,7 @@ class Watching:
         return line.decode()
 
     def event(self, contact=False):
-        """The next line without its time.
-
-        A line about a silent relay is skipped unless the caller wants it: the relay is a thread of
-        this test, and may be silent on a slow machine.
-        """
+        """The next line without its time; those of a silent relay only if the caller wants them."""
         while True:
             found = self.line().partition(" ")[2]
             if contact or not found.startswith(("lost contact: ", "joined again: ")):

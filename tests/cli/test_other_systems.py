@@ -1,9 +1,4 @@
-"""ddtop on a computer without Linux: a viewer through ssh works, every other command prints that it
-does not.
-
-A double: this Python forgets what macOS does not have, and calls itself darwin. The host at the
-other end of ssh is a Linux.
-"""
+"""Without Linux only a viewer through ssh works: this Python calls itself darwin."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A job on two hosts that was started without ddtop: `diagnose --ssh HOST,HOST`.
-
-A host is a pid namespace here: it has its own /proc, and sees the processes of no other.
-"""
+"""`diagnose --ssh HOST,HOST` without ddtop; a host is a pid namespace with its own /proc."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`ddtop setup-env` and `ddtop doctor --python`, on real virtual environments and their real pip.
-
-What is installed are small wheels of the same shape: nothing is downloaded.
-"""
+"""`ddtop setup-env` and `ddtop doctor --python` on real environments, with small wheels."""
 
 from __future__ import annotations
 

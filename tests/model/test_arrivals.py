@@ -283,10 +283,7 @@ def test_several_hosts_are_balanced_together_only_if_their_clocks_agree():
 
 @pytest.mark.parametrize("seed", range(12))
 def test_gradients_that_are_enqueued_together_are_one_piece_of_evidence(seed):
-    """A loop without optimizer class or DDP.
-
-    It calls all_reduce for each gradient, asynchronously. Data from a generator takes 0 to 250 ms.
-    """
+    """A loop calls all_reduce for each gradient; data takes 0 to 250 ms."""
     rng = random.Random(seed)
     times = in_bursts(3, 60, lambda rank, number: rng.uniform(0, 250))
 

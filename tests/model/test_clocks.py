@@ -61,10 +61,7 @@ PLAIN = looked_at(BUSY.in_order())
 @settings(max_examples=40)
 @given(OFFSETS, OFFSETS)
 def test_a_job_with_other_clocks_gives_the_same_snapshot_and_verdict(one, other):
-    """Offsets range from a twentieth of a second to a day.
-
-    Records from before the first report of a host's clock are moved when that report comes.
-    """
+    """Offsets of 50 ms to a day; records of before the first report are moved then."""
     snapshot, verdict = looked_at(skewed(BUSY.in_order(), {"node1": one, "node2": other}))
 
     assert verdict == PLAIN[1]

@@ -126,10 +126,7 @@ def test_a_copy_and_its_original_change_independently():
 
 
 def test_a_look_back_finds_the_gpus_as_they_were():
-    """The GPU was throttled by heat at first, and drew more power later.
-
-    The copy from which the past begins must not contain what came later.
-    """
+    """The copy from which the past begins must not contain what came later."""
     job = GpuJob(world_size=2)
     job.change(1, throttle=("hw_thermal",))
     job.trains(30)
@@ -156,10 +153,7 @@ def _until(job, second):
 
 
 def test_times_of_gpus_move_with_the_clock_of_their_host():
-    """A leaf's clock turns out to be three seconds off.
-
-    The start of its GPU's throttling must not jump back with the next report.
-    """
+    """The start of throttling must not jump back with the next report of a leaf."""
     job = GpuJob(world_size=2)
     job.change(1, throttle=("hw_thermal",))
     job.trains(5)

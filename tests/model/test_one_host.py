@@ -11,11 +11,7 @@ from tests.spread import SpreadJob
 
 
 class Halves(SpreadJob):
-    """Two launchers on `node0`.
-
-    The first one's relay is the hub, the other one's, `node0.b`, is a leaf. While the job is being
-    built the leaf's host is `node1`.
-    """
+    """Two launchers on `node0`: the first one's relay is the hub, `node0.b` is a leaf."""
 
     def __init__(self) -> None:
         super().__init__(4, hosts=2)

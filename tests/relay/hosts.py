@@ -1,7 +1,4 @@
-"""Several relays of one job, as if each were on a host of its own.
-
-Real sockets on loopback, real processes as ranks.
-"""
+"""Several relays of one job, as if each had a host: real sockets, real processes as ranks."""
 
 from __future__ import annotations
 
@@ -162,10 +159,7 @@ def order(link, name, *arguments, history_s=0.0):
 
 
 def heard(link, wanted):
-    """All (envelope, record) that a viewer receives, up to the first wanted one.
-
-    The viewer sends pings meanwhile.
-    """
+    """All (envelope, record) up to the first wanted one; the viewer pings meanwhile."""
     found, end = [], time.monotonic() + DEADLINE_S
     while time.monotonic() < end:
         for data in link.receive(1.0):

@@ -1,7 +1,4 @@
-"""When the relay requests exact arrivals.
-
-Soon, again a few times, then rarely, and never while all ranks wait alike.
-"""
+"""When exact arrivals are asked for: soon, then rarely, never while all ranks wait alike."""
 
 from __future__ import annotations
 

@@ -38,10 +38,7 @@ def test_a_viewer_that_joins_gets_the_history_it_asked_for():
 
 
 def test_it_gets_the_latest_of_every_rank_however_old():
-    """A rank that froze an hour ago sent its last report an hour ago.
-
-    Without that report the table would not have its row.
-    """
+    """A rank that froze an hour ago sent its last report then, and has a row."""
     kept = FrameHistory()
     kept.keep(*state(1, rank=3))
     for number in range(10, 20):

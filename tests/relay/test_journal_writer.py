@@ -117,10 +117,7 @@ def test_the_queue_is_bounded_in_bytes_too(tmp_path, gate, monkeypatch):
 def test_the_last_words_are_written_though_the_disk_was_still_busy_with_those_before(
     tmp_path, monkeypatch
 ):
-    """A file server takes a while to confirm a minute of frames.
-
-    The exit record of the last rank comes meanwhile.
-    """
+    """The exit of the last rank comes while a minute of frames is confirmed."""
     monkeypatch.setattr(history, "SYNC_S", 0.0)
     path = tmp_path / "x.journal"
     box = box_on(path)

@@ -1,7 +1,4 @@
-"""What a relay reads of its host's ranks, when it asks them, and when it is over: its own limits.
-
-Each test changes one limit, and sees the relay behave differently.
-"""
+"""The relay's own limits: each test changes one, and sees the relay behave differently."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The relay's own looks end no call in C early.
-
-Ten looks at ranks that are in one all the time.
-"""
+"""Ten of the relay's own looks end no call in C early."""
 
 from __future__ import annotations
 
@@ -107,10 +104,7 @@ def test_no_call_in_c_ends_early_over_ten_automatic_looks(gil, monkeypatch, tmp_
 
 
 def test_the_counts_see_what_a_signal_does(monkeypatch, tmp_path):
-    """The same program, with stacks by signal, which a person requests.
-
-    It shows that the test above can count an interrupted call.
-    """
+    """By signal, which a person requests, the same program counts an interrupted call."""
     monkeypatch.setattr(ranks_room, "RANK", COUNTS)
     over = tmp_path / "over"
     ranks = Ranks()

@@ -212,10 +212,7 @@ def test_after_sigterm_it_leaves_a_last_state_and_no_socket(home):
 
 
 def test_the_last_state_of_a_relay_that_has_ended_is_not_live(home, monkeypatch):
-    """torchrun takes a second to end after its ranks have.
-
-    A relay with a shorter linger time would already be gone.
-    """
+    """torchrun ends a second after its ranks, maybe later than a relay."""
     monkeypatch.setattr("ddtop.relay.server.JOB_OVER_S", 0.5)
     stage = Stage(home, launcher=os.getpid(), linger_s=0.1)
     link, pid = stage.rank()
@@ -239,10 +236,7 @@ def test_the_last_state_of_a_relay_that_has_ended_is_not_live(home, monkeypatch)
 
 
 def test_a_relay_that_takes_over_knows_the_stopped_rank_of_the_one_that_was_killed(home):
-    """SIGSTOP on a rank, then SIGKILL on the relay.
-
-    The rank cannot send Hello again, and it is the culprit.
-    """
+    """The stopped rank is the culprit, and cannot send Hello again."""
     first = Stage(home)
     first.rank()
     child = first.children.pop()

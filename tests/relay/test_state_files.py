@@ -30,10 +30,7 @@ def write_entry(files):
 
 
 def test_a_roster_that_cannot_be_written_is_told_though_the_job_file_can(files):
-    """A relay that follows this one would not know which ranks to watch.
-
-    The two files are in different folders.
-    """
+    """The next relay would not know which ranks to watch."""
     files.roster.mkdir()
     files.write_roster()
     write_entry(files)
@@ -64,10 +61,7 @@ def test_a_state_folder_that_is_full_is_told_until_it_is_not(files, monkeypatch)
 
 
 def test_what_waits_is_replaced_by_what_is_newer_and_written_in_order(files, monkeypatch):
-    """The job file that says that the job has ended names the last state.
-
-    It must not be there first.
-    """
+    """The job file of an ended job names the last state: it must not be first."""
     began, go, written = threading.Event(), threading.Event(), []
 
     def slow(path, frames):

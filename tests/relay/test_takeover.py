@@ -51,10 +51,7 @@ def stage(home):
 
 
 def test_a_rank_that_cannot_say_hello_again_is_watched_by_the_next_relay(stage):
-    """A stopped rank is the culprit, and it is silent.
-
-    Without the roster the verdict was "never seen".
-    """
+    """The culprit is stopped and silent: the verdict was "never seen"."""
     viewer = stage.viewer()
     host = stage.heard(viewer, is_a(HostState))[-1]
 

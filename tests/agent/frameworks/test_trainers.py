@@ -1,8 +1,4 @@
-"""What is read of trainers that own the loop. The doubles have the attributes that the trainers'
-sources have.
-
-The real programs are in tools/frameworks.
-"""
+"""What is read of trainers that own the loop, from doubles with their sources' attributes."""
 
 from __future__ import annotations
 

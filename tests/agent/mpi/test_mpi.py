@@ -1,7 +1,4 @@
-"""The wrappers of MPI calls: what they write to the state page while a call runs.
-
-They run on any Python and without mpi4py.
-"""
+"""What the wrappers of MPI calls write to the state page. They run without mpi4py."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Torch's own numbers of the GPU, read from a double of torch.cuda.
-
-Nothing is asked before the program has initialised CUDA.
-"""
+"""Torch's own numbers of the GPU, from a double of torch.cuda, once CUDA is initialised."""
 
 from __future__ import annotations
 

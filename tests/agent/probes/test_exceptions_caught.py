@@ -1,8 +1,4 @@
-"""Exceptions that are caught again and again: which ones count, which do not, and that no trace
-function stays installed.
-
-`contextlib.suppress` would be a library's handler.
-"""
+"""Which exceptions that are caught again and again count; no trace function stays installed."""
 # ruff: noqa: SIM105
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Which worker must deliver the next batch, and whether that worker makes progress.
-
-Read from torch's own iterator and from /proc.
-"""
+"""Which worker must deliver the next batch, and whether it makes progress."""
 
 from __future__ import annotations
 
@@ -50,10 +47,7 @@ def child():
 
 
 class Iterator:
-    """Torch's multiprocessing iterator, as far as the probe reads it.
-
-    `owes`: index of the worker that must deliver the next batch.
-    """
+    """Torch's iterator, as far as it is read. `owes`: who must deliver the next batch."""
 
     def __init__(self, *pids, owes=0, shutdown=False):
         self._num_workers, self._prefetch_factor, self._pin_memory, self._shutdown = (
@@ -83,10 +77,7 @@ def noted(iterator):
 
 @pytest.fixture
 def sampled():
-    """`sampled(iterator, waited_s)`: the record of a rank that has waited for that many seconds.
-
-    `waited_s` None: the rank does not wait.
-    """
+    """`sampled(iterator, waited_s)`: the record of a rank that waits so long; None: not."""
     page, history = StatePage(os.getpid(), 2), loader.LoaderHistory(LIMITS)
 
     def take(iterator, waited_s):

@@ -247,10 +247,7 @@ def test_the_status_of_groups_that_were_destroyed_is_never_read_again(nccl):
 
 
 def test_groups_that_were_made_anew_between_two_looks_are_new(nccl):
-    """Seen on an H100: one of three ranks destroyed its groups and joined again within 0.2 s.
-    Because of the old status its number jumped from 10 to 25 and back, and the rank was never
-    named.
-    """
+    """On an H100 the old status made its number jump from 10 to 25: it was never named."""
     bench = nccl.bench
     bench.probe._rank = SimpleNamespace(
         collectives_paused=False,
@@ -338,10 +335,7 @@ class ManyGroups:
 
 @pytest.mark.parametrize("unused", [0, 1])
 def test_the_wait_in_one_of_many_groups_of_nccl_is_known_before_entries_are_read(nccl, unused):
-    """The second group's status has its own numbers. FSDP, tensor and pipeline parallelism in torch
-    make many groups. While one of them was never used, the status is read only after some seconds
-    without progress.
-    """
+    """Its status has its own numbers, and is read rarely while a group was never used."""
     many = ManyGroups(nccl, unused + 2)
     many.completes(0, 0, 40)
     many.completes(1, 1, 7)

@@ -12,10 +12,7 @@ from tests.agent.probing import SECOND, FakeGroup
 
 
 class TwoBackends(FakeGroup):
-    """A group as init_process_group() makes it on a machine with GPUs.
-
-    Each backend counts for itself, and the group's number is NCCL's.
-    """
+    """Each backend counts for itself, and the group's number is NCCL's."""
 
     _device_types = ("cpu", "cuda")
 

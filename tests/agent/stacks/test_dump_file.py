@@ -1,7 +1,4 @@
-"""Stacks by signal: our handler runs beside the program's own handlers and never replaces them.
-
-Each test runs in a process of its own.
-"""
+"""Stacks by signal: our handler runs beside the program's own and never replaces them."""
 
 from __future__ import annotations
 

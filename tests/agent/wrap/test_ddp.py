@@ -1,7 +1,4 @@
-"""What a wrapped model reports of its gradients.
-
-Which group averages them, and whether that is gloo on a GPU.
-"""
+"""What a wrapped model reports: which group averages its gradients, and whether by gloo."""
 
 from __future__ import annotations
 

@@ -16,10 +16,7 @@ from ddtop.wire.page import CALLS, NO_PEER
 
 @pytest.fixture
 def module(monkeypatch):
-    """As much of torch.distributed.distributed_c10d as the wrappers use.
-
-    It has two groups of NCCL, whose numbers do not change with send and recv.
-    """
+    """What the wrappers use of distributed_c10d, with two groups of NCCL."""
     world = SimpleNamespace(default_pg="all", pg_names={"all": "0", "stage": "3"})
     page = SimpleNamespace(enter_call=lambda *_: 0, leave_call=lambda _: None)
     rank = SimpleNamespace(page=page, notes=Notes(), limits=LIMITS)

@@ -1,10 +1,4 @@
-"""`comm-error`: the backend has failed under ranks, and no rank has crashed, been killed or been
-stopped.
-
-A rank that reports such an error is never blamed for it. The peer is named if there is evidence:
-the text of the error, the ranks that had not joined the collective that timed out, a rank that has
-left its process group, one that no longer reports.
-"""
+"""Jobs in which the backend fails, and the errors that ranks report then."""
 
 from __future__ import annotations
 

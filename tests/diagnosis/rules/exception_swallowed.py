@@ -1,9 +1,4 @@
-"""`exception-swallowed`: some ranks catch an exception again and again that the other ranks never
-catch.
-
-It needs DDTOP_EXCEPTIONS=1. An exception that all ranks catch alike is the program's style. Where a
-critical finding blames such a rank, the exception is a line of that finding's evidence.
-"""
+"""Jobs in which some ranks catch an exception again and again that the others never catch."""
 
 from __future__ import annotations
 

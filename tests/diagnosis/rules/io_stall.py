@@ -1,9 +1,4 @@
-"""`io-stall`: the main thread stays in one uninterruptible sleep (state D), and its I/O does not
-progress.
-
-A rank that writes a large checkpoint is often in state D, but it wakes and its counters move. One
-whose file server is dead does neither. Even SIGKILL does not end it before the server answers.
-"""
+"""Jobs in which a rank's main thread stays in one uninterruptible sleep (state D)."""
 
 from __future__ import annotations
 

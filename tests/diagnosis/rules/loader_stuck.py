@@ -1,9 +1,4 @@
-"""`loader-stuck`: the main thread waits for a batch, and the worker that must deliver it has ended,
-is stopped or makes no progress.
-
-The rank cannot change that, so the finding is about the worker. A worker that works, however
-slowly, is left to `not-in-collective`; so is a DataLoader without workers.
-"""
+"""Jobs in which a rank waits for a batch of a worker that makes no progress."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""`late-to-init`, `rank-missing`, and `left-early` before the start: ranks wait in
-init_process_group for ranks that have not joined.
-
-`rules.rendezvous` runs before: a rank that looks for the others in the wrong place is not late.
-"""
+"""Jobs whose ranks wait in init_process_group for ranks that have not joined."""
 
 from __future__ import annotations
 

@@ -484,11 +484,7 @@ def test_a_rank_that_may_wait_for_its_open_collective_through_a_thread_is_a_wait
 
 
 def splits(job, culprit, tag=0):
-    """All but one rank are inside split_group on NCCL; no recorder knows of such a call.
-
-    torch 2.13: `split_group` of distributed_c10d.py calls `ncclCommSplit` on the communicator of
-    the parent, which all of its members have to make.
-    """
+    """All but one rank are in split_group on NCCL, which no recorder knows; all must call it."""
     for rank in job.ranks:
         if rank.number != culprit:
             rank.stands_at("build_groups", line=34, callee="split_group")

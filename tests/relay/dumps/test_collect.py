@@ -1,7 +1,4 @@
-"""Stacks of ranks that answer, that cannot, and that must not be disturbed.
-
-Real processes, real signals.
-"""
+"""Stacks of real ranks that answer, that cannot, and that must not be disturbed."""
 
 from __future__ import annotations
 
@@ -118,10 +115,7 @@ def test_a_stopped_rank_gets_no_signal(ranks):
     ],
 )
 def test_a_rank_that_cannot_take_the_signal_is_not_sent_it(ranks, what, why, no_py_spy):
-    """The signal's default action is to kill.
-
-    A closed descriptor may belong to a file of the program by now.
-    """
+    """The default action is to kill; a closed descriptor may belong to another file."""
     one = ranks.start(what)
     found = ranks.stacks_of(one, how=BY_SIGNAL)
 
@@ -239,10 +233,7 @@ def test_a_rank_whose_agent_cannot_be_asked_now_gets_no_signal(ranks, no_py_spy)
 def test_an_agent_that_reports_but_does_not_answer_is_not_followed_by_the_signal(
     ranks, monkeypatch, agents_count_as_heard, no_py_spy
 ):
-    """It reports, so it gets the GIL, so Python code runs.
-
-    Faulthandler would walk frames that change.
-    """
+    """It gets the GIL, so Python runs: faulthandler would walk frames that change."""
     monkeypatch.setattr(collect, "AGENT_S", 0.3)
     one = ranks.start("sleep_in_python", silent=False)
     found = ranks.stacks_of(one, how=BY_SIGNAL)
@@ -307,10 +298,7 @@ def may_be_read(stacks, worker):
 @pytest.mark.skipif(find() is None, reason="py-spy is not installed")
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_a_person_gets_the_stack_of_a_worker_that_was_not_forked_and_of_no_server(ranks, method):
-    """The worker does not catch the signal.
-
-    The resource tracker and the fork server do not report to the relay.
-    """
+    """The worker does not catch the signal; the fork server does not report."""
     one, worker = with_a_worker(ranks, method)
     ranks.dumps.ask("q", [one])
 

@@ -42,10 +42,7 @@ def test_the_thread_listed_last_is_the_main_one() -> None:
 
 
 def test_escaped_characters_are_the_characters() -> None:
-    """faulthandler writes ASCII only, and a path may hold any letter.
-
-    A backslash of the path itself is not one.
-    """
+    """It writes ASCII only; a backslash of the path itself is no escape."""
     assert parse(TWO)[0].frames[1].file == "/data/train é.py"
     lines = (
         b'Thread 0x1 (most recent call first):\n  File "a\\x41\\u20ac\\U0001f600\\udc80", line 1'
@@ -77,10 +74,7 @@ def test_a_deep_stack_says_that_frames_are_missing() -> None:
 
 
 def test_a_deep_stack_of_newer_pythons_ends_without_a_word() -> None:
-    """From 3.13 on the three dots are missing.
-
-    Without this rule a rank in a deep recursion would never count as complete.
-    """
+    """From 3.13 on the three dots are missing: it would never count as complete."""
     text = "Thread 0x1 (most recent call first):\n" + '  File "a.py", line 3 in deep\n' * 99
     assert not is_complete(text.encode())
 
@@ -102,10 +96,7 @@ def test_a_lost_list_of_threads_ends_the_text_and_leaves_no_main_one() -> None:
 
 
 def test_where_threads_are_left_out_none_is_called_main() -> None:
-    """With more than a hundred threads the main one is never written.
-
-    The last one in the list is another thread.
-    """
+    """Of more than a hundred threads the main one is never written."""
     text = TWO + b"\n...\n"
 
     assert [thread.main for thread in parse(text)] == [False, False]

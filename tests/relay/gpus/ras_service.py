@@ -53,12 +53,7 @@ def answer(*ranks, missing=()):
 
 
 class Service:
-    """A double of the service on a port of its own. Each connection gets the next of `scripts`.
-
-    Lines answered, then the answer.
-
-    None for lines: it takes the connection and says nothing, as a stopped process does.
-    """
+    """A double of the service. `scripts`: per connection, lines (None: no word) and the answer."""
 
     def __init__(self, *scripts, address="127.0.0.1:0"):
         self.said: list[list[str]] = []

@@ -1,7 +1,4 @@
-"""What is read of the GPUs, over a double of pynvml.
-
-A value that a GPU does not have is None, and no other value fails with it.
-"""
+"""What is read of the GPUs: a value that one does not have is None, and no other fails."""
 
 from __future__ import annotations
 
@@ -80,10 +77,7 @@ def test_an_older_driver_has_the_older_struct_of_memory():
 
 
 def test_dear_calls_are_rare():
-    """Eight GPUs with one look per second must not cost 1 % of a core.
-
-    Processes are read every 5 s, links every 30 s.
-    """
+    """Eight GPUs must not cost 1 % of a core: processes every 5 s, links every 30 s."""
     nv = FakeNvml(*[FakeCard(uuid=f"GPU-{number}") for number in range(8)])
     nvml = Nvml(nv)
     for second in range(30):

@@ -1,7 +1,4 @@
-"""NVML through the real pynvml, over a double of the driver's library.
-
-Arguments, structs and errors as they are on a machine with GPUs.
-"""
+"""NVML through the real pynvml, over a double of the driver's library."""
 
 from __future__ import annotations
 
@@ -38,10 +35,7 @@ NEWER = (
 
 @pytest.fixture
 def watched(monkeypatch):
-    """Makes the relay's watch over a library.
-
-    Its threads have ended before pynvml gets its own library back.
-    """
+    """Makes the relay's watch over a library; its threads end before the double goes."""
     monkeypatch.setattr(room, "SAMPLE_EVERY_S", 0.01)
     monkeypatch.setattr(room, "AGAIN_S", 0.01)
     made = []
@@ -98,10 +92,7 @@ _cards = st.builds(
 @settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(_cards, max_size=3, unique_by=lambda card: card.uuid))
 def test_through_the_real_pynvml_each_field_is_what_the_double_of_pynvml_tells(cards):
-    """All other tests rely on the double of pynvml.
-
-    Its values must be those that come through the real bindings.
-    """
+    """All other tests rely on the double of pynvml."""
     with loaded(Library(*cards)) as nv:
         nvml = Nvml(nv)
         real = nvml.sample(0.0)

@@ -299,10 +299,7 @@ def test_it_is_asked_after_two_seconds_and_then_every_ten(monkeypatch):
 
 
 def test_where_no_interpreter_runs_the_silence_of_the_agents_is_reason_enough(monkeypatch):
-    """C code holds the GIL of each rank, so no agent can report a stuck collective.
-
-    They were heard at 105 s.
-    """
+    """C code holds each GIL, so no agent reports; they were heard at 105 s."""
     frozen = [hello(0, heard_s=105.0), hello(1, heard_s=105.0)]
 
     assert asked(monkeypatch, frozen, 25, sees=False) == [11.0, 21.0]

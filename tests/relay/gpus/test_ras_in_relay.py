@@ -1,7 +1,4 @@
-"""NCCL's status service and a relay.
-
-The relay is real, the test plays the ranks, and the service is a double.
-"""
+"""A real relay and a double of NCCL's status service; the test plays the ranks."""
 
 from __future__ import annotations
 

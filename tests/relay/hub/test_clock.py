@@ -1,7 +1,4 @@
-"""A leaf's clock compared with its hub's.
-
-The fastest answer counts, and the stated error is never smaller than the true one.
-"""
+"""A leaf's clock compared with its hub's: the stated error is never smaller than the true one."""
 
 from __future__ import annotations
 
@@ -15,10 +12,7 @@ UNIX = 1_700_000_000 * SECOND
 
 
 def ask(clock, at, offset, there, back, set_by=0):
-    """A question at monotonic `at`, to a hub whose clock is `offset` ahead.
-
-    The round trip takes this long.
-    """
+    """A question at monotonic `at`, to a hub `offset` ahead, with this round trip."""
     sent = UNIX + at + set_by
     had = UNIX + at + there + offset
     clock.add(sent, had, had + 10_000, sent + there + 10_000 + back, at + there + 10_000 + back)

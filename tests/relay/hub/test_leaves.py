@@ -1,7 +1,4 @@
-"""One hub and the relays of other hosts.
-
-Each record reaches the viewers of the hub, and orders reach every host.
-"""
+"""One hub and other hosts' relays: records reach its viewers, and orders every host."""
 
 from __future__ import annotations
 
@@ -52,10 +49,7 @@ def world(home):
 
 @pytest.fixture
 def three(world, agents_count_as_heard):
-    """A hub with rank 0 and two leaves with one rank each.
-
-    All are connected, and a viewer at the hub has seen that.
-    """
+    """A hub with rank 0 and two leaves with a rank each, as a viewer at the hub has seen."""
     hosts = [world.host(name) for name in ("aaa", "bbb", "ccc")]
     for number, host in enumerate(hosts):
         host.rank(number)
@@ -265,10 +259,7 @@ def test_a_signal_to_a_pid_that_no_host_has_is_refused_at_the_hub(three, pid):
 
 
 def stuck_until(hosts, wanted):
-    """Ranks report a stuck collective until each agent was asked for something.
-
-    Returns what they were asked.
-    """
+    """Ranks report a stuck collective until each agent was asked; returns for what."""
     asked, end = {}, time.monotonic() + DEADLINE_S
     while len(asked) < len(hosts) and time.monotonic() < end:
         for number, host in enumerate(hosts):
@@ -396,10 +387,7 @@ def test_only_another_relay_may_speak_for_a_host(three):
 
 
 def test_a_port_that_was_named_is_free_for_the_next_job_soon_after_the_end(world, monkeypatch):
-    """The job was restarted with the same DDTOP_HUB.
-
-    A relay that lingers for five minutes would keep the new hub from listening.
-    """
+    """The job was restarted with the same DDTOP_HUB."""
     monkeypatch.setattr(role, "NAMED_LINGER_S", 0.2)
     with socket.create_server(("", 0)) as free:
         port = free.getsockname()[1]
@@ -419,10 +407,7 @@ def test_a_port_that_was_named_is_free_for_the_next_job_soon_after_the_end(world
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_slow_hands_on_one_host_make_no_job_of_several(world, monkeypatch, first):
-    """The relay cannot know until both ranks have joined.
-
-    Then it closes the port for other hosts, and is like a relay on any single host.
-    """
+    """Only when both have joined does the relay know, and closes its port."""
     monkeypatch.setattr(topology, "GRACE_S", 0.0)
     world.size = 2
     here = {"LOCAL_WORLD_SIZE": "", "MASTER_ADDR": os.uname().nodename}

@@ -110,10 +110,7 @@ def test_a_leaf_that_was_killed_and_followed_by_another_is_the_same_host_to_the_
 
 
 class Wire:
-    """A wire between leaf and hub that can be cut without an error at either end.
-
-    Bytes are swallowed, and the connections stay open.
-    """
+    """A wire that can be cut: bytes are swallowed, and the connections stay open."""
 
     def __init__(self, port):
         self.cut = threading.Event()

@@ -1,7 +1,4 @@
-"""How a hub handles each record of its leaves, without sockets.
-
-Whom it takes in, and what it does not believe.
-"""
+"""How a hub handles its leaves' records: whom it takes in, and what it does not believe."""
 
 from __future__ import annotations
 

@@ -65,10 +65,7 @@ def test_a_plain_rank_whose_master_is_elsewhere_is_on_another_host_at_once():
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_plain_ranks_beside_their_master_wait_for_the_others_before_they_look_elsewhere(rank):
-    """The ranks were started by hand, one pane after the other.
-
-    Four ranks on one host are not a job of several hosts.
-    """
+    """Four ranks, started by hand in four panes, are not a job of several hosts."""
     soon, late = (where(hello(rank, **MASTER), waited_s=seconds) for seconds in (0.0, GRACE_S))
     whole = where(*(hello(number, **MASTER) for number in range(4)), waited_s=60.0)
 

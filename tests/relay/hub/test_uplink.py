@@ -1,8 +1,4 @@
-"""The leaf's state machine: which relays it asks, which answers it accepts, and when it regards the
-hub as lost.
-
-Without sockets.
-"""
+"""The leaf's state machine: whom it asks, what it accepts, and when the hub is lost."""
 
 from __future__ import annotations
 

@@ -60,10 +60,7 @@ def test_a_signal_is_reported(number):
     "action", [lambda: os._exit(7), lambda: os.kill(os.getpid(), signal.SIGKILL)]
 )
 def test_after_its_parent_has_reaped_it_the_kernel_still_tells_or_it_is_unknown(action):
-    """torchrun reaps within microseconds.
-
-    An older kernel then gives no exit code, and a guess would be worse.
-    """
+    """torchrun reaps within microseconds; a guess would be worse than no code."""
     found = ended(action, reap=True)
 
     assert found in (

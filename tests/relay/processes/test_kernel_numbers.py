@@ -1,7 +1,4 @@
-"""The numbers of system calls are those of the kernel's own headers, on both architectures.
-
-asm-generic is the table of aarch64, and is there on every machine with the kernel's headers.
-"""
+"""The numbers of system calls are those of the kernel's headers (asm-generic: aarch64)."""
 
 from __future__ import annotations
 

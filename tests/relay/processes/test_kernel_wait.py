@@ -1,7 +1,4 @@
-"""The system call in which a process sleeps, and the file, socket or process that it waits for.
-
-Real processes that really sleep.
-"""
+"""The system call in which a real process sleeps, and the file or process that it waits for."""
 
 from __future__ import annotations
 

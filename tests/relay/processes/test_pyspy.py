@@ -116,10 +116,7 @@ def test_a_process_without_an_agent_is_seen_and_goes_on(target: subprocess.Popen
 
 @NEEDS_PY_SPY
 def test_native_frames_stand_below_the_python_ones(target: subprocess.Popen[str]) -> None:
-    """The point of --native is to show the C code of a rank.
-
-    Without a symbol the frame has the library's name, never an address.
-    """
+    """Without a symbol the frame has the library's name, never an address."""
     main = stacks(PySpy(target.pid, native=True))[0]
 
     assert main.frames[0].file == "" or main.frames[0].line == 0

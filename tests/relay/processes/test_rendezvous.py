@@ -300,10 +300,7 @@ def look_at(*ranks):
 
 
 def test_another_program_of_the_same_parent_is_no_candidate():
-    """A shell starts servers too.
-
-    An unrelated `python -m http.server` was blamed for a late rank.
-    """
+    """`python -m http.server` of the same shell was blamed for a late rank."""
     with child(SLEEPS) as known, child("0; " + SLEEPS) as stranger, child(SLEEPS) as sibling:
         found = look_at(inside(known, claim="init")).candidates
 

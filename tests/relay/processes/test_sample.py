@@ -140,10 +140,7 @@ def test_a_process_that_is_gone_is_not_watched(child):
 
 
 def killed(program):
-    """A rank that runs this program, killed after it has printed that it is up.
-
-    Its children read a line each and end.
-    """
+    """A rank that runs this program, killed once it is up; its children read a line each."""
     parent = subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -390,10 +387,7 @@ def test_a_long_collection_and_the_exit_are_read_from_the_state_page():
 
 
 def test_the_count_of_oom_kills_is_compared_with_that_of_a_while_ago(tmp_path):
-    """A worker that was killed an hour ago is not this rank.
-
-    A process that was killed a few seconds ago may be.
-    """
+    """A worker that was killed an hour ago is not this rank."""
     rank = watched(os.getpid())
     rank.memory_events = events = tmp_path / "memory.events"
     rank.oom_marked = (0, None)

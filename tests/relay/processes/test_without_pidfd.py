@@ -1,7 +1,4 @@
-"""Ends of ranks without a pidfd.
-
-An old kernel, a seccomp filter, no descriptor left, or a process that went before it was looked at.
-"""
+"""Ends of ranks without a pidfd: an old kernel, a filter, no descriptor left, or too late."""
 
 from __future__ import annotations
 
