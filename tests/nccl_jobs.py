@@ -46,9 +46,10 @@ class NcclJob(GpuJob):
             for number in range(self.world_size):
                 self.change(number, **does(second, number))
             self.trains(1)
+        return self
 
     def warms_up(self, seconds=WARM_S):
-        self.runs(seconds, lambda second, rank: COMPUTES)
+        return self.runs(seconds, lambda second, rank: COMPUTES)
 
     def stood(self):
         """(severity, kind, ranks) of the findings of any time."""

@@ -93,27 +93,21 @@ def test_the_event_arrives(serving):
     assert headers["Content-Type"] == "application/json"
 
 
-def test_a_server_that_fails_for_a_while_is_tried_again(serving):
-    server = serving(503, (429, {"Retry-After": "0"}), 200)
+@pytest.mark.parametrize(
+    ("answers", "said", "asked"),
+    [
+        ([503, (429, {"Retry-After": "0"}), 200], None, 3),
+        ([500], "HTTP 500, 5 times", 5),
+        ([403], "HTTP 403", 1),
+    ],
+    ids=["it fails for a while", "it goes on to fail", "it refuses the event"],
+)
+def test_a_server_that_fails_is_asked_again_and_given_up_in_the_end(serving, answers, said, asked):
+    server = serving(*answers)
+    problem = f"--webhook http://127.0.0.1: appeared was not delivered: {said}"
 
-    assert sent(server.url) == []
-    assert len(server.got) == 3
-
-
-def test_a_server_that_goes_on_to_fail_is_given_up(serving):
-    server = serving(500)
-
-    assert sent(server.url) == [
-        "--webhook http://127.0.0.1: appeared was not delivered: HTTP 500, 5 times"
-    ]
-    assert len(server.got) == 5
-
-
-def test_one_that_refuses_the_event_is_not_asked_again(serving):
-    server = serving(403)
-
-    assert sent(server.url) == ["--webhook http://127.0.0.1: appeared was not delivered: HTTP 403"]
-    assert len(server.got) == 1
+    assert sent(server.url) == ([problem] if said else [])
+    assert len(server.got) == asked
 
 
 def test_a_redirect_is_not_followed(serving):

@@ -75,26 +75,20 @@ def test_a_job_that_goes_on_after_the_region_has_nothing_left_of_it():
     assert (job.kinds(), job.verdict().muted, job.snapshot().notes) == ([], (), ())
 
 
-def test_a_rank_that_is_killed_in_its_region_is_critical():
+@pytest.mark.parametrize(
+    ("happens", "kind"),
+    [
+        (lambda rank: rank.ends(code=None, signal=9), "rank-killed"),
+        (lambda rank: (rank.raises("OSError", "disk full"), rank.ends(code=1)), "rank-crashed"),
+        (lambda rank: rank.is_stopped(), "rank-stopped"),
+    ],
+    ids=["killed", "raised", "stopped"],
+)
+def test_what_happens_to_a_rank_in_its_region_is_critical(happens, kind):
     job = exporting()
-    job.ranks[0].ends(code=None, signal=9)
+    happens(job.ranks[0])
 
-    assert job.passes(4).kinds() == [("critical", "rank-killed", (0,))]
-
-
-def test_a_rank_that_raises_in_its_region_is_critical():
-    job = exporting()
-    job.ranks[0].raises("OSError", "no space left")
-    job.ranks[0].ends(code=1)
-
-    assert job.passes(4).kinds() == [("critical", "rank-crashed", (0,))]
-
-
-def test_a_rank_that_is_stopped_in_its_region_is_critical():
-    job = exporting()
-    job.ranks[0].is_stopped()
-
-    assert job.passes(6).kinds() == [("critical", "rank-stopped", (0,))]
+    assert job.passes(6).kinds() == [("critical", kind, (0,))]
 
 
 def test_the_fault_of_another_rank_is_critical():

@@ -18,23 +18,18 @@ HALF = COMPUTES | {"power_watts": 380.0}
 
 @functools.cache
 def one_of_eight():
-    job = NcclJob()
-    job.warms_up(20)
-    job.runs(55, one_computes(5))
-    return job
+    job = NcclJob().warms_up(20)
+    return job.runs(55, one_computes(5))
 
 
 @functools.cache
 def in_its_first_minute():
-    job = NcclJob()
-    job.runs(58, one_computes(0))
-    return job
+    return NcclJob().runs(58, one_computes(0))
 
 
 @functools.cache
 def with_fewer_steps():
-    job = NcclJob()
-    job.warms_up(20)
+    job = NcclJob().warms_up(20)
     for _ in range(55):
         job.runs(1, one_computes(5))
         job.ranks[5].iteration -= 8
@@ -47,8 +42,7 @@ def above_half_of_the_cap():
     for rank in job.ranks:
         rank.waits_share = 0.95
     job.runs(20, lambda second, rank: STRONG)
-    job.runs(55, lambda second, rank: STRONG if rank == 5 else HALF)
-    return job
+    return job.runs(55, lambda second, rank: STRONG if rank == 5 else HALF)
 
 
 @functools.cache
@@ -56,16 +50,14 @@ def of_eight_five_are_known():
     job = NcclJob()
     job.has(*[card(number, *([number] if number < 5 else [])) for number in range(8)])
     job.warms_up(20)
-    job.runs(55, one_computes(2))
-    return job
+    return job.runs(55, one_computes(2))
 
 
 @functools.cache
 def held_by_heat(*at_their_peak):
     """Rank 5 is slow, the others draw less than before, except these."""
     waits = COMPUTES | {"power_watts": 410.0, "sm_mhz": 1800}
-    job = NcclJob()
-    job.warms_up(30)
+    job = NcclJob().warms_up(30)
     job.runs(
         60, lambda second, rank: HOT if rank == 5 else COMPUTES if rank in at_their_peak else waits
     )

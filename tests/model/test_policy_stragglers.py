@@ -98,10 +98,8 @@ def little_cpu():
 
 def gpus_that_wait(seconds, computes=COMPUTES, **waits):
     """The GPU of rank 5 computes for this long, and the others wait."""
-    job = NcclJob()
-    job.warms_up()
-    job.runs(seconds, lambda second, rank: computes if rank == 5 else WAITS | waits)
-    return job
+    job = NcclJob().warms_up()
+    return job.runs(seconds, lambda second, rank: computes if rank == 5 else WAITS | waits)
 
 
 def gpus_of_which_nothing_new_is_known():
@@ -113,11 +111,9 @@ def gpus_of_which_nothing_new_is_known():
 
 def a_gpu_that_heat_holds_since_half_a_minute():
     """Its clock was low before."""
-    job = NcclJob()
-    job.warms_up()
+    job = NcclJob().warms_up()
     job.runs(30, lambda second, rank: HOT | {"throttle": ()} if rank == 5 else SLOWER)
-    job.runs(30, lambda second, rank: HOT if rank == 5 else SLOWER)
-    return job
+    return job.runs(30, lambda second, rank: HOT if rank == 5 else SLOWER)
 
 
 def seen(make, look):

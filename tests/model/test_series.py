@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,24 +45,19 @@ def test_points_older_than_the_window_give_nothing():
     assert found.grown(10.0, 11 * S + 1) is None
 
 
-def test_a_counter_that_fell_starts_anew():
-    """The process was restarted: its CPU time begins at zero again."""
-    found = series((0, 100), (1, 200), (2, 5), (3, 6))
-
-    assert found.grown(10.0, 3 * S) == (1.0, (1,))
-
-
-def test_one_counter_of_several_that_fell_starts_all_anew():
-    """One process counts all of them, and a new process starts all of them anew."""
-    found = series((0, 5, 100), (1, 6, 110), (2, 7, 50), (3, 9, 60))
-
-    assert found.grown(10.0, 3 * S) == (1.0, (2, 10))
-
-
-def test_another_number_of_counters_starts_anew():
-    found = series((0, 1), (1, 2, 2), (2, 3, 3))
-
-    assert found.grown(10.0, 2 * S) == (1.0, (1, 1))
+@pytest.mark.parametrize(
+    ("points", "grown"),
+    [
+        # The process was restarted: its CPU time begins at zero again.
+        ([(0, 100), (1, 200), (2, 5), (3, 6)], (1,)),
+        # A new process starts all of its counters anew.
+        ([(0, 5, 100), (1, 6, 110), (2, 7, 50), (3, 9, 60)], (2, 10)),
+        ([(1, 1), (2, 2, 2), (3, 3, 3)], (1, 1)),
+    ],
+    ids=["it fell", "one of several fell", "another number of counters"],
+)
+def test_a_counter_that_is_another_one_starts_anew(points, grown):
+    assert series(*points).grown(10.0, 3 * S) == (1.0, grown)
 
 
 def test_a_point_that_is_not_newer_is_ignored():

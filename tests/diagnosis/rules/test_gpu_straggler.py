@@ -38,8 +38,7 @@ def test_the_gpu_that_computes_while_the_others_spin_is_the_one_that_comes_last(
 
 
 def test_gpus_that_draw_even_less_than_the_waiting_ones_wait_too():
-    job = NcclJob()
-    job.warms_up()
+    job = NcclJob().warms_up()
     job.runs(
         60,
         lambda second, rank: (
@@ -51,8 +50,7 @@ def test_gpus_that_draw_even_less_than_the_waiting_ones_wait_too():
 
 
 def test_it_is_not_said_before_it_has_lasted_and_is_over_when_it_is_over():
-    job = NcclJob()
-    job.warms_up()
+    job = NcclJob().warms_up()
     job.runs(35, one_computes(5))
     early = job.kinds()
     job.runs(30, one_computes(5))
@@ -64,8 +62,7 @@ def test_it_is_not_said_before_it_has_lasted_and_is_over_when_it_is_over():
 
 def test_a_gpu_that_heat_holds_is_reported_once_with_its_clock_and_who_waits():
     """It draws little itself. What the others drew before shows that they wait."""
-    job = NcclJob()
-    job.warms_up()
+    job = NcclJob().warms_up()
     job.runs(
         60,
         lambda second, rank: (
@@ -84,24 +81,20 @@ def test_a_gpu_that_heat_holds_is_reported_once_with_its_clock_and_who_waits():
 
 def test_a_held_gpu_of_which_it_is_not_known_that_others_wait_is_throttled_and_no_more():
     """It has been throttled since the job began, so the others have never drawn more."""
-    job = NcclJob()
-    job.runs(110, lambda second, rank: HOT if rank == 5 else COMPUTES)
+    job = NcclJob().runs(110, lambda second, rank: HOT if rank == 5 else COMPUTES)
 
     assert job.stood() == [("warning", "gpu-throttled", (5,))]
 
 
 def test_two_ranks_that_are_held_are_told_of_beside_two_that_wait_only_as_throttled():
     """Of two ranks neither is the majority."""
-    job = NcclJob(world_size=2)
-    job.warms_up()
-    job.runs(60, one_computes(1))
+    job = NcclJob(world_size=2).warms_up()
 
-    assert job.stood() == []
+    assert job.runs(60, one_computes(1)).stood() == []
 
 
 def test_a_stranger_on_the_gpu_is_the_finding_and_the_waiting_is_told_there():
-    job = NcclJob()
-    job.warms_up()
+    job = NcclJob().warms_up()
     both = (GpuProcess(4805, 20 * GIB, rank=5), stranger())
     job.runs(60, lambda second, rank: COMPUTES | {"processes": both} if rank == 5 else WAITS)
     finding = job.finds("warning", "gpu-busy", 5)

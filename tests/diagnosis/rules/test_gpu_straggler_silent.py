@@ -78,24 +78,18 @@ def cut_in_instances(second, rank):
     ],
 )
 def test_what_looks_like_it_and_is_something_else_is_not_reported(does):
-    job = NcclJob()
-    job.warms_up()
-    job.runs(70, does)
-
-    assert job.stood() == []
+    assert NcclJob().warms_up().runs(70, does).stood() == []
 
 
 def test_in_its_first_minute_a_job_compiles_and_loads():
-    job = NcclJob()
-    job.runs(58, one_computes(0))
+    job = NcclJob().runs(58, one_computes(0))
 
     assert job.stood() == []
 
 
 def test_a_rank_that_evaluates_while_the_others_wait_at_a_barrier_is_no_straggler():
     """The job makes no progress meanwhile, so other rules judge it."""
-    job = NcclJob()
-    job.warms_up()
+    job = NcclJob().warms_up()
     job.ranks[0].works_at("evaluate")
     job.others_wait(0, op="barrier")
     job.runs(60, one_computes(0))
@@ -104,8 +98,7 @@ def test_a_rank_that_evaluates_while_the_others_wait_at_a_barrier_is_no_straggle
 
 
 def test_a_job_that_makes_its_steps_in_bursts_waits_for_something_between_them():
-    job = NcclJob()
-    job.warms_up()
+    job = NcclJob().warms_up()
     for second in range(70):
         for rank in job.ranks:
             rank.trains = second % 40 < 20
@@ -120,14 +113,12 @@ def test_steps_that_nothing_counts_prove_no_work_alike():
     for rank in job.ranks:
         rank.iteration = None
     job.warms_up()
-    job.runs(60, one_computes(5))
 
-    assert job.stood() == []
+    assert job.runs(60, one_computes(5)).stood() == []
 
 
 def test_ranks_that_make_fewer_steps_have_another_part_in_the_job():
-    job = NcclJob()
-    job.warms_up()
+    job = NcclJob().warms_up()
     for second in range(60):
         for number in range(8):
             job.change(number, **one_computes(5)(second, number))
@@ -144,9 +135,8 @@ def test_stages_of_a_pipeline_wait_for_the_heavy_one_by_design():
         state = rank.state
         rank.state = lambda state=state: _sending(state())
     job.warms_up()
-    job.runs(60, one_computes(2))
 
-    assert job.stood() == []
+    assert job.runs(60, one_computes(2)).stood() == []
 
 
 def _sending(state):
@@ -163,9 +153,8 @@ def test_who_exchanges_most_in_a_smaller_group_is_not_compared_in_the_large_one(
         state = rank.state
         rank.state = lambda state=state: _mostly(state(), "dp")
     job.warms_up()
-    job.runs(60, one_computes(2, 6))
 
-    assert job.stood() == []
+    assert job.runs(60, one_computes(2, 6)).stood() == []
 
 
 def _mostly(state, prefix):
@@ -194,8 +183,7 @@ def test_in_a_group_of_four_of_a_larger_job_the_late_one_is_told_among_its_own()
 
 
 def test_numbers_that_the_relay_repeats_while_the_driver_is_silent_prove_nothing():
-    job = NcclJob()
-    job.warms_up()
+    job = NcclJob().warms_up()
     job.runs(4, one_computes(5))
     for second in range(60):
         job.host_says["gpu_watch"] = GpuWatch(4000 + second % 5 * 1000, "580")
@@ -208,14 +196,12 @@ def test_a_third_of_the_gpus_that_nobody_knows_could_be_the_one_that_all_wait_fo
     job = NcclJob()
     job.has(*[card(number, *([number] if number < 5 else [])) for number in range(8)])
     job.runs(WARM_S, lambda second, rank: COMPUTES)
-    job.runs(60, one_computes(2))
 
-    assert job.stood() == []
+    assert job.runs(60, one_computes(2)).stood() == []
 
 
 def test_a_rank_that_crashes_is_the_only_thing_that_is_reported():
-    job = NcclJob()
-    job.warms_up()
+    job = NcclJob().warms_up()
     job.runs(50, one_computes(5))
     before = job.kinds()
     job.ranks[3].ends(1)
@@ -227,8 +213,7 @@ def test_a_rank_that_crashes_is_the_only_thing_that_is_reported():
 
 
 def test_what_a_relay_said_long_ago_proves_nothing_of_now():
-    job = NcclJob()
-    job.warms_up()
+    job = NcclJob().warms_up()
     job.runs(50, one_computes(5))
     before = job.kinds()
     job.look_at_hosts = lambda: None

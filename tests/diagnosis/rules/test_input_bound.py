@@ -70,9 +70,12 @@ def test_with_less_than_eight_seconds_seen_it_is_silent():
     assert loading().trains(7).ever() == []
 
 
-def test_a_hang_is_not_called_input_bound_too():
+@pytest.mark.parametrize(
+    "waits", [{"activity": "loader", "waits_on": "DataLoader"}, {"waits_on": "socket"}]
+)
+def test_in_a_hang_it_does_not_stand_beside_the_cause(waits):
     job = loading().trains(15)
-    job.ranks[0].stands_at("fetch", activity="loader", waits_on="DataLoader")
+    job.ranks[0].stands_at("fetch", **waits)
     job.others_wait(0)
 
     assert job.passes(15).kinds() == [("critical", "not-in-collective", (0,))]
@@ -114,14 +117,6 @@ def test_a_loader_that_keeps_up_again_is_no_bottleneck_half_a_minute_later():
         rank.loader_share = 0.0
 
     assert job.trains(45).kinds() == []
-
-
-def test_in_a_hang_it_does_not_stand_beside_the_cause():
-    job = loading().trains(15)
-    job.ranks[2].stands_at("fetch", waits_on="socket")
-    job.others_wait(2)
-
-    assert [kind for _, kind, _ in job.passes(10).kinds()] == ["not-in-collective"]
 
 
 def test_of_two_loaders_the_one_that_is_waited_for_is_named_with_its_own_settings():

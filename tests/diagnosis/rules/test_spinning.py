@@ -80,8 +80,7 @@ def test_a_host_that_is_found_in_the_same_call_at_each_look_while_collectives_co
 
 def hung(cards, seconds=8):
     """Rank 2 of eight sleeps, the others spin, and their GPUs show this from the next second on."""
-    job = NcclJob()
-    job.warms_up()
+    job = NcclJob().warms_up()
     job.ranks[2].stands_at("wait_for_licence", line=53)
     spin(job, 0, 1, 3, 4, 5, 6, 7)
     for _ in range(seconds):
@@ -101,8 +100,8 @@ def test_gpus_that_spin_confirm_it_within_ten_seconds():
 
 def test_a_job_that_draws_little_while_it_trains_is_no_less_watched():
     """With a small model a GPU draws 110 W, and a kernel that waits raises that to 180."""
-    job = NcclJob()
-    job.runs(70, lambda second, rank: {"util_ratio": 0.3, "power_watts": 110.0, "sm_mhz": 1980})
+    small = {"util_ratio": 0.3, "power_watts": 110.0, "sm_mhz": 1980}
+    job = NcclJob().runs(70, lambda second, rank: small)
     job.ranks[2].stands_at("wait_for_licence", line=53)
     spin(job, 0, 1, 3, 4, 5, 6, 7)
     job.runs(8, lambda second, rank: WAITS)
@@ -118,8 +117,7 @@ def test_while_the_gpus_of_those_that_wait_compute_nobody_is_late():
 
 
 def everybody(cards, seconds=20):
-    job = NcclJob()
-    job.warms_up()
+    job = NcclJob().warms_up()
     spin(job, *range(8))
     for _ in range(seconds):
         for number in range(8):
@@ -139,8 +137,7 @@ def test_a_collective_in_which_all_gpus_spin_is_stuck():
 def test_a_collective_behind_a_long_computation_is_not_stuck(watts):
     """Nor behind a GPU that draws little because its kernel mostly reads memory."""
     cards = COMPUTES | {"power_watts": watts}
-    job = NcclJob()
-    job.runs(70, lambda second, rank: cards)
+    job = NcclJob().runs(70, lambda second, rank: cards)
     spin(job, *range(8))
     job.runs(60, lambda second, rank: cards)
 
