@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import ddtop
+from tests.running import python
 
 HEAVY = (
     "torch",
@@ -79,10 +80,7 @@ def test_launchers_get_a_mark_for_their_children_and_no_more(home, tmp_path):
     launcher = tmp_path / "torchrun"
     launcher.write_text(f"import os\nprint(os.environ['DDTOP_TREE'])\n{ASK}")
     environment = os.environ | {"DDTOP": "1"}
-    done = subprocess.run(
-        [sys.executable, str(launcher), "--nproc-per-node", "2", "train.py"],
-        env=environment, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    done = python(str(launcher), "--nproc-per-node", "2", "train.py", env=environment)
     tree, answer = done.stdout.splitlines()
     modules, threads = json.loads(answer)
 
@@ -163,12 +161,6 @@ def test_a_broken_or_missing_ddtop_is_silent(home, tmp_path, content):
         (site / "ddtop" / "agent" / "hook.py").write_text(content)
     program = f"import site; site.addsitedir({str(site)!r}); print('up')"
 
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", program],
-        env={"DDTOP": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python("-I", "-S", "-c", program, check=False, env={"DDTOP": "1"})
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "up\n", "")

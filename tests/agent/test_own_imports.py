@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 
 import pytest
+
+from tests.running import python
 
 pytestmark = pytest.mark.usefixtures("hook_is_installed")
 PRINTS = "import time, zmq, msgspec; time.sleep(0.3); print(zmq.mine, msgspec.mine)\n"
@@ -26,13 +27,8 @@ print("main", any(type(one).__module__.startswith("ddtop") for one in sys.meta_p
 
 def run(home, script, *words, **variables):
     """(stdout, stderr) of a watched script."""
-    done = subprocess.run(
-        [sys.executable, *words, str(script)],
-        env={**os.environ, "DDTOP": "1", **RANK, **variables},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+    done = python(
+        *words, str(script), check=False, env={**os.environ, "DDTOP": "1", **RANK, **variables}
     )
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -17,6 +15,7 @@ from ddtop.agent.sources import SOURCES, ProbeRow
 from ddtop.wire import frames
 from ddtop.wire import page as layout
 from ddtop.wire.records import Group, Groups, RankState
+from tests.running import python
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
@@ -42,9 +41,7 @@ def test_the_table_and_the_hooks_import_no_source():
         "import sys; import ddtop.agent.import_hooks;"
         "print(sorted(name for name in sys.modules if name.startswith('ddtop.agent')))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
+    done = python("-c", program)
 
     assert done.stdout.strip() == str(
         [

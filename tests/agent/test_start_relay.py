@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from tests.running import python
 
 BUSY = """
 import os, sys, threading
@@ -29,8 +28,6 @@ except ChildProcessError:
 
 def test_a_copy_that_waits_for_the_gil_of_a_thread_it_has_not_is_ended():
     """Forking gigabytes takes longer than the interval of the GIL."""
-    done = subprocess.run(
-        [sys.executable, "-c", BUSY], capture_output=True, text=True, timeout=120, check=False
-    )
+    done = python("-c", BUSY, check=False)
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "no child\n", "")

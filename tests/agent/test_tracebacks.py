@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import traceback
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import pytest
 
 from ddtop.agent import wrapper
 from ddtop.agent.tracebacks import leave_out, without_ours
+from tests.running import python
 
 needs_311 = pytest.mark.skipif(
     sys.version_info < (3, 11), reason="Python 3.10 raises again with the traceback as it was"
@@ -74,15 +74,8 @@ def test_a_program_writes_the_same_tracebacks_with_ddtop_and_without(home, varia
     """torch.save, a DataLoader, DDP, send and the makers of groups fail in it, in many ways."""
 
     def written(switch):
-        return subprocess.run(
-            [sys.executable, "-c", PROGRAM],
-            env=os.environ
-            | variables
-            | {"DDTOP": switch, "DDTOP_QUIET": "1", "DDTOP_LINGER_S": "0"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        switches = {"DDTOP": switch, "DDTOP_QUIET": "1", "DDTOP_LINGER_S": "0"}
+        return python("-c", PROGRAM, check=False, env=os.environ | variables | switches)
 
     with_it, without = written("1"), written("0")
 

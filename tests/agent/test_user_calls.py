@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -19,6 +17,7 @@ from ddtop.wire import frames
 from ddtop.wire import page as layout
 from ddtop.wire.records import RankState
 from tests.agent.frameworks.reading import Clock
+from tests.running import python
 
 SECOND = 1_000_000_000
 
@@ -143,9 +142,7 @@ try:
 except KeyError:
     print(sorted(set(sys.modules) - before))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
+    done = python("-c", program)
 
     assert done.stdout.strip() == "[]"
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-import subprocess
-import sys
 
 import click
 import pytest
 
 from ddtop.cli import SECTIONS, SUMMARIES, cli, commands
+from tests.running import python
 
 NAMES = sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(commands.__path__))
 
@@ -45,9 +44,7 @@ def test_help_imports_no_command():
         "import sys; from ddtop.cli import cli; cli.main(['--help'], standalone_mode=False);"
         "print([name for name in sys.modules if name.startswith('ddtop.cli.commands.')])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
-    )
+    done = python("-c", program)
 
     assert "  watch  " in done.stdout
     assert done.stdout.splitlines()[-1] == "[]"
@@ -62,9 +59,7 @@ def test_the_options_of_every_command_are_shown_without_textual_torch_or_zeromq(
         "    for module in {'textual', 'torch', 'zmq', 'asyncio'} & set(sys.modules):\n"
         "        print(name, 'has', module)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
-    )
+    done = python("-c", program)
 
     assert done.stdout == ""
 

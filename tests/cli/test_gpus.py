@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import textwrap
 from functools import partial
 from pathlib import Path
@@ -26,6 +24,7 @@ from ddtop.wire.records import Gpu, GpuProcess
 from tests.amdsmi import FakeAmdGpu, FakeAmdSmi
 from tests.cli.commands import ddtop
 from tests.nvml import GIB, IS_LOST, FakeCard, FakeNvml
+from tests.running import python
 
 ROOT = Path(__file__).parents[2]
 ME = os.getpid()
@@ -229,11 +228,7 @@ def test_a_child_that_cannot_be_killed_holds_up_neither_the_command_nor_its_read
         except CommandError as error:
             print(error.code, children[0])
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        capture_output=True, text=True, timeout=20, check=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    done = python("-c", textwrap.dedent(code), env=os.environ | {"PYTHONPATH": str(ROOT)})
     status, child = done.stdout.split()
     os.kill(int(child), signal.SIGKILL)
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import pytest
 
 from ddtop.cli import ON_LINUX
 from tests import hosts
+from tests.running import python
 
 MAC = """
 import fcntl, os, select, signal, socket, sys
@@ -32,14 +31,7 @@ main()
 
 
 def on_a_mac(*words, **variables):
-    return subprocess.run(
-        [sys.executable, "-c", MAC, *words],
-        env=os.environ | variables,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return python("-c", MAC, *words, check=False, env=os.environ | variables)
 
 
 def test_a_viewer_through_ssh_works(here, tmp_path, home):

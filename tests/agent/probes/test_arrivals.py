@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 from tests.recorders import needs_gloo_records
+from tests.running import python
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -41,13 +40,7 @@ dist.destroy_process_group()
 
 @needs_gloo_records
 def test_every_collective_is_reported_with_its_time_and_kind(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, f"file://{tmp_path}/store"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
+    done = python("-c", PROGRAM, f"file://{tmp_path}/store")
     said = json.loads(done.stdout)
 
     assert said["seqs"] == list(range(1, 61))

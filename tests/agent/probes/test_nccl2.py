@@ -9,7 +9,6 @@ part of a coalesced call has no Work, and is never retired.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -17,6 +16,7 @@ import pytest
 
 from ddtop.agent.probes.recorder import HOOKED, Recorder
 from tests.agent.probing import SECOND
+from tests.running import python
 
 
 class Hook:
@@ -207,13 +207,7 @@ def test_the_hook_of_the_installed_torch_counts_as_this_double_does():
     native = pytest.importorskip("torch._C._distributed_c10d")
     if not hasattr(native, "FlightRecorderHook"):
         pytest.skip("this torch has no FlightRecorderHook")
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", REAL],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
+    done = python("-W", "ignore", "-c", REAL)
     status, entries = done.stdout.splitlines()
 
     assert status == "{('fake', '0'): (4, 0)}"

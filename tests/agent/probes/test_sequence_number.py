@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
 
 from ddtop.agent.probes.groups import number_of
+from tests.running import python
 
 REAL = """
 import sys
@@ -67,8 +66,6 @@ def test_torch_leaves_a_group_of_named_devices_without_a_default_backend():
     """If torch ever counts in the group itself, the answer must stay the same."""
     pytest.importorskip("torch")
 
-    told = subprocess.run(
-        [sys.executable, "-c", REAL], capture_output=True, text=True, timeout=60, check=True
-    ).stdout
+    told = python("-c", REAL).stdout
 
     assert told.split("\n")[1] == "3"

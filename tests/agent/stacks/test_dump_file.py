@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.running import python
+
 HEAD = """
 import faulthandler, os, signal, sys
 from pathlib import Path
@@ -24,13 +26,7 @@ def written():
 
 def run(tmp_path: Path, code: str) -> str:
     """What the program prints. It must exit with code 0."""
-    done = subprocess.run(
-        [sys.executable, "-c", HEAD + code, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = python("-c", HEAD + code, str(tmp_path), check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import operator
-import subprocess
 import sys
 import threading
 import weakref
@@ -16,19 +15,14 @@ from ddtop.agent.stacks import dump, walk
 from ddtop.agent.stacks.frames import FrameReader
 from ddtop.agent.stacks.walk import Walk
 from ddtop.wire import page as layout
+from tests.running import python
 
 PROGRAM = Path(__file__).with_name("walking.py")
 
 
 def run(name, how):
     """The end of a program of `walking.py`."""
-    return subprocess.run(
-        [sys.executable, str(PROGRAM), name, how],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    return python(str(PROGRAM), name, how, check=False)
 
 
 @pytest.mark.parametrize("name", ["moving", "busy", "seen"])
@@ -247,9 +241,7 @@ def test_beside_an_audit_hook_no_frame_is_read():
         "assert walk.stack(own, 9); sys.addaudithook(lambda *_: None)\n"
         "assert walk.stack(own, 9) == walk.threads() == []; print(walk.off)"
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
-    )
+    ended = python("-c", program, check=False)
 
     assert ended.stdout == "the program has an audit hook, which would run inside the walk\n"
 

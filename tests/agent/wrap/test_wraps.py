@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -18,6 +17,7 @@ from ddtop.agent.wrap import distributed
 from ddtop.agent.wrap import optimizer as wrap_optimizer
 from ddtop.wire import page as layout
 from ddtop.wire.names import OF_MEMBERS_ONLY
+from tests.running import python
 
 pytestmark = pytest.mark.torch
 
@@ -407,12 +407,6 @@ def test_both_names_of_a_function_are_one_object(torch, home):
         "print([getattr(d, name) is getattr(c, name) for name in names],"
         " hasattr(d.new_group, '__ddtop_wrapped__'))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env=os.environ | {"DDTOP": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = python("-c", program, env=os.environ | {"DDTOP": "1"})
 
     assert done.stdout == "[True, True, True, True, True, True, True] True\n"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
@@ -20,6 +18,7 @@ from ddtop.relay.gpus.nvml import NO_DRIVER, NOT_ANSWERING, NvidiaDriver, Nvml, 
 from ddtop.relay.gpus.reader import GpuReader
 from tests.nvml import GIB, IS_LOST, NOT_SUPPORTED, FakeCard, FakeNvml
 from tests.nvml_library import NO_PERMISSION, RESERVED, UNKNOWN, Library, loaded
+from tests.running import python
 from tests.waiting import until
 
 NEWER = (
@@ -298,9 +297,7 @@ def test_a_process_ends_at_once_and_without_a_word_while_calls_of_it_stand():
             sys.exit(5)
     """
     code = textwrap.dedent(code) % str(Path(__file__).parents[2])
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = python("-c", code, check=False)
 
     assert (done.returncode, done.stdout, done.stderr) == (5, "ends\n", "")
 
