@@ -215,12 +215,12 @@ class ObjectSource(ProgressSource):
         raise NotImplementedError
 
 
-def _alone() -> int:
+def _references_alone() -> int:
     own = object()
     return getrefcount(own)
 
 
-ALONE = _alone()
+ALONE = _references_alone()
 """What `getrefcount` says of an object that one local variable holds: 2, from Python 3.14 on 1."""
 
 kept: list[Any] = []

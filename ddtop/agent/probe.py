@@ -153,6 +153,6 @@ class Communication(Probe):
         """What has been open for more than a second; equal keys let the relay ask for stacks."""
         return None
 
-    def entered(self, unix_minus_mono: int) -> list[tuple[str, int, int, str]]:
+    def last_entries(self, unix_minus_mono: int) -> list[tuple[str, int, int, str]]:
         """(group, sequence number, unix ns, op) of the last collectives that the rank entered."""
         return []

@@ -101,7 +101,7 @@ class Rank:
         file = f"{self.pid}-{self.start_ticks}.stacks"
         self.dump_file = DumpFile(folder, file, os.environ.get("DDTOP_SIGNAL", ""))
         self.tick = threading.Lock()
-        self.wake: Callable[[], object] = _nothing
+        self.wake: Callable[[], object] = _do_nothing
         self._hello = True
         self._paused = self._making = 0
 
@@ -183,5 +183,5 @@ def say(identity: Identity, text: str) -> None:
             sys.stderr.flush()
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     """The agent's thread does not exist yet."""

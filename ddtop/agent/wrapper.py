@@ -11,15 +11,15 @@ from ddtop.agent.tracebacks import leave_out
 _WRAPPED = "__ddtop_wrapped__"
 
 
-def _nothing(*_given: Any) -> Any:
+def _do_nothing(*_given: Any) -> Any:
     pass
 
 
 def replace(
     owner: Any,
     name: str,
-    before: Callable[[tuple[Any, ...], dict[str, Any]], Any] = _nothing,
-    after: Callable[[Any, Any, BaseException | None], object] = _nothing,
+    before: Callable[[tuple[Any, ...], dict[str, Any]], Any] = _do_nothing,
+    after: Callable[[Any, Any, BaseException | None], object] = _do_nothing,
 ) -> None:
     """Put a wrapper in the place of `owner.name`, unless that has been done.
 

@@ -20,7 +20,7 @@ from ddtop.cli import completion
 from ddtop.cli.errors import ELSEWHERE, UNREACHABLE, USAGE, CommandError
 from ddtop.cli.lazy_group import LazyGroup
 from ddtop.cli.options import READONLY
-from ddtop.cli.output import printable
+from ddtop.cli.output import without_controls
 
 SUMMARIES: Mapping[str, str] = {
     "attach": "The dashboard on a live or ended job.",
@@ -170,7 +170,7 @@ def _use_config(name: str | None) -> None:
     thresholds.choose(found.policy)
     if found.renamed:
         why = f"{found.path}: the next release does not read [thresholds]; write"
-        click.echo(printable(f"ddtop: {why} {', '.join(found.renamed)}"), err=True)
+        click.echo(without_controls(f"ddtop: {why} {', '.join(found.renamed)}"), err=True)
     if name not in STARTS_JOBS:
         config.apply(found, os.environ)
 
@@ -242,8 +242,8 @@ def _run() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         sys.exit(130)
     except CommandError as error:
-        click.echo(printable(str(error)), err=True)
+        click.echo(without_controls(str(error)), err=True)
         sys.exit(error.code)
     except RegistryError as error:
-        click.echo(printable(f"ddtop: {error}"), err=True)
+        click.echo(without_controls(f"ddtop: {error}"), err=True)
         sys.exit(UNREACHABLE)

@@ -130,7 +130,7 @@ class Guard:
                 continue
             self._acted[key[0]] = now
             self._told.add(key)
-            self._firing.append(self._begun(event))
+            self._firing.append(self._begin_firing(event))
         self._firing = [firing for firing in self._firing if not self._went_on(firing)]
         for action in (self._actions.command, self._actions.then):
             if action is not None:
@@ -145,7 +145,7 @@ class Guard:
             if action is not None:
                 action.leave()
 
-    def _begun(self, event: dict[str, Any]) -> _Firing:
+    def _begin_firing(self, event: dict[str, Any]) -> _Firing:
         firing = _Firing(event, variables(event) | self.scheduler)
         if self._actions.report is None:
             return firing
@@ -249,7 +249,7 @@ class OnCritical:
         Raises:
             CommandError: 2, it is no command line, or there is no such program.
         """
-        self._words = _parsed(command, option)
+        self._words = _split_command(command, option)
         names = "|".join(expands)
         self._ids = re.compile(rf"\$(?:({names})\b|\{{({names})\}})") if names else None
         self._name = f"{option} {self._words[0]}"
@@ -273,7 +273,7 @@ class OnCritical:
             return
         variables = {**os.environ, **environment}
         try:
-            words = [self._expanded(word, variables) for word in self._words]
+            words = [self._expand(word, variables) for word in self._words]
         except ValueError as error:
             self._complain(f"{self._name} was not run for {kind}: {error}")
             return
@@ -284,7 +284,7 @@ class OnCritical:
             return
         self._running.append(_Running(process, kind))
 
-    def _expanded(self, word: str, variables: Mapping[str, str]) -> str:
+    def _expand(self, word: str, variables: Mapping[str, str]) -> str:
         def job_id(match: re.Match[str]) -> str:
             name = match[1] or match[2]
             value = variables.get(name)
@@ -302,7 +302,7 @@ class OnCritical:
             if code is None:
                 still.append(running)
             elif code != 0:
-                self._complain(f"{self._name} failed for {running.kind}: {_how(code)}")
+                self._complain(f"{self._name} failed for {running.kind}: {_exit_text(code)}")
         self._running = still
 
     def leave(self) -> None:
@@ -318,7 +318,7 @@ class OnCritical:
             )
 
 
-def _parsed(command: str, option: str) -> list[str]:
+def _split_command(command: str, option: str) -> list[str]:
     try:
         words = shlex.split(command)
     except ValueError as error:
@@ -362,7 +362,7 @@ def _spawn(
         os.close(descriptor)
 
 
-def _how(code: int) -> str:
+def _exit_text(code: int) -> str:
     if code > 0:
         return f"exit code {code}"
     try:
@@ -403,7 +403,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         """None: the redirect itself is the answer."""
 
 
-def checked(url: str, named_by: str) -> str:
+def check_url(url: str, named_by: str) -> str:
     """The URL, if events may be sent there.
 
     Raises:
@@ -511,13 +511,13 @@ class Webhook:
             if number:
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, BACKOFF_MOST_S)
-            why, again_s = self._tried(body)
+            why, again_s = self._try_once(body)
             if why == "" or again_s is None:
                 return why or None
             pause_s = max(pause_s, min(again_s, BACKOFF_MOST_S))
         return f"{why}, {TRIES} times"
 
-    def _tried(self, body: bytes) -> tuple[str, float | None]:
+    def _try_once(self, body: bytes) -> tuple[str, float | None]:
         """(why it failed, or None; after how many seconds another try makes sense)."""
         # A server that sends a byte every few seconds never lets a socket's own timeout end it.
         found = at_most(self._try_s, lambda: self._try(body))
@@ -532,13 +532,13 @@ class Webhook:
             return "", None
         except urllib.error.HTTPError as error:
             error.close()
-            return self._refused(error)
+            return self._refusal(error)
         except urllib.error.URLError as error:
             return str(getattr(error.reason, "strerror", None) or error.reason), 0.0
         except (OSError, HTTPException, ValueError) as error:
             return str(getattr(error, "strerror", None) or error or type(error).__name__), 0.0
 
-    def _refused(self, error: urllib.error.HTTPError) -> tuple[str, float | None]:
+    def _refusal(self, error: urllib.error.HTTPError) -> tuple[str, float | None]:
         if 300 <= error.code < 400:
             host = urllib.parse.urlsplit(error.headers.get("Location", "")).hostname or "another"
             return f"it redirects to {host}; ddtop does not follow redirects: give that URL", None
@@ -577,7 +577,7 @@ def guard_of(
             " exporter, with the rules of contrib/prometheus/alerts.yml",
             USAGE,
         )
-    reports = _writable(folder) if folder is not None else None
+    reports = _writable_folder(folder) if folder is not None else None
     if not (command or last or url or reports):
         if for_s or cooldown_s or once or shape:
             raise CommandError(
@@ -605,20 +605,20 @@ def url_of(webhook: str | None, path: str | None) -> str | None:
     if webhook is not None and path is not None:
         raise CommandError("ddtop: --webhook and --webhook-file cannot be used together", USAGE)
     if webhook is not None:
-        return checked(webhook, "--webhook")
+        return check_url(webhook, "--webhook")
     if path is None:
         found = os.environ.get("DDTOP_WEBHOOK")
-        return checked(found, "$DDTOP_WEBHOOK") if found else None
+        return check_url(found, "$DDTOP_WEBHOOK") if found else None
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read(SECRET_BYTES_MAX).strip()
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "it is not text"
         raise CommandError(f"ddtop: --webhook-file {path}: {why}", USAGE) from None
-    return checked(text, "--webhook-file")
+    return check_url(text, "--webhook-file")
 
 
-def _writable(folder: str) -> Path:
+def _writable_folder(folder: str) -> Path:
     path = Path(folder)
     if not path.is_dir():
         raise CommandError(f"ddtop: --report {folder}: there is no such folder", USAGE)

@@ -15,7 +15,7 @@ import click
 from ddtop import registry
 from ddtop.cli import dashboard, pick_job, recordings
 from ddtop.cli.errors import UNREACHABLE, CommandError
-from ddtop.cli.find_job import unknown
+from ddtop.cli.find_job import unknown_job_error
 from ddtop.cli.look import HEALTH_LOOK_S
 from ddtop.diagnosis.finding import UNKNOWN
 from ddtop.feeds.route import NoContactError
@@ -38,7 +38,7 @@ class NoJobThereError(CommandError):
 
 
 @contextlib.contextmanager
-def opened(host: RemoteTarget) -> Iterator[_There]:
+def open_bridge(host: RemoteTarget) -> Iterator[_There]:
     """The bridge on that host, which has greeted; it is closed at the end.
 
     Raises:
@@ -60,7 +60,7 @@ def opened(host: RemoteTarget) -> Iterator[_There]:
         there.pipe.close()
 
 
-def through(host: RemoteTarget, name: str | None, wait_s: float, readonly: bool) -> None:
+def attach_through(host: RemoteTarget, name: str | None, wait_s: float, readonly: bool) -> None:
     """The dashboard on a job there.
 
     `wait_s`: how long to wait for the job.
@@ -68,7 +68,7 @@ def through(host: RemoteTarget, name: str | None, wait_s: float, readonly: bool)
     Raises:
         CommandError: 2, several jobs could be meant; 3, no contact, or no such job.
     """
-    with opened(host) as there:
+    with open_bridge(host) as there:
         if name is None and there.several_live():
             _show_picked(there, readonly)
         else:
@@ -79,9 +79,9 @@ def job_there(host: RemoteTarget, name: str | None, wait_s: float) -> str:
     """The name of the job on that host that the user means.
 
     Raises:
-        CommandError: as `through`.
+        CommandError: as `attach_through`.
     """
-    with opened(host) as there:
+    with open_bridge(host) as there:
         return asyncio.run(_choose(there, name, wait_s)).entry.job
 
 
@@ -92,12 +92,12 @@ def live_there(
     """The live job there that the user means, as a source, and its name.
 
     Raises:
-        CommandError: 2 and 3, as `through`; 3 also if the job has ended.
+        CommandError: 2 and 3, as `attach_through`; 3 also if the job has ended.
     """
     from ddtop.feeds.bridge import SshRoute
     from ddtop.follow.live import LiveSource
 
-    with opened(host) as there:
+    with open_bridge(host) as there:
         job = asyncio.run(_choose(there, name, wait_s))
         if job.over:
             raise CommandError(
@@ -245,10 +245,10 @@ async def _choose(there: _There, name: str | None, wait_s: float) -> RemoteJob:
             entry = registry.choose_job([job.entry for job in jobs], name, time.time_ns())
         except registry.UnknownJobError as error:
             if not jobs and name is None and time.monotonic() >= until:
-                none = unknown(name, error, f"{there.host.option} ")
+                none = unknown_job_error(name, error, f"{there.host.option} ")
                 raise NoJobThereError(str(none), UNREACHABLE) from None
             if error.ambiguous or time.monotonic() >= until:
-                raise unknown(name, error, f"{there.host.option} ") from None
+                raise unknown_job_error(name, error, f"{there.host.option} ") from None
             await asyncio.sleep(ASK_AGAIN_S)
             continue
         return next(job for job in jobs if job.entry is entry)

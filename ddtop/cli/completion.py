@@ -58,7 +58,7 @@ def hosts(_context: click.Context, _given: click.Parameter, begun: str) -> list[
     from ddtop.cli import config
 
     with contextlib.suppress(Exception):
-        return _of(config.read(os.environ).values.get("hosts", []), begun)
+        return _completions(config.read(os.environ).values.get("hosts", []), begun)
     return []
 
 
@@ -66,22 +66,22 @@ def kinds(_context: click.Context, _given: click.Parameter, begun: str) -> list[
     """The kinds of findings."""
     from ddtop.diagnosis.explain import PAGES
 
-    return _of(PAGES, begun)
+    return _completions(PAGES, begun)
 
 
 def faults(context: click.Context, _given: click.Parameter, begun: str) -> list[CompletionItem]:
     """The faults of `ddtop demo`, with or without `--mpi`."""
     from ddtop.demo.catalogue import DEMOS, MPI_DEMOS
 
-    return _of(MPI_DEMOS if context.params.get("mpi") else DEMOS, begun)
+    return _completions(MPI_DEMOS if context.params.get("mpi") else DEMOS, begun)
 
 
 def scenarios(_context: click.Context, _given: click.Parameter, begun: str) -> list[CompletionItem]:
     """The scenarios of `ddtop --sim`."""
     from ddtop.sim.incidents import SCENARIOS
 
-    return _of(SCENARIOS, begun)
+    return _completions(SCENARIOS, begun)
 
 
-def _of(names: Iterable[str], begun: str) -> list[CompletionItem]:
+def _completions(names: Iterable[str], begun: str) -> list[CompletionItem]:
     return [CompletionItem(name) for name in sorted(names) if name.startswith(begun)]

@@ -126,8 +126,8 @@ def read(environ: Mapping[str, str]) -> Config:
     except OSError as error:
         raise CommandError(f"ddtop: {path}: {error.strerror}", USAGE) from None
     if len(data) > BYTES_MAX:
-        raise _wrong(path, f"it is larger than {BYTES_MAX >> 10} KiB")
-    return parsed(path, data)
+        raise _config_error(path, f"it is larger than {BYTES_MAX >> 10} KiB")
+    return parse(path, data)
 
 
 def _bytes(path: Path) -> bytes:
@@ -138,7 +138,7 @@ def _bytes(path: Path) -> bytes:
         return file.read(BYTES_MAX + 1)
 
 
-def parsed(path: Path, data: bytes) -> Config:
+def parse(path: Path, data: bytes) -> Config:
     """The settings in these bytes.
 
     Raises:
@@ -151,7 +151,7 @@ def parsed(path: Path, data: bytes) -> Config:
     try:
         table = tomllib.loads(data.decode())
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise _wrong(path, f"it is not TOML: {error}") from None
+        raise _config_error(path, f"it is not TOML: {error}") from None
     ours = {title: table.pop(title) for title in (OLD, LIMITS) if title in table}
     values = {name: _value(path, name, given) for name, given in table.items()}
     return _with_limits(Config(path, values), ours) if ours else Config(path, values)
@@ -164,11 +164,13 @@ def _with_limits(config: Config, tables: Mapping[str, Any]) -> Config:
     path = config.path
     for title, table in tables.items():
         if not isinstance(table, dict):
-            raise _wrong(path, f"[{title}] must be a table")
+            raise _config_error(path, f"[{title}] must be a table")
     old = tables.get(OLD, {})
     for name in old:
         if name not in OLD_NAMES:
-            raise _wrong(path, f"there is no threshold {name!r}{_nearest(name, OLD_NAMES)}")
+            raise _config_error(
+                path, f"there is no threshold {name!r}{_names_text(name, OLD_NAMES)}"
+            )
     given = {OLD_NAMES[name]: value for name, value in old.items()}
     renamed = tuple(f"{_place(name)} = {value}" for name, value in given.items())
     for name, value in tables.get(LIMITS, {}).items():
@@ -179,7 +181,7 @@ def _with_limits(config: Config, tables: Mapping[str, Any]) -> Config:
     found = dataclasses.replace(config, limits=limits, renamed=renamed)
     still_s = found.policy.still_limit_s
     if found.policy.values()[LATER] < still_s:
-        raise _wrong(path, f"{_place(LATER)} must be at least still_limit_s, {still_s:g}")
+        raise _config_error(path, f"{_place(LATER)} must be at least still_limit_s, {still_s:g}")
     return found
 
 
@@ -218,7 +220,7 @@ def _toml(value: Any) -> str:
 def _value(path: Path, name: str, given: Any) -> Any:
     setting = BY_NAME.get(name)
     if setting is None:
-        raise _wrong(path, f"there is no setting {name!r}{_nearest(name, BY_NAME)}")
+        raise _config_error(path, f"there is no setting {name!r}{_names_text(name, BY_NAME)}")
     if setting.form is float and isinstance(given, int) and not isinstance(given, bool):
         given = float(given)
     wrong = not isinstance(given, setting.form) or (
@@ -226,9 +228,9 @@ def _value(path: Path, name: str, given: Any) -> Any:
     )
     forms = {str: "a string", float: "a number", bool: "true or false", list: "a list of strings"}
     if wrong:
-        raise _wrong(path, f"{name} must be {forms[setting.form]}, not {given!r}"[:200])
+        raise _config_error(path, f"{name} must be {forms[setting.form]}, not {given!r}"[:200])
     if name == "interval_s" and not 0.1 <= given <= 60:
-        raise _wrong(path, f"interval_s must be 0.1 to 60 s, not {given}")
+        raise _config_error(path, f"interval_s must be 0.1 to 60 s, not {given}")
     return given
 
 
@@ -236,16 +238,16 @@ def _limit(path: Path, name: str, given: Any, defaults: Mapping[str, float]) -> 
     if name not in defaults:
         of, _, one = name.rpartition(".")
         names = [other.rpartition(".")[2] for other in defaults if other.rpartition(".")[0] == of]
-        meant = _nearest(one, names) if names else _nearest(of, sorted(BLOCKS))
-        raise _wrong(path, f"there is no limit {_place(name)}{meant}")
+        meant = _names_text(one, names) if names else _names_text(of, sorted(BLOCKS))
+        raise _config_error(path, f"there is no limit {_place(name)}{meant}")
     default = defaults[name]
     if isinstance(given, bool) or not isinstance(given, (int, float)):
-        raise _wrong(path, f"{_place(name)} must be a number, not {given!r}"[:200])
+        raise _config_error(path, f"{_place(name)} must be a number, not {given!r}"[:200])
     low, high = range_of(name, default)
     if not low <= given <= high:
-        raise _wrong(path, f"{_place(name)} must be {low:g} to {high:g}, not {given}")
+        raise _config_error(path, f"{_place(name)} must be {low:g} to {high:g}, not {given}")
     if isinstance(default, int) and given != int(given):
-        raise _wrong(path, f"{_place(name)} must be a whole number, not {given}")
+        raise _config_error(path, f"{_place(name)} must be a whole number, not {given}")
     return int(given) if isinstance(default, int) else float(given)
 
 
@@ -255,12 +257,12 @@ def _place(name: str) -> str:
     return f"[{LIMITS}{dot}{of}] {one}"
 
 
-def _nearest(name: str, names: Collection[str]) -> str:
+def _names_text(name: str, names: Collection[str]) -> str:
     found = get_close_matches(name, names, 1)
     if found:
         return f"; did you mean {found[0]}?"
     return f"; there are {', '.join(names)}" if len(names) <= NAMED_MAX else ""
 
 
-def _wrong(path: Path, why: str) -> CommandError:
+def _config_error(path: Path, why: str) -> CommandError:
     return CommandError(f"ddtop: {path}: {why} (ddtop config edit)", USAGE)

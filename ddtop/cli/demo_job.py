@@ -96,7 +96,7 @@ def _demo_of(fault: str, ranks: int) -> Demo:
             USAGE,
         )
     if not installed[0]:
-        raise CommandError(f"ddtop: {interpreter.advice(sys.executable)}", USAGE)
+        raise CommandError(f"ddtop: {interpreter.install_advice(sys.executable)}", USAGE)
     return demo
 
 
@@ -111,7 +111,7 @@ def _mpi_demo_of(fault: str, ranks: int) -> Demo:
         raise CommandError(
             f"ddtop: the demo runs under MPI, and {lacks}: pip install 'ddtop[mpi]'", USAGE
         )
-    if (hint := interpreter.advice(sys.executable)) is not None:
+    if (hint := interpreter.install_advice(sys.executable)) is not None:
         raise CommandError(f"ddtop: {hint}", USAGE)
     return demo
 

@@ -25,7 +25,7 @@ from prometheus_client.process_collector import ProcessCollector
 import ddtop
 from ddtop.cli.errors import USAGE, CommandError
 from ddtop.cli.job_list import JobSeries
-from ddtop.cli.output import printable
+from ddtop.cli.output import without_controls
 from ddtop.follow.fleet import Fleet, FleetJob
 from ddtop.metrics import FAMILIES, Family
 from ddtop.present.text import clean
@@ -67,7 +67,7 @@ class Collector:
                 told.add((name, *job, *labels))
                 _add(families, name, job, labels, value)
 
-        jobs = newest(self._jobs())
+        jobs = newest_runs(self._jobs())
         version = platform.python_version()
         add("ddtop_build_info", [], (ddtop.__version__, version), 1)
         add("ddtop_jobs", [], (), len(jobs))
@@ -83,7 +83,7 @@ class Collector:
         yield from families.values()
 
 
-def newest(jobs: Iterable[FleetJob[JobSeries]]) -> list[FleetJob[JobSeries]]:
+def newest_runs(jobs: Iterable[FleetJob[JobSeries]]) -> list[FleetJob[JobSeries]]:
     """Each job once: of several runs with the same name a live one, and the newest of those. Two
     series with the same labels would make Prometheus refuse all.
     """
@@ -243,7 +243,7 @@ def mutual_tls(
     return context
 
 
-def listening(
+def listen(
     address: str, port: int, registry: CollectorRegistry, tls: ssl.SSLContext | None
 ) -> Server:
     """A server that listens and does not serve yet.
@@ -306,7 +306,7 @@ class TextFile:
             write_to_textfile(str(self._path), self._found)
         except OSError as error:
             if not self._complained:
-                click.echo(printable(f"ddtop: {self._path}: {error.strerror}"), err=True)
+                click.echo(without_controls(f"ddtop: {self._path}: {error.strerror}"), err=True)
             self._complained = True
             return
         self._complained = False

@@ -14,7 +14,7 @@ import msgspec
 from ddtop import registry
 from ddtop.cli import outside_jobs
 from ddtop.cli.errors import ELSEWHERE, UNREACHABLE, USAGE, CommandError
-from ddtop.cli.interpreter import advice
+from ddtop.cli.interpreter import install_advice
 from ddtop.cli.job_list import HEALTH_ANSWER_S, health_digest, health_now, table, targets
 from ddtop.follow.fleet import following
 from ddtop.present.jobs import Health, Listed
@@ -53,7 +53,7 @@ def find(name: str | None, wait_s: float = 0.0, *, asked_by: str) -> registry.Jo
             here.
     """
     try:
-        entry = known(name, wait_s)
+        entry = entry_of(name, wait_s)
     except CommandError as error:
         ended = _ended_last() if name is None and asked_by in OF_ENDED else None
         if ended is None or error.code != UNREACHABLE:
@@ -80,7 +80,7 @@ def _ended_last() -> registry.JobEntry | None:
     return last
 
 
-def known(name: str | None, wait_s: float = 0.0) -> registry.JobEntry:
+def entry_of(name: str | None, wait_s: float = 0.0) -> registry.JobEntry:
     """The job's entry as its file has it, or as the relay at $DDTOP_HUB says if there is no file.
 
     Raises:
@@ -100,7 +100,7 @@ def known(name: str | None, wait_s: float = 0.0) -> registry.JobEntry:
         except registry.RegistryError as error:
             raise CommandError(str(error), UNREACHABLE) from None
         except registry.UnknownJobError as error:
-            launcher = launchers.ended() if wait_s else None
+            launcher = launchers.ended_launcher() if wait_s else None
             if launcher is not None:
                 text = f"its launcher, {launcher}, has ended, and no rank was seen"
                 raise CommandError(f"ddtop: {error}: {text}", UNREACHABLE) from None
@@ -110,7 +110,7 @@ def known(name: str | None, wait_s: float = 0.0) -> registry.JobEntry:
                     from ddtop.cli.routing import asked_at
 
                     return asked_at(hub, HUB_VARIABLE)
-                raise unknown(name, error) from None
+                raise unknown_job_error(name, error) from None
         time.sleep(READ_AGAIN_S)
 
 
@@ -122,7 +122,7 @@ class Launchers:
         self._seen: dict[tuple[int, int], Process] = {}
         self._lived_s = self._looked_s = float("-inf")
 
-    def ended(self) -> str | None:
+    def ended_launcher(self) -> str | None:
         """`timeout (pid 4711)`: one of them, if all have ended."""
         from ddtop.feeds.outside.jobs import launchers_of, read
 
@@ -138,7 +138,9 @@ class Launchers:
         return f"{os.path.basename(process.argv[0])} (pid {process.pid})"
 
 
-def unknown(name: str | None, error: registry.UnknownJobError, there: str = "") -> CommandError:
+def unknown_job_error(
+    name: str | None, error: registry.UnknownJobError, there: str = ""
+) -> CommandError:
     """The error for a name that no job, or more than one, has: 3, or 2.
 
     `there`: the options that lead to the jobs of another host, for the command that it proposes.
@@ -156,8 +158,8 @@ def unknown(name: str | None, error: registry.UnknownJobError, there: str = "") 
         lines.append(f"open an ended one by its name: {example}")
     lines.append("start one with: DDTOP=1 torchrun --nproc-per-node 4 train.py")
     if not there:
-        lines += outside_jobs.table(outside_jobs.found(waiting=True)[:LISTED])
-    hint = advice(sys.executable) if not there else None
+        lines += outside_jobs.table(outside_jobs.find_jobs(waiting=True)[:LISTED])
+    hint = install_advice(sys.executable) if not there else None
     if hint:
         lines.append(hint)
     return CommandError("\n".join(lines), UNREACHABLE)

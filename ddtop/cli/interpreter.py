@@ -69,7 +69,7 @@ def looks(python: str) -> tuple[bool, bool] | None:
     return hook == "1", torch == "1"
 
 
-def advice(python: str) -> str | None:
+def install_advice(python: str) -> str | None:
     """What to install so that ddtop sees jobs of that interpreter; None if the hook is
     installed."""
     found = looks(python)

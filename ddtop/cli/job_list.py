@@ -104,8 +104,8 @@ def _look_into(job: SlurmJob, ddtop: str | None) -> list[tuple[Listed, Health]]:
         target = Slurm().find(job.number, ddtop)
         found = [_row(one) for one in _jobs_inside(target)]
     except (NoSuchJobError, WrongNameError, NoContactError) as error:
-        return [_without(job, str(error))]
-    return found or [_without(job, "not watched: start its ranks with DDTOP=1")]
+        return [_without_contact(job, str(error))]
+    return found or [_without_contact(job, "not watched: start its ranks with DDTOP=1")]
 
 
 def _jobs_inside(target: SchedulerTarget) -> list[_Job]:
@@ -155,7 +155,7 @@ def _row(job: _Job) -> tuple[Listed, Health]:
     return Listed(entry, True, job.reporting, job.hosts or ("?",)), health
 
 
-def _without(job: SlurmJob, why: str) -> tuple[Listed, Health]:
+def _without_contact(job: SlurmJob, why: str) -> tuple[Listed, Health]:
     entry = _entry(job.number, (job.nodes,), job.name, 0, job.started_unix_ns)
     return Listed(entry, True, 0, (job.nodes,)), Health(UNKNOWN, sentence=why[:SENTENCE_MAX])
 
@@ -251,17 +251,18 @@ HEALTH_ANSWER_S = 3.5
 
 
 @contextlib.contextmanager
-def followed() -> Iterator[Callable[[], Mapping[tuple[str, str], Health]]]:
+def follow_jobs() -> Iterator[Callable[[], Mapping[tuple[str, str], Health]]]:
     """Follow the live jobs while the block runs. The health of each, by name and run; called from
     any thread."""
     fleet: Fleet[Health]
     with following(own_jobs, health_digest) as fleet:
         yield lambda: {
-            (job.entry.job, job.entry.run): health_now(job) for job in known(fleet.jobs())
+            (job.entry.job, job.entry.run): health_now(job)
+            for job in jobs_with_health(fleet.jobs())
         }
 
 
-def known(jobs: Iterable[FleetJob[Health]]) -> Iterable[FleetJob[Health]]:
+def jobs_with_health(jobs: Iterable[FleetJob[Health]]) -> Iterable[FleetJob[Health]]:
     """The jobs with known health."""
     return [job for job in jobs if job.settled or job.contact is not None]
 
@@ -317,7 +318,7 @@ def table(entries: list[registry.JobEntry], parts: bool = False) -> list[str]:
 
     now = time.time_ns()
     rows = [("JOB", "STATE", "RANKS", "HOST", "SCRIPT", "STARTED")]
-    for job in _listed(entries, parts, now):
+    for job in _list_entries(entries, parts, now):
         entry = job.entry
         ended = entry.ended_reason or ("ended" if entry.ended_unix_ns else "lost")
         ranks = f"{job.reporting}/{entry.world_size}" if job.live else str(entry.world_size)
@@ -343,7 +344,7 @@ def rows_as_table(rows: Rows, width: int, glyphs: Glyphs) -> list[str]:
 
 def rows_of(entries: Iterable[registry.JobEntry], parts: bool = False) -> Rows:
     """The jobs with their health. `parts`: one row for each host of a job."""
-    jobs = _listed(entries, parts, time.time_ns())
+    jobs = _list_entries(entries, parts, time.time_ns())
     return list(zip(jobs, healths(job.entry for job in jobs), strict=True))
 
 
@@ -378,7 +379,9 @@ def _job(job: Listed, health: Health) -> dict[str, object]:
     }
 
 
-def _listed(entries: Iterable[registry.JobEntry], parts: bool, now_unix_ns: int) -> list[Listed]:
+def _list_entries(
+    entries: Iterable[registry.JobEntry], parts: bool, now_unix_ns: int
+) -> list[Listed]:
     if not parts:
         return listed(entries, now_unix_ns)
     return [

@@ -21,7 +21,7 @@ import ddtop
 from ddtop import registry
 from ddtop.cli.errors import CommandError
 from ddtop.cli.job_list import healths
-from ddtop.cli.recent import happened, recording_of
+from ddtop.cli.recent import recent_events, recording_of
 from ddtop.diagnosis.explain import PAGES
 from ddtop.diagnosis.explain import explain as page_of
 from ddtop.diagnosis.finding import UNKNOWN
@@ -81,9 +81,9 @@ def _in_turn(tool: Callable[..., _T]) -> Callable[..., _T]:
 
 def list_jobs() -> Json:
     """The jobs of this user: live ones first, each with its health now and its worst finding."""
-    rows = _reported(lambda: listed(registry.read_entries(), time.time_ns()))
+    rows = _report_errors(lambda: listed(registry.read_entries(), time.time_ns()))
     shown = rows[:JOBS_MAX]
-    found = _reported(lambda: healths(job.entry for job in shown))
+    found = _report_errors(lambda: healths(job.entry for job in shown))
     return {
         "jobs": [
             {
@@ -112,7 +112,7 @@ def diagnose(job: str | None = None, seconds: float = LOOK_S) -> Json:
     """
     look_s = min(max(_number(seconds), LOOK_S), WATCHED_S_MAX)
     entry = _entry(job)
-    snapshot, verdict = _reported(lambda: look_once(entry, look_s))
+    snapshot, verdict = _report_errors(lambda: look_once(entry, look_s))
     verdict = with_what_stood(entry, snapshot, verdict)
     found = diagnose_json(snapshot, verdict)
     findings = found["findings"]
@@ -147,7 +147,7 @@ def stacks(job: str | None = None, ranks: str = "") -> Json:
     wanted = rank_ranges(ranks) if ranks else ()
     if wanted is None:
         raise ToolError(f"{ranks[:TEXT_MAX]!r} are not ranks: write 0,3-5")
-    snapshot, _ = _reported(lambda: look_once(entry, LOOK_S))
+    snapshot, _ = _report_errors(lambda: look_once(entry, LOOK_S))
     chosen_ranks = [
         rank for rank in snapshot.ranks if not wanted or any(rank.rank in part for part in wanted)
     ]
@@ -187,9 +187,9 @@ def history(job: str | None = None, minutes: float = 15.0) -> Json:
     """What happened to a job in the last minutes, one line an event, the newest last."""
     back_s = 60 * min(max(_number(minutes), 0.0), BACK_MINUTES_MAX)
     entry = _entry(job)
-    snapshot, verdict = _reported(lambda: look_once(entry, LOOK_S))
+    snapshot, verdict = _report_errors(lambda: look_once(entry, LOOK_S))
     recording, why = recording_of(entry)
-    events, note = happened(snapshot, verdict, recording, back_s)
+    events, note = recent_events(snapshot, verdict, recording, back_s)
     lines = timeline_lines(events)
     return {
         "job": snapshot.job,
@@ -209,10 +209,10 @@ def _number(given: float) -> float:
 def _entry(job: str | None) -> registry.JobEntry:
     from ddtop.cli.find_job import find
 
-    return _reported(lambda: find(job, asked_by="diagnose"))
+    return _report_errors(lambda: find(job, asked_by="diagnose"))
 
 
-def _reported(work: Callable[[], _T]) -> _T:
+def _report_errors(work: Callable[[], _T]) -> _T:
     """The result of `work`. An error message for a terminal becomes an error for the model."""
     try:
         return work()

@@ -74,7 +74,9 @@ NO_SOURCE = click.option(
 )
 
 
-def removed(name: str, instead: str, variable: str | None = None) -> Callable[[_Command], _Command]:
+def removed_option(
+    name: str, instead: str, variable: str | None = None
+) -> Callable[[_Command], _Command]:
     """An option of earlier versions, and its variable. For one release it says what to do
     instead."""
     named = f"{name} is gone, and ${variable} too" if variable else f"{name} is gone"

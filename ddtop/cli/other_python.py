@@ -83,7 +83,7 @@ class Environment:
     hook_runs: bool
     packages: dict[str, str]
 
-    def lacks(self, requirements: Sequence[str]) -> list[str]:
+    def missing_packages(self, requirements: Sequence[str]) -> list[str]:
         """The names of those that are not installed there, whatever their versions."""
         names = [requirement.partition(">=")[0] for requirement in requirements]
         return [name for name in names if name not in self.packages]

@@ -32,7 +32,7 @@ def glyphs() -> Glyphs:
     return glyphs_for(sys.stdout.encoding)
 
 
-def printable(text: str) -> str:
+def without_controls(text: str) -> str:
     """The text without control characters, line by line.
 
     Names and reasons in it come from jobs and from other hosts. They must not control the terminal.

@@ -18,7 +18,7 @@ from ddtop.cli import outside_jobs, rights
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError
 from ddtop.cli.look import Seen
 from ddtop.cli.output import (
-    printable,
+    without_controls,
 )
 from ddtop.cli.stacks_output import text_of
 from ddtop.feeds.outside import targets
@@ -64,7 +64,7 @@ def stacks_of(
     found = _targets(pids)
     feed, follower = OutsideFeed(found.found, f"pid {pids}"), Follower(f"pid {pids}")
     try:
-        answers = [*dump(found.found, native, feed.take_stacks), *unfound(found)]
+        answers = [*dump(found.found, native, feed.take_stacks), *unreadable_stacks(found)]
         # The second look; the constructor took the first. Two are needed to know which threads
         # sleep.
         feed.observe()
@@ -78,12 +78,12 @@ def stacks_of(
         click.echo(json.dumps(stacks_json(merged, None, True, time.time_ns())))
         return 1 if merged.unanswered else 0
     for note in found.notes:
-        click.echo(printable(f"note: {note}"))
+        click.echo(without_controls(f"note: {note}"))
     shape = Shape(tree, threads, frames)
     text = text_of(merged, snapshot, verdict, shape, source)
-    click.echo(printable(text), nl=False)
-    for line in afterwards(answers):
-        click.echo(printable(line))
+    click.echo(without_controls(text), nl=False)
+    for line in closing_lines(answers):
+        click.echo(without_controls(line))
     return 1 if merged.unanswered else 0
 
 
@@ -97,16 +97,16 @@ def _targets(pids: str) -> Targets:
 
 
 @contextlib.contextmanager
-def opened(pids: str, asked_by: str, arguments: bool = False) -> Iterator[OutsideFeed]:
+def open_feed(pids: str, asked_by: str, arguments: bool = False) -> Iterator[OutsideFeed]:
     """These processes as a feed. What cannot be seen is printed.
 
     Raises:
         CommandError: 2, no process ids; 3, none of them exists.
     """
     found = _targets(pids)
-    needed = rights.needed([target.pid for target in found.found], asked_by, pids)
+    needed = rights.missing_right([target.pid for target in found.found], asked_by, pids)
     if needed is not None:
-        click.echo(printable(f"ddtop: {needed}"), err=True)
+        click.echo(without_controls(f"ddtop: {needed}"), err=True)
     notes = [*found.notes, *(text for _, text in found.missing)]
     feed = OutsideFeed(found.found, _name(found, pids), notes, found.job, arguments=arguments)
     try:
@@ -115,21 +115,21 @@ def opened(pids: str, asked_by: str, arguments: bool = False) -> Iterator[Outsid
         feed.end()
 
 
-def see(pids: str, command: str, seconds: float, arguments: bool = False) -> Seen:
+def look_at(pids: str, command: str, seconds: float, arguments: bool = False) -> Seen:
     """Look at these processes, but first print what cannot be seen.
 
     `arguments`: also read the arguments of calls that name other ranks.
     """
     found = _targets(pids)
-    if waiting := outside_jobs.judged(
+    if waiting := outside_jobs.judge_launchers(
         name := _name(found, pids), [target.pid for target in found.found]
     ):
         return Seen(name, *waiting, outside=True)
-    needed = rights.needed([target.pid for target in found.found], command, pids)
+    needed = rights.missing_right([target.pid for target in found.found], command, pids)
     lines = [f"ddtop: {needed}; what is seen without it:"] if needed is not None else []
     lines += [f"note: {text}" for text in (*found.notes, *(why for _, why in found.missing))]
     for line in lines:
-        click.echo(printable(line), err=True)
+        click.echo(without_controls(line), err=True)
     feed = OutsideFeed(found.found, name, (), found.job, eager=True, arguments=arguments)
     try:
         look = asyncio.run(settle(LiveSource(feed), feed, seconds))
@@ -137,7 +137,7 @@ def see(pids: str, command: str, seconds: float, arguments: bool = False) -> See
         feed.end()
     if needed is None and feed.refused and len(feed.refused) == len(found.found):
         needed = next(iter(feed.refused.values()))
-        click.echo(printable(f"ddtop: {needed}"), err=True)
+        click.echo(without_controls(f"ddtop: {needed}"), err=True)
     assert look.snapshot is not None
     return Seen(name, look.snapshot, look.verdict, needed, outside=True)
 
@@ -146,13 +146,13 @@ def _name(found: Targets, pids: str) -> str:
     return found.job.name if found.job is not None else f"pid {pids}"
 
 
-def unfound(found: Targets) -> list[Stacks]:
+def unreadable_stacks(found: Targets) -> list[Stacks]:
     """The processes that cannot be read, as answers without stacks."""
     now = time.time_ns()
     return [Stacks(REQUEST, None, pid, now, why=why) for pid, why in found.missing]
 
 
-def afterwards(answers: Iterable[Stacks]) -> list[str]:
+def closing_lines(answers: Iterable[Stacks]) -> list[str]:
     """The lines after the stacks: what is missing, and the facts from /proc about processes without
     stacks."""
     lines: list[str] = []

@@ -12,7 +12,7 @@ import click
 from ddtop.cli.errors import UNREACHABLE, CommandError
 from ddtop.cli.look import Seen
 from ddtop.cli.output import (
-    printable,
+    without_controls,
 )
 from ddtop.feeds.bridge import RemoteTarget
 from ddtop.feeds.route import NoContactError
@@ -27,25 +27,25 @@ PATIENCE_S = 20.0
 """A login on a busy host may take this long."""
 
 
-def see(hosts: Sequence[RemoteTarget], seconds: float) -> Seen:
+def look_at(hosts: Sequence[RemoteTarget], seconds: float) -> Seen:
     """Look at the job on all these hosts at once, and print which hosts do not answer.
 
     Raises: CommandError: 3, none of them answers.
     """
-    with opened(hosts) as feed:
+    with open_feed(hosts) as feed:
         look = asyncio.run(settle(LiveSource(feed), feed, seconds, PATIENCE_S))
     try:
         silent = feed.silent
     except NoContactError as error:
         raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
     for note in silent:
-        click.echo(printable(f"note: {note}"), err=True)
+        click.echo(without_controls(f"note: {note}"), err=True)
     assert look.snapshot is not None
     return Seen(look.snapshot.job, look.snapshot, look.verdict, outside=True)
 
 
 @contextlib.contextmanager
-def opened(hosts: Sequence[RemoteTarget]) -> Iterator[SeveralFeed]:
+def open_feed(hosts: Sequence[RemoteTarget]) -> Iterator[SeveralFeed]:
     """The job that these hosts run together, as a feed."""
     if len(hosts) > HOSTS_MAX:
         note = f"note: looking at the first {HOSTS_MAX} of {len(hosts)} hosts"

@@ -24,7 +24,7 @@ _RUN = "outside-"
 PIDS_MAX = 8
 
 
-def found(waiting: bool = False) -> list[OutsideJob]:
+def find_jobs(waiting: bool = False) -> list[OutsideJob]:
     """Jobs of this user's processes (root: of all processes), the newest first.
 
     `waiting`: then also the launchers that have not started a rank, as jobs without ranks.
@@ -38,14 +38,14 @@ def found(waiting: bool = False) -> list[OutsideJob]:
     return []
 
 
-def waiting() -> str:
+def waiting_pids() -> str:
     """The value of `--pid` for the launchers that wait for nodes or for their store."""
-    idle = [job.launchers[0] for job in found(waiting=True) if not job.ranks]
-    looks = {pid: judged("", [pid]) for pid in idle}
+    idle = [job.launchers[0] for job in find_jobs(waiting=True) if not job.ranks]
+    looks = {pid: judge_launchers("", [pid]) for pid in idle}
     return ",".join(str(pid) for pid, look in looks.items() if look and look[1].findings)
 
 
-def judged(name: str, pids: Iterable[int]) -> tuple[Snapshot, Verdict] | None:
+def judge_launchers(name: str, pids: Iterable[int]) -> tuple[Snapshot, Verdict] | None:
     """The verdict on those of these processes that are launchers without ranks; None if there are
     none."""
     from ddtop.diagnosis.diagnoses import conclude, diagnose

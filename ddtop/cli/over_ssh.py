@@ -42,7 +42,7 @@ def over_ssh(host: SshTarget, words: Sequence[str]) -> int:
         command = host.command(asks=sys.stdin.isatty(), words=" ".join(words), columns=width())
     except NoContactError as error:
         raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
-    code = _ran(command, "; DDTOP_SSH can name another ssh")
+    code = _run(command, "; DDTOP_SSH can name another ssh")
     if code == SSH_FAILED:
         raise CommandError(f"ddtop: no contact with {host.name}", UNREACHABLE)
     if code == NOT_FOUND:
@@ -56,10 +56,10 @@ def over_ssh(host: SshTarget, words: Sequence[str]) -> int:
 
 def over_scheduler(host: SchedulerTarget, words: Sequence[str]) -> int:
     """The same on a node of a scheduler's job."""
-    return _ran(host.words(*words, columns=width()))
+    return _run(host.words(*words, columns=width()))
 
 
-def _ran(command: Sequence[str], advice: str = "") -> int:
+def _run(command: Sequence[str], advice: str = "") -> int:
     try:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -68,7 +68,7 @@ def _ran(command: Sequence[str], advice: str = "") -> int:
         raise CommandError(
             f"ddtop: cannot start {command[0]}: {error.strerror}{advice}", UNREACHABLE
         ) from None
-    return copied(process)
+    return copy_output(process)
 
 
 # -- Prints the output of another host on this terminal, without control characters
@@ -92,7 +92,7 @@ class ForeignText:
         return "\n".join(clean(line) for line in text.split("\n"))
 
 
-def copied(process: subprocess.Popen[bytes]) -> int:
+def copy_output(process: subprocess.Popen[bytes]) -> int:
     """Copy stdout and stderr of this program to ours, as text, until it closes both.
 
     Holds one read of each in memory at a time.

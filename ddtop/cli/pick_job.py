@@ -51,7 +51,7 @@ def picker(
     of the list.
     """
     from ddtop.cli import config
-    from ddtop.cli.job_list import followed
+    from ddtop.cli.job_list import follow_jobs
     from ddtop.ui.picker import JobSearch, PickerApp
     from ddtop.ui.session import kept
 
@@ -60,7 +60,7 @@ def picker(
     def pick() -> registry.JobEntry | None:
         app = PickerApp(search, kept=kept(config.read(os.environ).dashboard))
         if of_this_host:
-            with followed() as known:
+            with follow_jobs() as known:
                 search.followed = known
                 app.run()
         else:

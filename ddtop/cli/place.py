@@ -177,11 +177,11 @@ def place_of(job: str | None, wait_s: float, asked_by: str, arguments: bool = Fa
         return Pids(value, arguments)
     if several:
         return Hosts(tuple(map(host, value.split(","))), f"--ssh {value}")
-    target = host(value) if option == "--ssh" else _scheduled(option, value, wait_s)
+    target = host(value) if option == "--ssh" else _scheduler_target(option, value, wait_s)
     return There(target, job, wait_s)
 
 
-def here(job: str | None, wait_s: float, asked_by: str, arguments: bool = False) -> Here:
+def print_place(job: str | None, wait_s: float, asked_by: str, arguments: bool = False) -> Here:
     """The same for a command that prints text: on another host it runs there, and this process
     exits with its exit code.
 
@@ -191,7 +191,7 @@ def here(job: str | None, wait_s: float, asked_by: str, arguments: bool = False)
     place = place_of(job, wait_s, asked_by, arguments)
     if not isinstance(place, There):
         return place
-    ran = run_there(place, typed(click.get_current_context()))
+    ran = run_there(place, typed_command(click.get_current_context()))
     return sys.exit(ran) if isinstance(ran, int) else ran
 
 
@@ -242,7 +242,7 @@ def host(name: str) -> SshTarget:
     return SshTarget(name, remote())
 
 
-def _scheduled(option: str, job: str, wait_s: float) -> SchedulerTarget:
+def _scheduler_target(option: str, job: str, wait_s: float) -> SchedulerTarget:
     """The route into a scheduler's job. `wait_s`: how long to wait for its nodes.
 
     Raises:
@@ -265,7 +265,7 @@ def _scheduled(option: str, job: str, wait_s: float) -> SchedulerTarget:
         time.sleep(ASK_AGAIN_S)
 
 
-def typed(context: click.Context) -> list[str]:
+def typed_command(context: click.Context) -> list[str]:
     """The command with its options as they were typed, but for those that lead to another host, and
     without the job's name."""
     words = [context.command.name or ""]
@@ -297,18 +297,18 @@ def run_there(place: There, words: Sequence[str]) -> int | Hosts:
     try:
         job = job_there(place.host, place.job, place.wait_s)
     except NoJobThereError as error:
-        return unwatched(place.host, error, words[0])
+        return unwatched_hosts(place.host, error, words[0])
     return over_scheduler(place.host, [*words, "--", job])
 
 
-def unwatched(host: SshTarget | SchedulerTarget, error: CommandError, asked_by: str) -> Hosts:
+def unwatched_hosts(host: SshTarget | SchedulerTarget, error: CommandError, asked_by: str) -> Hosts:
     """The nodes of a scheduler's job that nothing watches; it is said on stderr.
 
     Raises:
         CommandError: `error`, if not every node can be reached, or if the command acts through a
             relay.
     """
-    from ddtop.cli.output import printable
+    from ddtop.cli.output import without_controls
     from ddtop.words.units import plural
 
     each = getattr(host, "each", ())
@@ -316,5 +316,5 @@ def unwatched(host: SshTarget | SchedulerTarget, error: CommandError, asked_by: 
         raise error
     nodes = plural(len(each), "node")
     note = f"note: no ddtop runs in {host.name}: looking from outside, on {nodes}"
-    click.echo(printable(note), err=True)
+    click.echo(without_controls(note), err=True)
     return Hosts(each, host.option)

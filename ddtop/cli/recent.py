@@ -42,7 +42,7 @@ def recording_of(entry: registry.JobEntry) -> tuple[Recording | None, str | None
     return found, None
 
 
-def happened(
+def recent_events(
     snapshot: Snapshot, verdict: Verdict, recording: Recording | None, back_s: float = BACK_S
 ) -> tuple[tuple[Event, ...], str | None]:
     """The events of the last minutes, with a note if not all of them could be looked at."""

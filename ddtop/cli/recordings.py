@@ -12,8 +12,8 @@ import click
 from ddtop import journal, registry
 from ddtop.cli import dashboard
 from ddtop.cli.errors import UNREACHABLE, CommandError
-from ddtop.cli.find_job import known
-from ddtop.cli.output import explain_no_dashboard, no_dashboard, print_status, printable
+from ddtop.cli.find_job import entry_of
+from ddtop.cli.output import explain_no_dashboard, no_dashboard, print_status, without_controls
 from ddtop.folders import patiently, state_dir_text
 
 
@@ -40,7 +40,7 @@ def recorded(what: str) -> Recorded:
     if os.sep in what or os.path.lexists(path) or path.suffix in (".journal", ".last"):
         name = registry.clean_job_name(path.name.partition(".")[0])
         return Recorded(path, name, _entry_of(path))
-    entry = known(what)
+    entry = entry_of(what)
     found = journal_of(entry)
     if found is None:
         path = registry.journal_path(entry.job, entry.run, entry.sender)
@@ -126,4 +126,4 @@ def _print_last(found: Recorded, why: str) -> None:
     snapshot, verdict, note = at_end(recording, growing)
     print_status(snapshot, verdict)
     if note is not None:
-        click.echo(printable(f"note: {note}"))
+        click.echo(without_controls(f"note: {note}"))

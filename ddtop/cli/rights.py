@@ -12,7 +12,7 @@ from ddtop.relay.processes import pyspy
 NO_PY_SPY = "py-spy is not installed, so no stack can be read: pip install 'ddtop[native]'"
 
 
-def needed(pids: Sequence[int], command: str, typed: str) -> str | None:
+def missing_right(pids: Sequence[int], command: str, typed: str) -> str | None:
     """The missing right, as one sentence with the command that helps; None if nothing is missing.
 
     `command`, `typed`: the typed command, such as `diagnose`, and its value of `--pid`. It asks the

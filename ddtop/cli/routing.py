@@ -14,7 +14,7 @@ import msgspec
 
 from ddtop import registry
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError
-from ddtop.cli.output import printable
+from ddtop.cli.output import without_controls
 from ddtop.link.viewer_side import admits
 from ddtop.patience import at_most
 from ddtop.relay.hub.topology import hub_wanted, numeric
@@ -105,7 +105,7 @@ def from_here(entry: registry.JobEntry, command: str) -> registry.JobEntry:
     reached = route(entry)
     if reached.ssh is None:
         if reached.why is not None:
-            click.echo(printable(f"ddtop: {reached.why}"), err=True)
+            click.echo(without_controls(f"ddtop: {reached.why}"), err=True)
         return reached.entry
     there = f"ddtop {command} --ssh {reached.ssh}"
     raise CommandError(

@@ -96,7 +96,7 @@ class SimLink:
         while True:
             self._asked.clear()
             self._make_due()
-            while (data := self._next()) is not None:
+            while (data := self._next_frame()) is not None:
                 yield data
                 self._given += 1
                 if self._given % AT_ONCE == 0:
@@ -114,7 +114,7 @@ class SimLink:
         self._waiting.clear()
         self._sent_to_unix_ns = None
 
-    def _next(self) -> bytes | None:
+    def _next_frame(self) -> bytes | None:
         while self._waiting:
             data = next(self._waiting[0], None)
             if data is not None:
@@ -185,10 +185,10 @@ class SimSource(LiveSource):
         look = super().look()
         if look.snapshot is None:
             return look
-        return replace(look, snapshot=_marked(look.snapshot, self._note))
+        return replace(look, snapshot=_mark(look.snapshot, self._note))
 
 
-def _marked(snapshot: Snapshot, note: str) -> Snapshot:
+def _mark(snapshot: Snapshot, note: str) -> Snapshot:
     return replace(snapshot, notes=(note, *snapshot.notes))
 
 
@@ -247,7 +247,7 @@ def print_moment(world_size: int, name: str, seed: int, why: str) -> None:
         f"ddtop: {why}, so here is the status table {at_s:.0f} s after its beginning", err=True
     )
     note = NOTE.format(slowly="", scenario=name, seed=seed)
-    print_status(_marked(snapshot, note), verdict)
+    print_status(_mark(snapshot, note), verdict)
 
 
 def moment(job: SimulatedJob, at_s: float) -> tuple[Snapshot, Verdict]:

@@ -35,10 +35,10 @@ def look_at(place: Here, asked_by: str, seconds: float | None = None) -> look.Se
     if isinstance(place, Hosts):
         from ddtop.cli import outside_hosts
 
-        return outside_hosts.see(place.hosts, seconds)
+        return outside_hosts.look_at(place.hosts, seconds)
     from ddtop.cli import outside
 
-    return outside.see(place.text, asked_by, seconds, place.arguments)
+    return outside.look_at(place.text, asked_by, seconds, place.arguments)
 
 
 @contextlib.contextmanager
@@ -54,18 +54,18 @@ def source_of(
     from ddtop.follow.live import LiveSource
 
     if isinstance(place, Pids):
-        with outside.opened(place.text, asked_by, place.arguments) as feed:
+        with outside.open_feed(place.text, asked_by, place.arguments) as feed:
             yield LiveSource(feed, controller), feed.job
     elif isinstance(place, Hosts):
-        with outside_hosts.opened(place.hosts) as hosts:
+        with outside_hosts.open_feed(place.hosts) as hosts:
             yield LiveSource(hosts, controller), place.name
     else:
-        with _live(place, controller) as found:
+        with _open_live(place, controller) as found:
             yield found
 
 
 @contextlib.contextmanager
-def _live(place: Local | There, controller: bool) -> Iterator[tuple[LiveSource, str]]:
+def _open_live(place: Local | There, controller: bool) -> Iterator[tuple[LiveSource, str]]:
     if isinstance(place, Local):
         from ddtop.follow.live import LiveSource
 
@@ -90,11 +90,11 @@ def act_on(place: Place, act: Callable[[LiveSource, Snapshot], Awaitable[T]], no
         raise CommandError(
             f"ddtop: {place.entry.job} has ended or its relay is gone: {nothing}", UNREACHABLE
         )
-    with _live(place, controller=True) as (source, _):
-        return asyncio.run(_acted(place, source, act, nothing))
+    with _open_live(place, controller=True) as (source, _):
+        return asyncio.run(_act(place, source, act, nothing))
 
 
-async def _acted(
+async def _act(
     place: Local | There,
     source: LiveSource,
     act: Callable[[LiveSource, Snapshot], Awaitable[T]],

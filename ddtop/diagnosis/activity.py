@@ -88,7 +88,7 @@ _OF_FRAMES = {word: (one.word, one.phrase) for word, one in WAITS.items()}
 _NOTHING = Classified("unknown", "", NOTHING)
 
 
-def doing(facts: RankFacts, policy: Policy) -> str | None:
+def activity_text(facts: RankFacts, policy: Policy) -> str | None:
     """A phrase that follows "is" or "has been". None if nothing is known, and for a process that
     has ended.
     """
@@ -99,9 +99,9 @@ def classify(facts: RankFacts, policy: Policy) -> Classified:
     """What the rank does now, as far as it is known."""
     if facts.gone:
         return _NOTHING
-    if _silent(facts):
+    if _is_silent(facts):
         return (
-            _certain(facts)
+            _certain_class(facts)
             or _of_gil(facts, policy)
             or _of_stacks(facts)
             or _of_kernel(facts, policy)
@@ -109,7 +109,7 @@ def classify(facts: RankFacts, policy: Policy) -> Classified:
             or _NOTHING
         )
     found = (
-        _certain(facts)
+        _certain_class(facts)
         or _of_call(facts)
         or _of_frames(facts)
         or _of_kernel(facts, policy)
@@ -118,13 +118,13 @@ def classify(facts: RankFacts, policy: Policy) -> Classified:
     return found or _of_stacks(facts) or _of_cpu(facts, policy) or _NOTHING
 
 
-def where(facts: RankFacts, policy: Policy) -> str:
+def where_text(facts: RankFacts, policy: Policy) -> str:
     """Where a rank is, to follow "has been" or "is": `in the DataLoader (data.py:40 load_image)`.
 
     For a silent rank without stacks: where its last report found it.
     """
     classified = classify(facts, policy)
-    if classified.source in (STACKS, KERNEL, CPU, NOTHING) and _silent(facts):
+    if classified.source in (STACKS, KERNEL, CPU, NOTHING) and _is_silent(facts):
         return _in_c(facts, classified)
     place = facts.reported.place
     if place is None:
@@ -184,7 +184,7 @@ def fresh_stacks(facts: RankFacts) -> Stacks | None:
     stacks = facts.dump.stacks
     if stacks is None or not stacks.method or facts.gone:
         return None
-    if _silent(facts):
+    if _is_silent(facts):
         heard = facts.agent.heard_unix_ns
         return stacks if heard is None or stacks.taken_unix_ns >= heard else None
     place, user = facts.reported.place, _user_frame(stacks)
@@ -200,11 +200,11 @@ def fresh_stacks(facts: RankFacts) -> Stacks | None:
     return stacks if (function, user.file) == (place.function, place.file) else None
 
 
-def _silent(facts: RankFacts) -> bool:
+def _is_silent(facts: RankFacts) -> bool:
     return facts.state is State.SILENT
 
 
-def _certain(facts: RankFacts) -> Classified | None:
+def _certain_class(facts: RankFacts) -> Classified | None:
     process, place = facts.process.report, facts.reported.place
     if process is None:
         return None
@@ -333,10 +333,10 @@ def awaited_path(facts: RankFacts, policy: Policy) -> str | None:
     place, process = facts.reported.place, facts.process.report
     if classify(facts, policy).word == "pipe":
         return path_of(process)
-    return (place.waits_for if place is not None else None) or _polled(facts, policy)
+    return (place.waits_for if place is not None else None) or _polled_path(facts, policy)
 
 
-def _polled(facts: RankFacts, policy: Policy) -> str | None:
+def _polled_path(facts: RankFacts, policy: Policy) -> str | None:
     """The file for which it polls, asleep most of the time."""
     wakes = facts.process.wakes_per_s or 0.0
     idles = facts.process.working is False and wakes >= policy.poll_wakes_per_s
@@ -350,7 +350,7 @@ def _of_kernel(facts: RankFacts, policy: Policy) -> Classified | None:
         return None
     # A thread that works also sleeps now and then. Of such a sleep only the file that it reads is
     # meaningful.
-    if wait[0] == "sleep" and (path := _polled(facts, policy)) is not None:
+    if wait[0] == "sleep" and (path := _polled_path(facts, policy)) is not None:
         return Classified("sleep", f"polling for {short(path)}", KERNEL)
     if facts.process.working is False or (
         facts.process.working and wait[0] == "file" and path_of(process) is not None
@@ -366,7 +366,7 @@ def _of_cpu(facts: RankFacts, policy: Policy) -> Classified | None:
     # Its work may also be that of its children, or I/O: then its main thread sleeps.
     if process.state != "R" and (process.children or facts.process.cpu_ratio < policy.busy_ratio):
         return None
-    if _silent(facts):
+    if _is_silent(facts):
         return Classified("c", "computing in C", CPU)
     if facts.reported.place is None:
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddtop.diagnosis.activity import doing, phase_clause, phase_of, where
+from ddtop.diagnosis.activity import activity_text, phase_clause, phase_of, where_text
 from ddtop.diagnosis.waiters import foreign_text, foreign_waits, waited_text
 from ddtop.model.ending import failed
 from ddtop.model.facts import Snapshot, State
@@ -25,7 +25,7 @@ class CalmLimits(Limits, of="calm"):
 JUDGED_BY = "started without DDTOP=1: judged by stacks"
 
 
-def calm(snapshot: Snapshot, policy: Policy) -> str:
+def calm_text(snapshot: Snapshot, policy: Policy) -> str:
     """The sentence about a job without findings."""
     total = snapshot.world_size
     if snapshot.ended is not None:
@@ -60,8 +60,8 @@ def calm(snapshot: Snapshot, policy: Policy) -> str:
     if total == 1 and snapshot.ranks[0].reported.phase == "starting":
         left += ", no process group seen"
     if snapshot.moving:
-        return _moving(snapshot, total - len(unseen), left)
-    return (_unheard(snapshot) or _quiet(snapshot, policy)) + left
+        return _moving_text(snapshot, total - len(unseen), left)
+    return (_unheard_text(snapshot) or _quiet_text(snapshot, policy)) + left
 
 
 def from_outside(snapshot: Snapshot) -> str:
@@ -81,7 +81,7 @@ def from_outside(snapshot: Snapshot) -> str:
     return "; ".join(words)
 
 
-def _moving(snapshot: Snapshot, total: int, left: str) -> str:
+def _moving_text(snapshot: Snapshot, total: int, left: str) -> str:
     """The sentence about a job in which some rank has made progress lately."""
     alive = [rank for rank in snapshot.ranks if not rank.gone and rank.hello is not None]
     watched = f"{left}, watched {duration(snapshot.watched_s)}"
@@ -96,7 +96,7 @@ def _moving(snapshot: Snapshot, total: int, left: str) -> str:
     return f"ok: {snapshot.moving}/{total} moving{watched}"
 
 
-def _unheard(snapshot: Snapshot) -> str | None:
+def _unheard_text(snapshot: Snapshot) -> str | None:
     """The hosts that do not report, which may be why no rank seems to make progress."""
     hosts = {rank.agent.sender: rank.host or "?" for rank in snapshot.ranks if rank.agent.unheard}
     if not hosts:
@@ -104,22 +104,22 @@ def _unheard(snapshot: Snapshot) -> str | None:
     names = ", ".join(sorted(hosts.values())[:4]) + (
         f" and {len(hosts) - 4} more" if len(hosts) > 4 else ""
     )
-    return f"quiet: no rank has moved{_since(snapshot)}; no recent report from {names}"
+    return f"quiet: no rank has moved{_since_text(snapshot)}; no recent report from {names}"
 
 
-def _since(snapshot: Snapshot) -> str:
+def _since_text(snapshot: Snapshot) -> str:
     still = snapshot.still_since_unix_ns
     return f" for {duration((snapshot.time_unix_ns - still) / 1e9)}" if still is not None else ""
 
 
-def _quiet(snapshot: Snapshot, policy: Policy) -> str:
-    still, since = snapshot.still_since_unix_ns, _since(snapshot)
+def _quiet_text(snapshot: Snapshot, policy: Policy) -> str:
+    still, since = snapshot.still_since_unix_ns, _since_text(snapshot)
     if all(rank.gone for rank in snapshot.ranks):
         return "quiet: no rank is left, and the launcher has not ended yet"
     idle = next(
         (blame for blame in snapshot.blames if blame.due and blame.peer_wait is not None), None
     )
-    if idle is not None and (what := doing(snapshot.rank(idle.root), policy)) is not None:
+    if idle is not None and (what := activity_text(snapshot.rank(idle.root), policy)) is not None:
         who = f"{ranks_text(idle.waiters)} {verb(idle.waiters, 'waits', 'wait')}"
         return (
             f"idle{since}: {who} in {waited_text(idle, snapshot.groups)} for rank {idle.root},"
@@ -199,7 +199,7 @@ def _stand(snapshot: Snapshot, policy: Policy) -> str:
         rank.reported.place is None for rank in alive
     ):
         return ""
-    places = by_value({rank.rank: where(rank, policy) for rank in alive})
+    places = by_value({rank.rank: where_text(rank, policy) for rank in alive})
     if len(places) != 1:
         return ""
     ((text, ranks),) = places.items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ddtop.diagnosis.calm import calm, from_outside
+from ddtop.diagnosis.calm import calm_text, from_outside
 from ddtop.diagnosis.evidence import for_outside, parallel_line
 from ddtop.diagnosis.finding import (
     CRITICAL,
@@ -114,7 +114,7 @@ def conclude(findings: tuple[Finding, ...], snapshot: Snapshot, policy: Policy) 
     )
     health = {CRITICAL: "critical", WARNING: "warning", INFO: "ok"}[SEVERITIES[worst]]
     if snapshot.run != RUN:
-        return Verdict(health, findings, calm(snapshot, policy))
+        return Verdict(health, findings, calm_text(snapshot, policy))
     # Its collectives are not counted: a hang may look like a healthy job.
     unknown = not findings and snapshot.ended is None
     return Verdict(UNKNOWN if unknown else health, findings, from_outside(snapshot))

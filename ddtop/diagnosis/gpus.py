@@ -188,11 +188,11 @@ def free_gpus(host: str | None, snapshot: Snapshot, policy: Policy) -> tuple[Gpu
     """GPUs of that host that no process uses and that the job may use."""
     devices = [device for device in snapshot.devices if device.host == host]
     free = [device.gpu for device in devices if _is_free(device, policy)]
-    given = _given(host, snapshot, [device.gpu for device in devices]) if free else None
+    given = _given_gpus(host, snapshot, [device.gpu for device in devices]) if free else None
     return tuple(gpu for gpu in free if given is None or gpu.uuid in given)
 
 
-def _given(host: str | None, snapshot: Snapshot, gpus: Sequence[Gpu]) -> set[str] | None:
+def _given_gpus(host: str | None, snapshot: Snapshot, gpus: Sequence[Gpu]) -> set[str] | None:
     """The GPUs that the batch system has given to the job on that host. None: it may use any."""
     found: set[str] = set()
     for rank in snapshot.ranks:
@@ -222,7 +222,7 @@ def _is_free(device: Device, policy: Policy) -> bool:
     )
 
 
-def mixed(host: str | None, snapshot: Snapshot) -> bool:
+def has_mixed_models(host: str | None, snapshot: Snapshot) -> bool:
     """Whether the host has several GPU models. CUDA then numbers them in a different order than the
     driver, unless it is told not to."""
     return (

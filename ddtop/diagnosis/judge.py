@@ -57,7 +57,7 @@ class Recurrence:
     """Of the times that are over."""
     _ranks_now: set[int] = field(default_factory=set)
 
-    def judged(self, shown: list[Finding], now_unix_ns: int) -> list[Finding]:
+    def judge(self, shown: list[Finding], now_unix_ns: int) -> list[Finding]:
         """The same findings; what is usual for this job is an info."""
         ranks = {
             rank for finding in shown if finding.kind == Kind.INPUT_BOUND for rank in finding.ranks
@@ -146,7 +146,7 @@ def heard_and_expected(
         regions = _regions_of(finding, snapshot)
         late = {rank: region for rank, region in regions.items() if region.until_unix_ns <= now}
         if late:
-            heard.append(_late(finding, late, now))
+            heard.append(_as_late(finding, late, now))
         elif regions:
             muted.append(Muted(finding, _as_mute(finding, regions)))
         else:
@@ -176,7 +176,7 @@ def _region_of(rank: RankFacts) -> Expectation | None:
     return None if rank.gone or rank.state in NO_EXCUSE or raised else rank.progress.expected
 
 
-def _late(finding: Finding, late: dict[int, Expectation], now_unix_ns: int) -> Finding:
+def _as_late(finding: Finding, late: dict[int, Expectation], now_unix_ns: int) -> Finding:
     if finding.severity == INFO:
         return finding
     first = min(late.values(), key=lambda region: region.since_unix_ns)
@@ -446,17 +446,17 @@ class Judge:
         ]
         if snapshot.ended is not None:
             shown = [finding for finding in shown if finding.identity in found]
-        shown = self._recurrence.judged(shown, snapshot.time_unix_ns)
+        shown = self._recurrence.judge(shown, snapshot.time_unix_ns)
         order = {"critical": 0, "warning": 1, "info": 2}
         shown, expected = heard_and_expected(shown, snapshot)
-        shown = self._told(shown, found, snapshot)
+        shown = self._findings_at_end(shown, found, snapshot)
         shown.sort(key=lambda finding: (order[finding.severity], finding.since_unix_ns))
         heard, muted = heard_and_muted(shown, snapshot.mutes)
         muted = (*muted, *expected)
         verdict = conclude(heard, snapshot, self._policy)
         return replace(verdict, muted=muted) if muted else verdict
 
-    def _told(
+    def _findings_at_end(
         self, shown: list[Finding], found: Mapping[Identity, Finding], snapshot: Snapshot
     ) -> list[Finding]:
         """The findings of a job that has ended, with those from before its end. Before the end, it

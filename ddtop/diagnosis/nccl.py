@@ -96,9 +96,9 @@ def ras_lines(snapshot: Snapshot, policy: Policy) -> list[str]:
         ranks = [
             rank for rank in communicator.ranks if not answer.text or known.number(rank) is not None
         ]
-        lines += _gone(communicator, ranks, known)
+        lines += _gone_lines(communicator, ranks, known)
         lines += _in_states(ranks, known)
-        lines += _uneven(communicator, ranks, known)
+        lines += _uneven_lines(communicator, ranks, known)
         lines += [f"NCCL: {problem}" for problem in communicator.problems[:3]]
     if (
         not lines
@@ -178,7 +178,7 @@ def _is_cut_off(communicator: Communicator) -> bool:
     return 2 * sum(rank.state in GONE for rank in communicator.ranks) > communicator.size > 0
 
 
-def _gone(communicator: Communicator, ranks: Sequence[RasRank], known: _Known) -> list[str]:
+def _gone_lines(communicator: Communicator, ranks: Sequence[RasRank], known: _Known) -> list[str]:
     if _is_cut_off(communicator):
         gone = sum(rank.state in GONE for rank in communicator.ranks)
         return [
@@ -204,7 +204,7 @@ def _in_states(ranks: Sequence[RasRank], known: _Known) -> list[str]:
     return lines
 
 
-def _uneven(communicator: Communicator, ranks: Sequence[RasRank], known: _Known) -> list[str]:
+def _uneven_lines(communicator: Communicator, ranks: Sequence[RasRank], known: _Known) -> list[str]:
     """Launches are counted when a rank enqueues a collective: a rank with fewer than most has not
     joined.
     """

@@ -79,7 +79,7 @@ class Joining:
         ]
         return calls[0] if calls else INIT
 
-    def without(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
+    def waiting_without(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
         """All ranks that wait, except these."""
         return tuple(sorted(set(self.victims) - set(ranks)))
 
@@ -87,7 +87,7 @@ class Joining:
 def joining_of(snapshot: Snapshot) -> Joining | None:
     """None if a rank has communicated, if no rank is inside, or if a rank failed for its own
     reason."""
-    if any(_communicated(rank) for rank in snapshot.ranks):
+    if any(_has_communicated(rank) for rank in snapshot.ranks):
         return None
     gave_up = tuple(rank for rank in snapshot.ranks if failed(rank) and _rendezvous_failed(rank))
     thrown_out = {rank.rank for rank in gave_up}
@@ -120,7 +120,7 @@ def _is_inside(rank: RankFacts) -> bool:
     return silent or rank.state is State.JOINING
 
 
-def _communicated(rank: RankFacts) -> bool:
+def _has_communicated(rank: RankFacts) -> bool:
     if rank.progress.iteration or (rank.comm.outside is not None and rank.comm.outside.waits):
         return True
     return any(

@@ -57,14 +57,14 @@ RHYTHM = "collectives"
 farm are such a pattern too.
 """
 REQUESTS = frozenset({"stdin", "socket", "queue"})
-"""Words of `doing` for waits in which the next request may come."""
+"""Words of `activity_text` for waits in which the next request may come."""
 PROMPTS = frozenset({"stdin", "socket"})
-"""Words of `doing` for an interpreter at its prompt; the event loop of a notebook kernel reads a
-socket.
+"""Words of `activity_text` for an interpreter at its prompt; the event loop of a notebook kernel
+reads a socket.
 """
 OUTSIDE = REQUESTS | {"pipe", "rpc"}
 _POLLING = frozenset({"sleep", "lock", "python", "unknown"})
-"""Words of `doing` for a loop that polls. If a sample finds its thread awake, the word says
+"""Words of `activity_text` for a loop that polls. If a sample finds its thread awake, the word says
 nothing.
 """
 

@@ -152,7 +152,7 @@ def _loading(rank: RankFacts) -> float:
 
 def _of_answer(rank: RankFacts, others: Sequence[RankFacts], least: float) -> Cause | None:
     """Another program, which has to answer it in every step."""
-    own, theirs = _asking(rank), median(_asking(other) for other in others)
+    own, theirs = _asking_ratio(rank), median(_asking_ratio(other) for other in others)
     if own - theirs < least:
         return None
     asking = [spot for spot in rank.reported.spots if spot.waits_on in _ANSWERED]
@@ -165,7 +165,7 @@ def _of_answer(rank: RankFacts, others: Sequence[RankFacts], least: float) -> Ca
     )
 
 
-def _asking(rank: RankFacts) -> float:
+def _asking_ratio(rank: RankFacts) -> float:
     return sum(_share(spot, rank) for spot in rank.reported.spots if spot.waits_on in _ANSWERED)
 
 
@@ -183,10 +183,10 @@ def _of_gc(rank: RankFacts, least: float) -> Cause | None:
 
 
 def _of_gil(rank: RankFacts, others: Sequence[RankFacts], least: float) -> Cause | None:
-    own = _held(rank)
+    own = _held_ratio(rank)
     # A busy machine delays the samples on all ranks of a host, and so does a lack of CPU on one
     # rank.
-    if own - max(median(_held(other) for other in others), delay_of(rank)) < least:
+    if own - max(median(_held_ratio(other) for other in others), delay_of(rank)) < least:
         return None
     spot = rank.hold.spot if rank.hold is not None else None
     where = f", seen at {_spot(spot)}" if spot is not None else ""
@@ -198,7 +198,7 @@ def _of_gil(rank: RankFacts, others: Sequence[RankFacts], least: float) -> Cause
     return Cause(GIL, text, advice)
 
 
-def _held(rank: RankFacts) -> float:
+def _held_ratio(rank: RankFacts) -> float:
     return rank.hold.held_ratio if rank.hold is not None else 0.0
 
 
@@ -316,7 +316,7 @@ def _of_cpu(
     more = delay - median(delay_of(other) for other in others)
     # On a busy machine, a rank that sleeps longer also waits longer for a CPU afterwards. Then the
     # code is the better explanation.
-    if more < max(least, policy.of(CauseLimits).cpu_part * _most(rank, others).more):
+    if more < max(least, policy.of(CauseLimits).cpu_part * _largest_excess(rank, others).more):
         return None
     load = rank.process.report.load if rank.process.report is not None else None
     parts = [f"waits {about(delay)} of the time for a CPU"]
@@ -370,7 +370,7 @@ def _of_other_programs(
     foreign = _foreign_cores(rank, host, snapshot, policy)
     if delay < least or host is None or not foreign:
         return None
-    if _most(rank, others).more >= least:
+    if _largest_excess(rank, others).more >= least:
         return None
     text = (
         f"waits {about(delay)} of the time for a CPU; other programs take"
@@ -427,7 +427,7 @@ def _of_python(
     rank: RankFacts, others: Sequence[RankFacts], least: float, policy: Policy
 ) -> Cause | None:
     """The function or line where it spends more time than the others."""
-    more, share, theirs, spot = _most(rank, others)
+    more, share, theirs, spot = _largest_excess(rank, others)
     if spot is None or more < max(policy.of(SpotLimits).least_ratio, least):
         return None
     beside = (
@@ -454,7 +454,7 @@ class _Excess(NamedTuple):
     spot: Spot | None = None
 
 
-def _most(rank: RankFacts, others: Sequence[RankFacts]) -> _Excess:
+def _largest_excess(rank: RankFacts, others: Sequence[RankFacts]) -> _Excess:
     """The function or line with the largest excess."""
     spots = _working(rank)
     excesses = [_excess(spot, rank, others, whole=True) for spot in by_function(spots)]
@@ -473,12 +473,12 @@ def _working(rank: RankFacts) -> list[Spot]:
 
 
 def _excess(spot: Spot, rank: RankFacts, others: Sequence[RankFacts], whole: bool) -> _Excess:
-    shares = [_same(spot, other, whole) for other in others if other.reported.spots_samples]
+    shares = [_same_ratio(spot, other, whole) for other in others if other.reported.spots_samples]
     share, theirs = _share(spot, rank), median(shares) if shares else 0.0
     return _Excess(share - theirs, share, theirs, spot)
 
 
-def _same(spot: Spot, other: RankFacts, whole: bool) -> float:
+def _same_ratio(spot: Spot, other: RankFacts, whole: bool) -> float:
     return sum(
         _share(same, other)
         for same in _working(other)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ddtop.diagnosis.activity import doing
+from ddtop.diagnosis.activity import activity_text
 from ddtop.diagnosis.finding import Verdict
 from ddtop.diagnosis.rank_state import culprits
 from ddtop.follow.source_lines import Excerpt
@@ -727,4 +727,4 @@ def _doing(rank: RankFacts, policy: Policy) -> str | None:
     """For a rank that waits for others, the collective is the best description."""
     if rank.wait is not None and (rank.agent.report_age_s or 0.0) <= policy.wait_fresh_s:
         return f"waiting in {clean(collective_text(rank.wait.op, rank.wait.seq))}"
-    return doing(rank, policy)
+    return activity_text(rank, policy)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddtop.diagnosis.explain import PAGES
-from ddtop.diagnosis.explain.page import filled
+from ddtop.diagnosis.explain.page import fill
 from ddtop.policy import POLICY
 from docs.generate.markdown import cell, code, fenced, head, listed, table
 
@@ -20,7 +20,7 @@ def index() -> str:
         "The severity is `critical`, `warning` or `info`. A kind never changes its name: scripts"
         " may compare it.",
     )
-    pages = [filled(page, POLICY) for page in PAGES.values()]
+    pages = [fill(page, POLICY) for page in PAGES.values()]
     lines += table(
         ("kind", "severity", "meaning"),
         ((f"[{code(one.kind)}]({one.kind}.md)", one.severity, one.brief) for one in pages),
@@ -30,7 +30,7 @@ def index() -> str:
 
 def page(kind: str) -> str:
     """`reference/findings/KIND.md`."""
-    one = filled(PAGES[kind], POLICY)
+    one = fill(PAGES[kind], POLICY)
     lines = head(kind, SOURCE, f"*{cell(one.severity)}.* {one.meaning}")
     lines += ["## How it is found", "", *listed(one.found), "## What to do", "", *listed(one.steps)]
     if one.before:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.cli.attach_remote import through
+from ddtop.cli.attach_remote import attach_through
 from ddtop.cli.errors import CommandError
 from ddtop.feeds.bridge import SshTarget
 from tests.cli.commands import ddtop_process, finished
@@ -17,7 +17,7 @@ def test_a_job_that_left_nothing_is_no_contact(home, stand_in, monkeypatch):
     last.unlink()
 
     with pytest.raises(CommandError, match="the relay of train-47 is gone and left nothing on"):
-        through(SshTarget("there", stand_in.says()), "train-47", 0.0, readonly=True)
+        attach_through(SshTarget("there", stand_in.says()), "train-47", 0.0, readonly=True)
 
 
 @pytest.mark.parametrize(

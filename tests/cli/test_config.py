@@ -133,7 +133,7 @@ def tables(limits):
 
 def test_every_limit_may_be_as_it_is(tmp_path):
     """Our own defaults are within the ranges."""
-    found = config_file.parsed(tmp_path, tables(POLICY.values()).encode())
+    found = config_file.parse(tmp_path, tables(POLICY.values()).encode())
 
     assert found.policy.values() == POLICY.values()
     assert found.policy.changes() == ()
@@ -147,8 +147,8 @@ def test_every_old_name_sets_the_same_limit_as_its_new_one(tmp_path):
         for name in OLD_NAMES.values()
     }
     lines = [f"{old} = {new[name]}" for old, name in OLD_NAMES.items()]
-    of_old = config_file.parsed(tmp_path, "\n".join(["[thresholds]", *lines]).encode())
-    of_new = config_file.parsed(tmp_path, tables(new).encode())
+    of_old = config_file.parse(tmp_path, "\n".join(["[thresholds]", *lines]).encode())
+    of_new = config_file.parse(tmp_path, tables(new).encode())
 
     assert of_old.policy == of_new.policy
     assert {name: of_old.policy.values()[name] for name in new} == new
@@ -171,7 +171,7 @@ def test_an_old_name_works_and_the_new_one_is_said_once(file):
 def test_a_new_name_is_stronger_than_an_old_one(tmp_path):
     both = "[thresholds]\nstraggler_ratio = 0.2\n[limits.straggler]\nratio = 0.3\n"
 
-    assert config_file.parsed(tmp_path, both.encode()).policy.of(Straggler).ratio == 0.3
+    assert config_file.parse(tmp_path, both.encode()).policy.of(Straggler).ratio == 0.3
 
 
 def test_a_limit_that_was_changed_is_shown_with_ours(file):
@@ -204,12 +204,12 @@ def test_a_file_without_limits_imports_no_rule(file):
 
 
 def test_the_template_is_understood_and_changes_nothing(file):
-    told = config_file.parsed(file, config_file.template().encode())
+    told = config_file.parse(file, config_file.template().encode())
     uncommented = "\n".join(
         line.removeprefix("# ") if " = " in line or line == "# [limits]" else line
         for line in config_file.template().splitlines()
     )
-    every = config_file.parsed(file, uncommented.encode())
+    every = config_file.parse(file, uncommented.encode())
 
     assert (told.values, told.limits) == ({}, {})
     assert set(every.values) == set(config_file.BY_NAME)

@@ -244,7 +244,7 @@ def test_doctor_says_which_of_the_two_drivers_is_there(monkeypatch):
     ],
 )
 def test_a_framework_that_has_changed_is_named(monkeypatch, answer, mark, text):
-    monkeypatch.setattr(doctor, "_tried", lambda *_arguments: answer)
+    monkeypatch.setattr(doctor, "_output_lines", lambda *_arguments: answer)
 
     assert doctor._frameworks()[0] == mark
     assert doctor._frameworks()[2].startswith(text)

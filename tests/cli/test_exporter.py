@@ -19,7 +19,7 @@ from ddtop import registry
 from ddtop.cli import cli
 from ddtop.cli.commands.exporter import address_of
 from ddtop.cli.errors import CommandError
-from ddtop.cli.exporter import newest
+from ddtop.cli.exporter import newest_runs
 from ddtop.cli.job_list import JobSeries
 from ddtop.follow.fleet import FleetJob
 from tests.cli.commands import ddtop_process
@@ -143,7 +143,7 @@ def test_of_two_runs_of_one_name_the_live_one_is_served():
 
     jobs: list[FleetJob[JobSeries]] = [run("old", 1, 5), run("live", 2), run("gone", 9, 10)]
 
-    assert [one.entry.run for one in newest(jobs)] == ["live"]
+    assert [one.entry.run for one in newest_runs(jobs)] == ["live"]
 
 
 def test_a_text_file_is_written_and_removed_at_the_end(stage, exporting, tmp_path):

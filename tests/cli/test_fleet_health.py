@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.cli.job_list import health_now, known
+from ddtop.cli.job_list import health_now, jobs_with_health
 from ddtop.follow.fleet import FleetJob
 from ddtop.present.jobs import Health
 from tests.entries import entry
@@ -26,7 +26,7 @@ def job(word, contact=None, settled=True):
 def test_a_job_is_ok_only_when_no_look_is_about_to_change_it(word, settled, said):
     """The first looks at a job that hangs find nothing."""
     assert health_now(job(word, settled=settled)).word == said
-    assert bool(known([job(word, settled=settled)])) is settled
+    assert bool(jobs_with_health([job(word, settled=settled)])) is settled
 
 
 def test_a_job_whose_relay_is_not_heard_is_unknown_with_the_reason():

@@ -58,7 +58,7 @@ def test_a_python_without_the_hook_gets_an_advice(tmp_path):
 
     assert interpreter.looks(str(fake)) == (False, True)
     assert (
-        interpreter.advice(str(fake))
+        interpreter.install_advice(str(fake))
         == f"the start-up hook is not in {fake}: {fake} -m pip install ddtop"
     )
 
@@ -70,7 +70,7 @@ def test_there_is_no_advice_for_a_python_that_does_not_answer(tmp_path, text):
     fake.chmod(0o755)
 
     assert interpreter.looks(str(fake)) is None
-    assert interpreter.advice(str(fake)) is None
+    assert interpreter.install_advice(str(fake)) is None
 
 
 @pytest.mark.parametrize(

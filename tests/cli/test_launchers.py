@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from ddtop import registry
 from ddtop.cli import find_job as finding
 from ddtop.cli.errors import CommandError
-from ddtop.cli.find_job import JUST_ENDED_S, Launchers, known
+from ddtop.cli.find_job import JUST_ENDED_S, Launchers, entry_of
 from ddtop.feeds.outside.jobs import HostProcesses, Process, launchers_of
 from tests.cli.commands import finished, write_ended
 
@@ -101,7 +101,7 @@ def seen(waiting):
     end = time.monotonic() + 20
     while not waiting._seen:
         assert time.monotonic() < end
-        assert waiting.ended() is None
+        assert waiting.ended_launcher() is None
     return waiting
 
 
@@ -127,7 +127,7 @@ def test_a_launcher_that_has_ended_ends_the_wait(home, job, monkeypatch):
     monkeypatch.setattr(registry, "find_job", find_job)
     began = time.monotonic()
     with finder as raised:
-        known(OWN, 60.0)
+        entry_of(OWN, 60.0)
 
     assert raised.value.code == 3
     assert time.monotonic() - began < 30
@@ -138,7 +138,7 @@ def test_a_launcher_that_lives_does_not_end_the_wait(home, job, monkeypatch):
     monkeypatch.setattr(finding, "LAUNCHER_ENDED_S", 0.05)
     waiting = seen(Launchers(OWN))
 
-    assert [waiting.ended() for _ in range(3)] == [None] * 3
+    assert [waiting.ended_launcher() for _ in range(3)] == [None] * 3
 
 
 def test_the_last_run_of_the_same_name_is_not_what_is_waited_for(home):
@@ -151,9 +151,9 @@ def test_the_last_run_of_the_same_name_is_not_what_is_waited_for(home):
         registry.write_entry(replace(entry, ended_unix_ns=at_ns, heartbeat_unix_ns=at_ns))
 
     ended(JUST_ENDED_S / 2)
-    assert known("train", 1.0).run == entry.run  # it failed at once, before anybody could wait
+    assert entry_of("train", 1.0).run == entry.run  # it failed at once, before anybody could wait
     ended(2 * JUST_ENDED_S)
-    assert known("train").run == entry.run
+    assert entry_of("train").run == entry.run
     with pytest.raises(CommandError, match="no job named train-47 has started since") as raised:
-        known("train", 0.3)
+        entry_of("train", 0.3)
     assert raised.value.code == 3

@@ -351,7 +351,7 @@ def test_what_py_spy_left_out_is_noted_below():
         Stacks("r", 1, 2**30, 1, why="gone"),
     ]
 
-    assert outside.afterwards(told) == ["note: pid 11: without frames of C code"]
+    assert outside.closing_lines(told) == ["note: pid 11: without frames of C code"]
 
 
 class AsksNccl:

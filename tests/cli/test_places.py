@@ -11,7 +11,7 @@ import subprocess
 import click
 import pytest
 
-from ddtop.cli.place import typed
+from ddtop.cli.place import typed_command
 from ddtop.feeds.bridge import SshTarget
 from ddtop.feeds.several import SeveralFeed
 from ddtop.relay.processes import pyspy
@@ -37,7 +37,7 @@ def test_the_command_there_has_what_was_typed_but_for_the_way_there():
     @click.option("--ssh", expose_value=False)
     @click.pass_context
     def command(context, **_):
-        found.append(typed(context))
+        found.append(typed_command(context))
 
     for words in ([], ["train", "--ssh", "a", "--json"], ["-f", "3", "--no-source"]):
         command.main(words, standalone_mode=False)

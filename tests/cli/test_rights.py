@@ -22,7 +22,7 @@ def here(monkeypatch):
 
 
 def needed():
-    return rights.needed([11, 12], "diagnose", "10")
+    return rights.missing_right([11, 12], "diagnose", "10")
 
 
 def test_nothing_is_lacking_for_processes_of_this_user(here):

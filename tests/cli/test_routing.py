@@ -254,7 +254,7 @@ def test_attach_goes_there_by_itself(home, monkeypatch, capfd):
     from ddtop.feeds.bridge import SshTarget
 
     went = []
-    monkeypatch.setattr(attach_remote, "through", lambda *given: went.append(given))
+    monkeypatch.setattr(attach_remote, "attach_through", lambda *given: went.append(given))
     monkeypatch.delenv("DDTOP_REMOTE", raising=False)
 
     assert show_job(entry(), readonly=True) is False

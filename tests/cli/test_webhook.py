@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from ddtop.cli import actions
-from ddtop.cli.actions import SLACK, Webhook, body_of, checked, url_of
+from ddtop.cli.actions import SLACK, Webhook, body_of, check_url, url_of
 from ddtop.cli.errors import CommandError
 
 FINDING = {
@@ -196,7 +196,7 @@ def test_slack_gets_text_without_mentions_or_links():
 )  # fmt: skip
 def test_a_url_that_is_none_is_refused(url):
     with pytest.raises(CommandError, match="takes an http or https URL") as raised:
-        checked(url, "--webhook")
+        check_url(url, "--webhook")
     assert raised.value.code == 2
     assert "\n" not in str(raised.value)
 
@@ -204,8 +204,8 @@ def test_a_url_that_is_none_is_refused(url):
 @pytest.mark.parametrize("url", ["https://u:p@h/", "https://hooks.slack.com/services/T/B/x"])
 def test_a_secret_on_the_command_line_is_refused_and_in_a_file_it_is_taken(url):
     with pytest.raises(CommandError, match="every user of the host can read it"):
-        checked(url, "--webhook")
-    assert checked(url, "--webhook-file") == url
+        check_url(url, "--webhook")
+    assert check_url(url, "--webhook-file") == url
 
 
 def test_a_secret_url_is_read_from_a_file_else_from_a_variable(tmp_path, monkeypatch):

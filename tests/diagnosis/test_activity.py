@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddtop.diagnosis.activity import WORDS, classify, doing, fresh_stacks, stack_line, where
+from ddtop.diagnosis.activity import (
+    WORDS,
+    activity_text,
+    classify,
+    fresh_stacks,
+    stack_line,
+    where_text,
+)
 from ddtop.diagnosis.evidence import process_line, stack_lines
 from ddtop.model.facts import (
     AgentFacts,
@@ -110,8 +117,8 @@ OF_FRAMES = [
 def test_the_library_frame_below_the_users_line_says_it(waits_on, word, text):
     one = rank(place=place(waits_on=waits_on))
 
-    assert (classify(one, POLICY).word, doing(one, POLICY)) == (word, text)
-    assert where(one, POLICY) == f"{text} (train.py:53 take)"
+    assert (classify(one, POLICY).word, activity_text(one, POLICY)) == (word, text)
+    assert where_text(one, POLICY) == f"{text} (train.py:53 take)"
 
 
 OF_KERNEL = [
@@ -168,8 +175,8 @@ OF_KERNEL = [
 def test_without_a_library_frame_the_kernel_says_it(seen, word, text):
     one = rank(process=process(**seen))
 
-    assert (classify(one, POLICY).word, doing(one, POLICY)) == (word, text)
-    assert where(one, POLICY) == f"{text} in take (train.py:53)"
+    assert (classify(one, POLICY).word, activity_text(one, POLICY)) == (word, text)
+    assert where_text(one, POLICY) == f"{text} in take (train.py:53)"
 
 
 @pytest.mark.parametrize(
@@ -196,7 +203,9 @@ def test_without_a_library_frame_the_kernel_says_it(seen, word, text):
     ],
 )  # fmt: skip
 def test_the_kernel_adds_the_file_or_the_child_to_what_frames_say(waits_on, seen, text):
-    assert doing(rank(place=place(waits_on=waits_on), process=process(**seen)), POLICY) == text
+    assert (
+        activity_text(rank(place=place(waits_on=waits_on), process=process(**seen)), POLICY) == text
+    )
 
 
 @pytest.mark.parametrize(
@@ -230,31 +239,34 @@ def test_the_kernel_adds_the_file_or_the_child_to_what_frames_say(waits_on, seen
 def test_what_is_certain_comes_first(more, word, text):
     one = rank(**more)
 
-    assert (classify(one, POLICY).word, doing(one, POLICY)) == (word, text)
+    assert (classify(one, POLICY).word, activity_text(one, POLICY)) == (word, text)
 
 
 def test_a_busy_rank_computes_in_python_while_its_lines_change_and_else_stays_at_one_line():
     busy = {"working": True, "cpu_ratio": 1.0, "process": process("R")}
 
-    assert doing(rank(**busy, line_age_s=0.5), POLICY) == "computing in Python"
+    assert activity_text(rank(**busy, line_age_s=0.5), POLICY) == "computing in Python"
     assert classify(rank(**busy, line_age_s=8.0), POLICY).word == "c"
     assert classify(frozen(**busy), POLICY).text == "computing in C"
-    assert doing(rank(**busy, place=place(callee="conv2d")), POLICY) == "computing in conv2d"
-    assert where(rank(**busy), POLICY) == "in take (train.py:53)"
+    assert (
+        activity_text(rank(**busy, place=place(callee="conv2d")), POLICY) == "computing in conv2d"
+    )
+    assert where_text(rank(**busy), POLICY) == "in take (train.py:53)"
 
 
 def test_the_work_of_its_children_is_not_called_its_own():
     """Its DataLoader workers decode while its main thread sleeps."""
     assert (
-        doing(rank(working=True, cpu_ratio=1.9, process=process("S", children=2)), POLICY) is None
+        activity_text(rank(working=True, cpu_ratio=1.9, process=process("S", children=2)), POLICY)
+        is None
     )
 
 
 def test_a_busy_rank_that_is_asleep_at_this_instant_does_not_wait_for_a_lock():
     """A thread that works sleeps now and then; seconds in one file are no coincidence."""
-    assert doing(rank(working=True, process=process(syscall="futex")), POLICY) is None
+    assert activity_text(rank(working=True, process=process(syscall="futex")), POLICY) is None
     assert (
-        doing(rank(working=True, process=process("D", syscall="read", file="/a")), POLICY)
+        activity_text(rank(working=True, process=process("D", syscall="read", file="/a")), POLICY)
         == "reading /a"
     )
 
@@ -266,19 +278,19 @@ def test_of_a_silent_rank_the_place_is_that_of_stacks_taken_since():
     """C code holds the GIL. The agent's last report had another line."""
     asleep = process(syscall="clock_nanosleep")
 
-    assert where(frozen(stacks=dump()), POLICY) == "in C called from sim.py:31 step"
+    assert where_text(frozen(stacks=dump()), POLICY) == "in C called from sim.py:31 step"
     assert (
-        where(frozen(stacks=dump(), process=asleep), POLICY)
+        where_text(frozen(stacks=dump(), process=asleep), POLICY)
         == "asleep in C called from sim.py:31 step"
     )
-    assert where(frozen(stacks=dump(at=150)), POLICY) == "last seen in take (train.py:53)"
-    assert where(frozen(process=asleep), POLICY) == "asleep, last seen in take (train.py:53)"
-    assert where(frozen(), POLICY) == "last seen in take (train.py:53)"
+    assert where_text(frozen(stacks=dump(at=150)), POLICY) == "last seen in take (train.py:53)"
+    assert where_text(frozen(process=asleep), POLICY) == "asleep, last seen in take (train.py:53)"
+    assert where_text(frozen(), POLICY) == "last seen in take (train.py:53)"
     assert (
-        where(frozen(place=place(waits_on="collective", callee="barrier")), POLICY)
+        where_text(frozen(place=place(waits_on="collective", callee="barrier")), POLICY)
         == "last seen in barrier (train.py:53 take)"
     )
-    assert where(frozen(place=None), POLICY) == "at a place that cannot be seen"
+    assert where_text(frozen(place=None), POLICY) == "at a place that cannot be seen"
 
 
 def test_a_main_thread_that_waits_for_the_gil_is_not_the_one_that_holds_it():
@@ -286,7 +298,7 @@ def test_a_main_thread_that_waits_for_the_gil_is_not_the_one_that_holds_it():
     waits = {"process": process(syscall="futex"), "stacks": dump()}
 
     assert (
-        where(frozen(**waits, wakes_per_s=200.0), POLICY)
+        where_text(frozen(**waits, wakes_per_s=200.0), POLICY)
         == "waiting at sim.py:31 step for the GIL, held by another thread"
     )
     holder = ThreadStack((StackFrame("decode", "/home/ada/video.py", 9, True),))
@@ -295,7 +307,7 @@ def test_a_main_thread_that_waits_for_the_gil_is_not_the_one_that_holds_it():
         frozen(process=process(syscall="futex"), stacks=told, wakes_per_s=200.0), POLICY
     )
     assert (
-        where(frozen(**waits, wakes_per_s=0.0), POLICY)
+        where_text(frozen(**waits, wakes_per_s=0.0), POLICY)
         == "waiting for a lock in C called from sim.py:31 step"
     )
 
@@ -484,8 +496,8 @@ def test_no_combination_makes_it_raise_and_every_word_is_known(facts):
     found = classify(facts, POLICY)
 
     assert found.word in WORDS
-    assert (doing(facts, POLICY) is None) == (not found.text)
-    assert where(facts, POLICY)
+    assert (activity_text(facts, POLICY) is None) == (not found.text)
+    assert where_text(facts, POLICY)
     assert stack_lines(facts, POLICY) is not None
     assert (process_line(facts, POLICY) is None) == (facts.process.report is None)
 
@@ -504,7 +516,7 @@ def test_no_combination_makes_it_raise_and_every_word_is_known(facts):
     ],
 )
 def test_the_place_in_a_sentence_is_the_users_line_with_the_frameworks_call(more, text):
-    assert where(rank(place=place(waits_on="lock", **more)), POLICY) == text
+    assert where_text(rank(place=place(waits_on="lock", **more)), POLICY) == text
 
 
 def test_a_dump_of_a_method_belongs_to_the_place_of_that_method():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddtop.diagnosis.calm import calm
+from ddtop.diagnosis.calm import calm_text
 from ddtop.policy import POLICY
 from ddtop.wire.records import RpcState
 from tests.ui import builders
@@ -15,7 +15,7 @@ def said(*workers):
         replace(rank, comm={"rpc": RpcState(f"worker{rank.rank}", rank.rank, *calls)})
         for rank, calls in zip(snapshot.ranks, workers, strict=True)
     )
-    return calm(
+    return calm_text(
         replace(snapshot, ranks=ranks, groups=(), moving=0, still_since_unix_ns=None), POLICY
     )
 

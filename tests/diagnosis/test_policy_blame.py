@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from ddtop.diagnosis.activity import doing
-from ddtop.diagnosis.calm import calm
+from ddtop.diagnosis.activity import activity_text
+from ddtop.diagnosis.calm import calm_text
 from ddtop.diagnosis.diagnoses import diagnose
 from ddtop.diagnosis.standstill import standstill_of
 from ddtop.policy import POLICY
@@ -108,8 +108,8 @@ def test_the_policy_says_from_when_a_rank_computes_at_the_same_line():
     job.others_wait(2)
     rank = job.passes(5).snapshot().ranks[2]
 
-    assert doing(rank, POLICY).startswith("computing at the same line")
-    assert doing(rank, replace(POLICY, same_line_s=8.0)) == "computing in Python"
+    assert activity_text(rank, POLICY).startswith("computing at the same line")
+    assert activity_text(rank, replace(POLICY, same_line_s=8.0)) == "computing in Python"
 
 
 def one_line_after_another(first_s, then_s):
@@ -139,5 +139,5 @@ def test_the_policy_says_of_how_many_ranks_it_is_asked_whether_they_are_at_one_p
     all_stand(job)
     snapshot = job.passes(8).snapshot()
 
-    assert calm(snapshot, POLICY).endswith("; ranks 0-3 are in main (train.py:40)")
-    assert "ranks 0-3" not in calm(snapshot, POLICY.with_limits({"calm.stand_most_ranks": 3}))
+    assert calm_text(snapshot, POLICY).endswith("; ranks 0-3 are in main (train.py:40)")
+    assert "ranks 0-3" not in calm_text(snapshot, POLICY.with_limits({"calm.stand_most_ranks": 3}))

@@ -66,10 +66,10 @@ def severity_of_the_second_time(lasts_s):
     def says(policy):
         recurrence = Recurrence(policy)
         for second in range(21):
-            recurrence.judged([finding], unix_ns(second))
-        recurrence.judged([], unix_ns(60))
-        recurrence.judged([finding], unix_ns(100))
-        (found,) = recurrence.judged([finding], unix_ns(100 + lasts_s))
+            recurrence.judge([finding], unix_ns(second))
+        recurrence.judge([], unix_ns(60))
+        recurrence.judge([finding], unix_ns(100))
+        (found,) = recurrence.judge([finding], unix_ns(100 + lasts_s))
         return found.severity
 
     return says

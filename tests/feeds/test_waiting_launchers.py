@@ -59,7 +59,7 @@ def test_launchers_with_a_child_and_other_programs_are_left_out(tmp_path):
     port = free_port()
     with torchrun(tmp_path, "none", port) as waits, torchrun(tmp_path, "with a child", port) as has:
         listed = {one.launchers[0] for one in targets.without_ranks(read())}
-        looked = outside_jobs.judged("tabular", [has])
+        looked = outside_jobs.judge_launchers("tabular", [has])
 
     assert waits in listed
     assert has not in listed
@@ -70,4 +70,4 @@ def test_a_launcher_whose_ranks_have_ended_is_left_out(tmp_path, monkeypatch):
     """torchrun waits for the other nodes at the end, too: its children have used CPU time."""
     monkeypatch.setattr(targets, "RANKS_CPU_S", 0.0)
     with torchrun(tmp_path, "none", free_port()) as pid:
-        assert outside_jobs.judged("tabular", [pid]) is None
+        assert outside_jobs.judge_launchers("tabular", [pid]) is None

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from ddtop.cli.actions import checked
+from ddtop.cli.actions import check_url
 from ddtop.cli.errors import CommandError
 from ddtop.feeds.route import NoContactError
 from ddtop.feeds.schedulers import Kubernetes, NoSuchJobError
@@ -142,10 +142,10 @@ TOKENS = [
 def test_a_webhook_with_a_token_is_refused_on_the_command_line(url):
     """Every user of the host reads the command line, whoever's token it is."""
     with pytest.raises(CommandError, match="this URL is a secret") as raised:
-        checked(url, "--webhook")
+        check_url(url, "--webhook")
 
     assert raised.value.code == 2
-    assert checked(url, "--webhook-file") == url
+    assert check_url(url, "--webhook-file") == url
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_a_webhook_with_a_token_is_refused_on_the_command_line(url):
     ],
 )
 def test_a_webhook_without_a_token_is_accepted(url):
-    assert checked(url, "--webhook") == url
+    assert check_url(url, "--webhook") == url
 
 
 @pytest.mark.parametrize("name", ["-it", "--privileged", "-"])

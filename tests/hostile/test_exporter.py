@@ -28,7 +28,7 @@ def server(monkeypatch):
     """A server of no jobs, with short deadlines."""
     monkeypatch.setattr(exporter, "REQUEST_S", 1.5)
     monkeypatch.setattr(exporter, "CONNECTIONS_MAX", 4)
-    found = exporter.listening("127.0.0.1", 0, exporter.registry_of(lambda: ()), None)
+    found = exporter.listen("127.0.0.1", 0, exporter.registry_of(lambda: ()), None)
     serving = threading.Thread(target=found.serve_forever)
     serving.start()
     yield found

@@ -11,7 +11,7 @@ import pytest
 
 from ddtop import registry
 from ddtop.cli.job_list import table
-from ddtop.cli.output import printable
+from ddtop.cli.output import without_controls
 from tests.hostile.names import BAD, calm, entry
 
 
@@ -58,4 +58,4 @@ def test_columns_stay_aligned_beside_wide_names(home):
 
 
 def test_several_lines_stay_several_lines():
-    assert printable(f"ddtop: {BAD}\n  next") == "ddtop: a?]0;owned??[2J ?31mb?\n  next"
+    assert without_controls(f"ddtop: {BAD}\n  next") == "ddtop: a?]0;owned??[2J ?31mb?\n  next"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ddtop.diagnosis.calm import calm
+from ddtop.diagnosis.calm import calm_text
 from ddtop.diagnosis.evidence import place_line
 from ddtop.follow.history import SeriesHistory
 from ddtop.model.hosts import silent_drivers
@@ -73,7 +73,7 @@ def test_three_seconds_after_the_last_step_no_speed_is_claimed():
     assert snapshot.moving == 4
     assert "it/s" not in plain(header_line(snapshot, 120))
     assert "last progress" in plain(header_line(snapshot, 120))
-    assert calm(snapshot, POLICY).startswith("ok: last progress 3 s ago")
+    assert calm_text(snapshot, POLICY).startswith("ok: last progress 3 s ago")
 
 
 def test_a_job_of_which_one_rank_moves_is_not_just_ok():
@@ -83,7 +83,7 @@ def test_a_job_of_which_one_rank_moves_is_not_just_ok():
     job.passes(7)
     snapshot = job.snapshot()
 
-    text = calm(snapshot, POLICY)
+    text = calm_text(snapshot, POLICY)
     assert text.startswith("1/4 moving, ranks 0,1,3 wait"), text
 
 

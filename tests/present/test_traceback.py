@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ddtop.agent.probes.exceptions import _fitting
+from ddtop.agent.probes.exceptions import _encode_to_fit
 from ddtop.present.stacks import traceback_lines, tracebacks_text
 from ddtop.present.text import plain
 from ddtop.wire.page import EXCEPTION_BYTES_MAX
@@ -44,7 +44,7 @@ def test_control_characters_of_a_path_do_not_reach_the_terminal():
 
 def test_a_traceback_that_has_no_room_on_the_page_keeps_its_innermost_frames():
     long = tuple(StackFrame("f", "/" + "x" * 500, line) for line in range(24))
-    made = _fitting(msgspec.structs.replace(ERROR, frames=long, omitted=0))
+    made = _encode_to_fit(msgspec.structs.replace(ERROR, frames=long, omitted=0))
     assert len(made) <= EXCEPTION_BYTES_MAX
     kept = msgspec.msgpack.decode(made, type=LastException)
     assert kept.frames[0].line == 0

@@ -11,14 +11,14 @@ from types import ModuleType
 from typing import Any
 
 from ddtop.agent.frameworks.fabric import LogSource
-from ddtop.agent.frameworks.wrapping import as_phase, noting
+from ddtop.agent.frameworks.wrapping import as_phase, call_note_before
 from ddtop.wire.records import CHECKPOINT
 
 
 def wrap(module: ModuleType) -> None:
     """Note what is logged, and when a checkpoint is saved."""
     source, accelerator = LogSource("accelerate"), module.Accelerator
-    noting(accelerator, "log", _note_of(source), "progress of accelerate")
+    call_note_before(accelerator, "log", _note_of(source), "progress of accelerate")
     as_phase(accelerator, "save_state", CHECKPOINT, source.name)
     as_phase(accelerator, "save_model", CHECKPOINT, source.name)
 

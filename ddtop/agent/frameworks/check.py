@@ -21,12 +21,12 @@ def lines() -> Iterator[str]:
         ours = source.file.startswith("ddtop.agent.frameworks.")
         if not ours or root in NO_FRAMEWORKS or find_spec(root) is None:
             continue
-        reason = _tried(source)
+        reason = why_not_wrapped(source)
         version = getattr(importlib.import_module(root), "__version__", "") if not reason else ""
         yield f"off|{source.name}|{reason}" if reason else f"ok|{source.name}|{version}"
 
 
-def _tried(source: ProbeRow) -> str:
+def why_not_wrapped(source: ProbeRow) -> str:
     """Why its functions cannot be wrapped; empty: they can."""
     try:
         module = importlib.import_module(source.after or "")

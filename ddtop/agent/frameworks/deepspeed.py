@@ -10,7 +10,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from ddtop.agent.frameworks.wrapping import as_phase, noting, number
+from ddtop.agent.frameworks.wrapping import as_phase, call_note_before, number
 from ddtop.agent.notes import ENGINE, ObjectSource, Reading
 from ddtop.wire.records import CHECKPOINT
 
@@ -18,7 +18,7 @@ from ddtop.wire.records import CHECKPOINT
 def wrap(module: ModuleType) -> None:
     """Note which engine steps, and when it saves a checkpoint."""
     source, engine = EngineSource(), module.DeepSpeedEngine
-    noting(engine, "__init__", source.note_new, "progress of deepspeed")
+    call_note_before(engine, "__init__", source.note_new, "progress of deepspeed")
     as_phase(engine, "save_checkpoint", CHECKPOINT, source.name)
 
 

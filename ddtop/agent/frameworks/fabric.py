@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-from ddtop.agent.frameworks.wrapping import LOSSES, RATES, as_phase, first_number, noting
+from ddtop.agent.frameworks.wrapping import LOSSES, RATES, as_phase, call_note_before, first_number
 from ddtop.agent.notes import LIBRARY, ProgressSource, Reading, progress_notes
 from ddtop.wire.records import CHECKPOINT
 
@@ -19,7 +19,7 @@ from ddtop.wire.records import CHECKPOINT
 def wrap(module: ModuleType) -> None:
     """Note what is logged, and when a checkpoint is saved."""
     source, fabric = LogSource("fabric"), module.Fabric
-    noting(fabric, "log_dict", source.note, "progress of fabric")
+    call_note_before(fabric, "log_dict", source.note, "progress of fabric")
     as_phase(fabric, "save", CHECKPOINT, source.name)
 
 

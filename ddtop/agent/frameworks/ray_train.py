@@ -15,7 +15,7 @@ from typing import Any
 
 from ddtop.agent import current
 from ddtop.agent.frameworks.fabric import LogSource
-from ddtop.agent.frameworks.wrapping import first_number, noting
+from ddtop.agent.frameworks.wrapping import call_note_before, first_number
 from ddtop.agent.probes import exceptions
 
 STEPS = ("step", "global_step", "training_iteration", "iteration")
@@ -23,7 +23,7 @@ STEPS = ("step", "global_step", "training_iteration", "iteration")
 
 def wrap(module: ModuleType) -> None:
     """Note what is reported."""
-    noting(module, "report", ReportSource().note_report, "progress of ray-train")
+    call_note_before(module, "report", ReportSource().note_report, "progress of ray-train")
 
 
 def wrap_errors(module: ModuleType) -> None:
@@ -32,7 +32,7 @@ def wrap_errors(module: ModuleType) -> None:
     Ray catches it in the thread of the function and ends all workers at once, with the same exit
     code: nothing else says which of them failed.
     """
-    noting(
+    call_note_before(
         module, "construct_user_exception_with_traceback", _note_error, "exceptions of ray-train"
     )
 

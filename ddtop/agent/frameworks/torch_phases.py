@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from ddtop.agent import saves
-from ddtop.agent.frameworks.wrapping import as_phase, noting
+from ddtop.agent.frameworks.wrapping import as_phase, call_note_before
 from ddtop.agent.notes import Phase, progress_notes
 from ddtop.wire.records import CHECKPOINT, COMPILE
 
@@ -36,8 +36,8 @@ def wrap_compile(module: ModuleType) -> None:
     """The handler that runs the callbacks; the list of callbacks stays the program's own."""
     handler: Any = module.CompilationCallbackHandler
     compiling = Compiling()
-    noting(handler, "run_start_callbacks", compiling.begins, "compile phase")
-    noting(handler, "run_end_callbacks", compiling.ends, "compile phase")
+    call_note_before(handler, "run_start_callbacks", compiling.begins, "compile phase")
+    call_note_before(handler, "run_end_callbacks", compiling.ends, "compile phase")
 
 
 class Compiling:

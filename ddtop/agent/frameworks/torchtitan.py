@@ -13,7 +13,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from ddtop.agent.frameworks.wrapping import as_phase, noting, number, while_running
+from ddtop.agent.frameworks.wrapping import as_phase, call_note_before, number, while_running
 from ddtop.agent.notes import TRAINER, ObjectSource, Reading, progress_notes
 from ddtop.wire.records import VALIDATE
 
@@ -21,7 +21,7 @@ from ddtop.wire.records import VALIDATE
 def wrap_metrics(module: ModuleType) -> None:
     """`torchtitan.components.metrics`, which both trainers import."""
     progress_notes.add(SOURCE)
-    noting(module.MetricsProcessor, "log", SOURCE.note_log, "progress of torchtitan")
+    call_note_before(module.MetricsProcessor, "log", SOURCE.note_log, "progress of torchtitan")
 
 
 def wrap_trainer(module: ModuleType) -> None:

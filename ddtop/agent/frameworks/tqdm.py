@@ -53,7 +53,7 @@ class TqdmSource(ProgressSource):
         except RuntimeError:
             # The program opens or closes one right now.
             return None
-        reading = _reading([vars(tqdm_bar) for tqdm_bar in bars])
+        reading = _read_bars([vars(tqdm_bar) for tqdm_bar in bars])
         while bars:
             bar = bars.pop()
             if sys.getrefcount(bar) <= ALONE:
@@ -69,7 +69,7 @@ class TqdmSource(ProgressSource):
         return reading
 
 
-def _reading(bars: list[dict[str, Any]]) -> Reading | None:
+def _read_bars(bars: list[dict[str, Any]]) -> Reading | None:
     open_bars = [bar for bar in bars if _counts(bar)]
     if not open_bars:
         return None

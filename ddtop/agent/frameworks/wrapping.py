@@ -36,7 +36,7 @@ def as_phase(
     )
 
 
-def noting(owner: Any, name: str, note: Callable[..., object], part: str) -> None:
+def call_note_before(owner: Any, name: str, note: Callable[..., object], part: str) -> None:
     """`note` gets the arguments of each call of `owner.name`, before it runs.
 
     An error of `note` switches `part` off, and the program does not see it.

@@ -15,7 +15,7 @@ from typing import Any
 from ddtop.agent import current
 from ddtop.agent.guard import guard
 from ddtop.agent.mpi import wrappers
-from ddtop.agent.mpi.wrappers import Lines, named
+from ddtop.agent.mpi.wrappers import Lines, wrap_by_name
 from ddtop.agent.tracebacks import without_ours
 from ddtop.agent.wrapper import replace
 from ddtop.wire import mpi as layout
@@ -70,16 +70,16 @@ def wrap(module: ModuleType) -> None:
         _begin(mpi)
         return
     for name in ("Init", "Init_thread"):
-        replace(mpi, name, _entering, lambda slot, *_: _entered(slot, mpi))
+        replace(mpi, name, _before_init, lambda slot, *_: _after_init(slot, mpi))
 
 
-def _entering(*_given: object) -> int:
+def _before_init(*_given: object) -> int:
     slot = current.enter_call(_INIT)
     guard.run("greeting", _say_hello, FIRST_HELLO_S)
     return slot
 
 
-def _entered(slot: int, mpi: Any) -> None:
+def _after_init(slot: int, mpi: Any) -> None:
     current.leave_call(slot)
     guard.run("mpi", _begin, mpi)
 
@@ -130,7 +130,7 @@ def _wrap_finalize(mpi: Any, lines: Any) -> None:
         lines.words[layout.FINALIZE_AT] = time.monotonic_ns()
         guard.run("greeting", _say_hello, HELLO_S / 4)
         with without_ours:
-            call = named(lines, "Finalize", lambda _, *a, **k: original(*a, **k))
+            call = wrap_by_name(lines, "Finalize", lambda _, *a, **k: original(*a, **k))
             return call(None, *args, **kwargs)
 
     if code:
@@ -256,9 +256,13 @@ def _wrappers(mpi: Any, lines: Lines) -> dict[tuple[str, str], Make]:
     out = wrappers.Point(mpi, 1, 2, False, ("dest", "tag"))
     back = wrappers.Point(mpi, 1, 2, True, ("source", "tag"))
     probe = wrappers.Point(mpi, 0, 1, True, ("source", "tag"))
-    put("*comm", wrappers.SENDS, lambda n, o: wrappers.single(lines, n, o, out))
-    put("*comm", wrappers.RECEIVES, lambda n, o: wrappers.single(lines, n, o, back))
-    put("*comm", wrappers.PROBES, lambda n, o: wrappers.single(lines, n, o, probe, counts=False))
+    put("*comm", wrappers.SENDS, lambda n, o: wrappers.wrap_single(lines, n, o, out))
+    put("*comm", wrappers.RECEIVES, lambda n, o: wrappers.wrap_single(lines, n, o, back))
+    put(
+        "*comm",
+        wrappers.PROBES,
+        lambda n, o: wrappers.wrap_single(lines, n, o, probe, counts=False),
+    )
     put("*comm", wrappers.STARTED_SENDS, lambda n, o: wrappers.started_single(lines, n, o, out))
     put("*comm", wrappers.STARTED_RECEIVES, lambda n, o: wrappers.started_single(lines, n, o, back))
     put(
@@ -275,12 +279,12 @@ def _wrappers(mpi: Any, lines: Lines) -> dict[tuple[str, str], Make]:
         point = wrappers.Point(mpi, dest, sendtag, False, ("dest", "sendtag"))
         two = wrappers.Point(mpi, source, recvtag, True, ("source", "recvtag"))
         made["*comm", name] = partial(_exchange, lines, name, point, two)
-    put("*comm", ("Free", "free"), lambda _, o: wrappers.ending(lines, o))
+    put("*comm", ("Free", "free"), lambda _, o: wrappers.wrap_ending(lines, o))
     put("Request", wrappers.WAITS, lambda n, o: wrappers.wait_one(lines, n, o))
     put("Request", wrappers.MANY_WAITS, lambda n, o: wrappers.wait_many(lines, n, o))
     for where, name in wrappers.NAMED:
         call = name if where not in ("Win", "File") else f"{where}.{name}"
-        made[where, name] = partial(wrappers.named, lines, call)
+        made[where, name] = partial(wrappers.wrap_by_name, lines, call)
     return made
 
 

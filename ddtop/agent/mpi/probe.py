@@ -70,7 +70,7 @@ class Rhythm:
     def _find(self, now: int) -> int:
         """The shortest pattern in the last collectives, 0 where there is none."""
         limits = self._limits
-        last = self._lines.last(limits.pattern_length)
+        last = self._lines.last_collectives(limits.pattern_length)
         # The older calls may come from another loop.
         recent = [past for past in last if now - past[5] < limits.pattern_recent_ns]
         if period := _period(last, limits.pattern_rounds):
@@ -144,11 +144,11 @@ class MpiProbe(Communication):
         """Report the calls since the last sample."""
         self.sample(tick)
 
-    def entered(self, unix_minus_mono: int) -> list[tuple[str, int, int, str]]:
+    def last_entries(self, unix_minus_mono: int) -> list[tuple[str, int, int, str]]:
         """(communicator, number, unix ns, name) of the last collectives."""
         return [
             (comm.group.name, seq, at + unix_minus_mono, MPI_CALLS[code])
-            for comm, code, _, seq, _, at in self._lines.last(RING)
+            for comm, code, _, seq, _, at in self._lines.last_collectives(RING)
             if comm.group is not None
         ]
 
@@ -173,18 +173,18 @@ class MpiProbe(Communication):
 
     def _with_details(self, state: MpiState, unix_ns: int) -> MpiState:
         open_now = {(call.group, call.seq) for call in state.calls if call.seq is not None}
-        done = [_past(past) for past in self._lines.last(LOOKED_AT)]
+        done = [_part_of(past) for past in self._lines.last_collectives(LOOKED_AT)]
         done = [part for part in done if (part.group, part.seq) not in open_now][-DONE_KEPT:]
-        calls = tuple(self._described(call) for call in state.calls)
+        calls = tuple(self._describe(call) for call in state.calls)
         return msgspec.structs.replace(
             state,
             calls=calls,
             done=tuple(done),
             traffic=self._traffic(),
-            failed=self._failed(unix_ns),
+            failed=self._failed_call(unix_ns),
         )
 
-    def _described(self, call: MpiCall) -> MpiCall:
+    def _describe(self, call: MpiCall) -> MpiCall:
         """The call with the type and length of its buffer, read from the arguments that its thread
         holds.
         """
@@ -215,7 +215,7 @@ class MpiProbe(Communication):
         ]
         return tuple(found[-TRAFFIC_KEPT:])
 
-    def _failed(self, unix_ns: int) -> MpiCall | None:
+    def _failed_call(self, unix_ns: int) -> MpiCall | None:
         failed = self._lines.failed
         if failed is None:
             return None
@@ -244,7 +244,7 @@ def _of_given(line: Line, name: str) -> list[Any]:
     return list(map(getattr, given, repeat(name), repeat(None)))
 
 
-def _past(past: Past) -> MpiPart:
+def _part_of(past: Past) -> MpiPart:
     comm, code, root, seq, nbytes, _ = past
     group = comm.group.name if comm.group is not None else None
     return MpiPart(

@@ -161,7 +161,7 @@ class Lines:
         self._given_out += 1
         return line
 
-    def last(self, number: int) -> list[Past]:
+    def last_collectives(self, number: int) -> list[Past]:
         """The last `number` collectives, the oldest first. May be called on the agent's thread."""
         return list(self.ring)[-number:]
 
@@ -234,7 +234,7 @@ def collective(
         try:
             return original(self, *args, **kwargs)
         except BaseException as error:
-            _failed(lines, error, code, comm, seq, root, ANY, nbytes)
+            _note_failure(lines, error, code, comm, seq, root, ANY, nbytes)
             raise
         finally:
             words[line.call_at] = 0
@@ -245,7 +245,7 @@ def collective(
     return call
 
 
-def _failed(lines: Lines, error: BaseException, *call: Any) -> None:
+def _note_failure(lines: Lines, error: BaseException, *call: Any) -> None:
     """The call raised. What ends the program, Ctrl-C for example, is no failure of the call."""
     if isinstance(error, Exception):
         lines.failed = (type(error).__name__, *call)
@@ -268,7 +268,7 @@ def creation(lines: Lines, name: str, original: Method) -> Method:
     return call
 
 
-def ending(lines: Lines, original: Method) -> Method:
+def wrap_ending(lines: Lines, original: Method) -> Method:
     """Free and Disconnect: a new communicator may get the same handle."""
     handle_of, drop = lines.communicators.handle_of, lines.communicators.drop
 
@@ -374,7 +374,9 @@ class Point:
             comm.wild = True
 
 
-def single(lines: Lines, name: str, original: Method, point: Point, counts: bool = True) -> Method:
+def wrap_single(
+    lines: Lines, name: str, original: Method, point: Point, counts: bool = True
+) -> Method:
     """A blocking send, receive or probe."""
     code, comms, by_thread, handle_of = (
         MPI_CODES[name],
@@ -400,7 +402,7 @@ def single(lines: Lines, name: str, original: Method, point: Point, counts: bool
         try:
             return original(self, *args, **kwargs)
         except BaseException as error:
-            _failed(lines, error, code, comm, 0, peer, tag, NONE)
+            _note_failure(lines, error, code, comm, 0, peer, tag, NONE)
             raise
         finally:
             words[line.call_at] = 0
@@ -456,7 +458,7 @@ def exchange(lines: Lines, name: str, original: Method, out: Point, back: Point)
             if peer != NONE:
                 parts.append((kind, comm.index, peer, tag, False))
         with without_ours:
-            return _waiting(
+            return _run_waiting(
                 lines,
                 line,
                 code,
@@ -525,7 +527,7 @@ def wait_many(lines: Lines, name: str, original: Method) -> Method:
             parts = _take(marks if all_of_them else _Peek(marks), requests, handle_of)
         total = len(parts)
         with without_ours:
-            return _waiting(
+            return _run_waiting(
                 lines, line, code, NONE, parts, total, lambda: original(cls, *args, **kwargs)
             )
 
@@ -560,7 +562,7 @@ def _take(marks: Any, requests: Any, handle_of: Any) -> list[Mark]:
     return parts
 
 
-def _waiting(
+def _run_waiting(
     lines: Lines,
     line: Line,
     code: int,
@@ -582,7 +584,7 @@ def _waiting(
         line.inside = False
 
 
-def named(lines: Lines, name: str, original: Method) -> Method:
+def wrap_by_name(lines: Lines, name: str, original: Method) -> Method:
     """A call of which only the name is known."""
     code, by_thread = MPI_CODES[name], lines.by_thread
 
@@ -591,7 +593,7 @@ def named(lines: Lines, name: str, original: Method) -> Method:
         line = by_thread.get(get_ident()) or lines.new_line()
         total = 0 if line.inside else 1
         with without_ours:
-            return _waiting(
+            return _run_waiting(
                 lines, line, code, NONE, [], total, lambda: original(self, *args, **kwargs)
             )
 

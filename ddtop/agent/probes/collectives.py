@@ -26,7 +26,7 @@ from ddtop.agent.probes.groups import (
     GroupWatch,
     by_order,
     describe,
-    ended,
+    ended_keys,
     error_of,
     numbers_of,
 )
@@ -178,7 +178,7 @@ class Collectives(Communication):
         """The group and the first open sequence number."""
         return self.stuck
 
-    def entered(self, unix_minus_mono: int = 0) -> list[tuple[str, int, int, str]]:
+    def last_entries(self, unix_minus_mono: int = 0) -> list[tuple[str, int, int, str]]:
         """(group, sequence number, unix ns, op) of the last collectives; reads the entries once."""
         if self._recorder is None or self._recorder_paused() or not self._recorder_answers():
             return []
@@ -419,7 +419,7 @@ class Collectives(Communication):
     def _learn_names(self, status: Status, now: int) -> bool:
         if len(status) == 1 and len(self.groups) == 1:
             self._names[next(iter(status))] = self.groups[0].name
-            self._ended = ended(self._names)
+            self._ended = ended_keys(self._names)
             return True
         if not self._some_destroyed:
             self._names |= by_order(status, self._used_on_nccl())
@@ -541,7 +541,7 @@ class Collectives(Communication):
         ]
         for recorder, name, entry in tracked:
             self._names[recorder, str(entry.pg_id)] = name
-        self._ended = ended(self._names)
+        self._ended = ended_keys(self._names)
         # A gloo group whose entries have all been overwritten has nothing open: it was last used
         # long before the others.
         known = [
@@ -659,7 +659,7 @@ def take(sources: Iterable[Communication], request: str, iteration: int | None) 
     entered: dict[str, dict[int, tuple[int, int]]] = {}
     unix_minus_mono = time.time_ns() - time.monotonic_ns()
     for source in sources:
-        for group, seq, created_unix_ns, op in source.entered(unix_minus_mono):
+        for group, seq, created_unix_ns, op in source.last_entries(unix_minus_mono):
             kind = ROOTED if op in ROOTED_CALLS else _KINDS.get(op, SYMMETRIC)
             entered.setdefault(group, {})[seq] = (created_unix_ns, kind)
     found = (arrivals_of(group, times) for group, times in entered.items())

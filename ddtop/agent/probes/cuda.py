@@ -83,7 +83,7 @@ class Cuda(Probe):
         if index is None:
             return
         if self.state is None or self.state.index != index:
-            self.state = _described(torch, index)
+            self.state = _describe(torch, index)
         found = stats[index]
         self.state = msgspec.structs.replace(
             self.state,
@@ -122,7 +122,7 @@ def _number(found: dict[str, Any], *keys: str) -> int | None:
     return value if isinstance(value, int) and 0 <= value < 1 << 63 else None
 
 
-def _described(torch: Any, index: int) -> CudaState:
+def _describe(torch: Any, index: int) -> CudaState:
     properties = torch.cuda.get_device_properties(index)
     uuid = getattr(properties, "uuid", None)
     bus, device = (

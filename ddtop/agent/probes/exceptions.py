@@ -322,11 +322,11 @@ def note(
         omitted,
         first_failed(rank.notes[LoaderNotes]) if "DataLoader worker" in text else None,
     )
-    rank.page.write_exception(_fitting(rank.exception))
+    rank.page.write_exception(_encode_to_fit(rank.exception))
     rank.wake()
 
 
-def _fitting(exception: LastException) -> bytes:
+def _encode_to_fit(exception: LastException) -> bytes:
     """The exception for the state page. Long paths may leave room for only a few frames."""
     import msgspec
 

@@ -230,7 +230,7 @@ def _by_retirement(collectives: list[Collective]) -> list[Collective]:
     ]
 
 
-def ended(names: Mapping[tuple[str, str], str]) -> set[tuple[str, str]]:
+def ended_keys(names: Mapping[tuple[str, str], str]) -> set[tuple[str, str]]:
     """The keys of a status whose groups were destroyed. `names`: the group of each key.
 
     Torch keeps their status, and the next group of the same name has a higher number.

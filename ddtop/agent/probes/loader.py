@@ -283,7 +283,7 @@ def read(
     # Not Process.is_alive(): it reaps, and the program would lose the exit code.
     seen = [worker(pid) for pid in queue.pids]
     late = bool(since) and now - since > history.limits.batch_late_ns
-    owing, looked = _owing(queue, seen, late)
+    owing, looked = _owing_worker(queue, seen, late)
     if since and owing is not None:
         history.owed.append(owing)
     # The relay reads the stack of this worker by itself, and of no other.
@@ -318,7 +318,7 @@ def read(
     )
 
 
-def _owing(queue: _Queue, seen: list[Worker], late: bool) -> tuple[int | None, bool]:
+def _owing_worker(queue: _Queue, seen: list[Worker], late: bool) -> tuple[int | None, bool]:
     """(pid of the worker that must deliver the next batch, whether it has been due for long)."""
     if queue.closing and queue.owing is None:
         pid = next((process.pid for process in seen if process.alive), None)

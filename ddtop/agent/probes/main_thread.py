@@ -175,7 +175,7 @@ class Lead:
         if stepper == self._main_id or not _waits_for_threads(seen):
             self.ident = self._main_id
             return seen
-        return self._other(now, seen is not None and seen.waits_on == SERVES) or seen
+        return self._other_look(now, seen is not None and seen.waits_on == SERVES) or seen
 
     @property
     def native_id(self) -> int:
@@ -189,7 +189,7 @@ class Lead:
         known = threading._active.get(self.ident)  # type: ignore[attr-defined]
         return getattr(known, "native_id", None) or self._frames.walk.native_id(self.ident)
 
-    def _other(self, now: int, serves: bool) -> ThreadLook | None:
+    def _other_look(self, now: int, serves: bool) -> ThreadLook | None:
         """A training thread that is not the main thread; the previous one, as long as it trains.
 
         `serves`: the main thread only serves calls of others. Then the only thread with code of the
@@ -271,7 +271,7 @@ class PlaceProbe(Probe):
             # Once in each long stay at one line.
             since = self._stay.line_since
             if since != self._asked_since and tick.now - since >= POLLS_AFTER_NS:
-                self._asked_since, self._polls = since, rank.frames.polled(lead.ident)
+                self._asked_since, self._polls = since, rank.frames.polled_path(lead.ident)
 
     def fields(self, tick: Tick) -> Mapping[str, Any]:
         """The place now and the lines of the last half minute."""
@@ -404,7 +404,7 @@ class Standing(Probe):
 
     def _look_at_files(self, now: int) -> None:
         """Whether it handles the same exception as before, and a file of its own has grown."""
-        handled = self._rank.frames.walk.handled(self._rank.lead_id)
+        handled = self._rank.frames.walk.handled_exception(self._rank.lead_id)
         if handled is None or handled is not self._handled:
             self._handled, self._handled_at, self._grown_at = handled, now, 0
             self._positions.clear()

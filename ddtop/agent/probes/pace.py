@@ -77,7 +77,7 @@ class Paces:
         piece.ns += now - last[0]
         piece.steps += iteration - last[2]
         piece.loader_ns += max(loader_ns - last[3], 0)
-        more, more_tokens = _grown(last[4], samples), _grown(last[5], tokens)
+        more, more_tokens = _growth(last[4], samples), _growth(last[5], tokens)
         piece.samples += more
         piece.tokens += more_tokens
         piece.looks += 1
@@ -120,7 +120,7 @@ class Paces:
         return self._told
 
 
-def _grown(before: float | None, now: float | None) -> float:
+def _growth(before: float | None, now: float | None) -> float:
     return max(now - before, 0.0) if before is not None and now is not None else 0.0
 
 

@@ -50,7 +50,7 @@ class Speed:
     def add(self, now: int, counts: tuple[float | None, ...]) -> None:
         """The counts at `now` (monotonic ns); a count that has not moved is not remembered."""
         known = self._points
-        if any(_less(new, known.get(which)) for which, new in enumerate(counts)):
+        if any(_is_less(new, known.get(which)) for which, new in enumerate(counts)):
             known.clear()
         for which, new in enumerate(counts):
             if new is None:
@@ -74,7 +74,7 @@ class Speed:
         return (last - first) / ((ended - began) / SECOND_NS)
 
 
-def _less(new: float | None, points: deque[tuple[int, float]] | None) -> bool:
+def _is_less(new: float | None, points: deque[tuple[int, float]] | None) -> bool:
     """Whether the count is missing, or smaller than before."""
     return points is not None and len(points) > 0 and (new is None or new < points[-1][1])
 
@@ -100,7 +100,7 @@ class ProgressProbe(Probe):
 
     def fields(self, tick: Tick) -> Mapping[str, Any]:
         """`progress` (left out while no source has a value), `pace` and `expected`."""
-        found = self._progress(tick) | self._expected(tick)
+        found = self._progress(tick) | self._expected_region(tick)
         self._count(tick)
         pace = self._paces.pace(tick.unix_minus_mono)
         return {**found, "pace": pace} if pace is not None else found
@@ -121,7 +121,7 @@ class ProgressProbe(Probe):
                 self._tokens,
             )
 
-    def _expected(self, tick: Tick) -> dict[str, Any]:
+    def _expected_region(self, tick: Tick) -> dict[str, Any]:
         """The innermost expected region that the rank's thread is in; None once it has ended."""
         regions = progress_notes.expected
         if not regions and not self._was_expected:
@@ -201,12 +201,12 @@ class ProgressProbe(Probe):
         self, source: str, main: Reading, readings: list[Reading], tick: Tick
     ) -> TrainingProgress:
         now = tick.now
-        samples, tokens = _first(readings, "samples"), _first(readings, "tokens")
+        samples, tokens = _first_value(readings, "samples"), _first_value(readings, "tokens")
         self._samples, self._tokens = samples, tokens
         self._speed.add(now, (main.step, samples, tokens))
         self._eta.add(now, (main.step,))
         lengths = sorted(progress_notes.ended.get(self._phase or "", ()))
-        given = _first(readings, "samples_per_s"), _first(readings, "tokens_per_s")
+        given = _first_value(readings, "samples_per_s"), _first_value(readings, "tokens_per_s")
         return TrainingProgress(
             source=source,
             step=main.step,
@@ -214,15 +214,15 @@ class ProgressProbe(Probe):
             epoch=main.epoch,
             total_epochs=main.total_epochs,
             phase=self._phase,
-            samples_per_s=_rounded(_or(given[0], self._speed.per_s(now, 1))),
-            tokens_per_s=_rounded(_or(given[1], self._speed.per_s(now, 2))),
-            loss=_first(readings, "loss"),
-            lr=_first(readings, "lr"),
-            eta_s=_rounded(_or(main.eta_s, self._eta_s(main, now))),
+            samples_per_s=_round(_first_known(given[0], self._speed.per_s(now, 1))),
+            tokens_per_s=_round(_first_known(given[1], self._speed.per_s(now, 2))),
+            loss=_first_value(readings, "loss"),
+            lr=_first_value(readings, "lr"),
+            eta_s=_round(_first_known(main.eta_s, self._eta_s(main, now))),
             since_unix_ns=self._since + tick.unix_minus_mono if self._phase else None,
-            steps_per_s=_rounded(self._speed.per_s(now, 0)),
-            usual_s=_rounded(median(lengths) / SECOND_NS) if lengths else None,
-            longest_s=_rounded(lengths[-1] / SECOND_NS) if lengths else None,
+            steps_per_s=_round(self._speed.per_s(now, 0)),
+            usual_s=_round(median(lengths) / SECOND_NS) if lengths else None,
+            longest_s=_round(lengths[-1] / SECOND_NS) if lengths else None,
             phases_ended=progress_notes.counts.get(self._phase or "", 0),
         )
 
@@ -230,7 +230,7 @@ class ProgressProbe(Probe):
         if main.step is None or not main.total_steps:
             return None
         left = max(main.total_steps - main.step, 0)
-        per_s = _or(self._eta.per_s(now, 0), self._speed.per_s(now, 0))
+        per_s = _first_known(self._eta.per_s(now, 0), self._speed.per_s(now, 0))
         return left / per_s if per_s else 0.0 if not left else None
 
 
@@ -240,16 +240,16 @@ def _read(source: ProgressSource, found: list[tuple[str, Reading]]) -> None:
         found.append((source.name, reading))
 
 
-def _first(readings: list[Reading], name: str) -> Any:
+def _first_value(readings: list[Reading], name: str) -> Any:
     return next(
         (value for reading in readings if (value := getattr(reading, name)) is not None), None
     )
 
 
-def _or(first: float | None, second: float | None) -> float | None:
+def _first_known(first: float | None, second: float | None) -> float | None:
     return first if first is not None else second
 
 
-def _rounded(value: float | None) -> float | None:
+def _round(value: float | None) -> float | None:
     """Rounded to four digits; the rest is noise."""
     return float(f"{value:.4g}") if value is not None else None

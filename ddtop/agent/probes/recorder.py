@@ -296,7 +296,7 @@ class Recorder:
                 _op(entry.profiling_name),
             )
             for name, data in self._dumps(size_guess, True, None) or ()
-            for entry in _timed(name, self._decoded(_times_decoder, data) or [])
+            for entry in _entry_times(name, self._decoded(_times_decoder, data) or [])
             if entry.time_created_ns
         ]
 
@@ -319,7 +319,7 @@ class Recorder:
             gpu = nccl_gpu if name == "nccl" else None
             data = self._through_handler(name, gpu)
             if data is None and name not in self._handlers:
-                data = self._directly(dump, size_guess, stalls, gpu)
+                data = self._read_directly(dump, size_guess, stalls, gpu)
             if data:
                 found.append((name, data))
         return found
@@ -335,7 +335,7 @@ class Recorder:
             del self._handlers[name]
             return None
 
-    def _directly(
+    def _read_directly(
         self, dump: Any, size_guess: int, stalls: bool, gpu: int | None
     ) -> str | bytes | None:
         size = min(size_guess, _ring_size())
@@ -406,7 +406,7 @@ def _knows_layout(entries: list[_Entry]) -> bool:
     )
 
 
-def _timed(recorder: str, entries: list[_Time]) -> list[_Time]:
+def _entry_times(recorder: str, entries: list[_Time]) -> list[_Time]:
     if recorder != "nccl":
         return [entry for entry in entries if not entry.is_p2p]
     return [first for first, _ in collectives_of(entries)]

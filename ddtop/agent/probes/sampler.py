@@ -82,16 +82,16 @@ def numbers(value: Any, most: int = _NUMBERS) -> list[Any]:
     """Some numbers from all over an array or a tensor in main memory, without a copy of it."""
     try:
         if type(value).__name__ == "ndarray":
-            return [value.flat[at].item() for at in _scattered(value.size, most)]
+            return [value.flat[at].item() for at in _scatter(value.size, most)]
         if value.device.type != "cpu" or not value.is_contiguous():
             return []
-        found: list[Any] = value.detach().view(-1)[_scattered(value.numel(), most)].tolist()
+        found: list[Any] = value.detach().view(-1)[_scatter(value.numel(), most)].tolist()
     except Exception:  # noqa: BLE001 - empty, or of objects: only its shape is known
         return []
     return found
 
 
-def _scattered(size: int, most: int) -> list[int]:
+def _scatter(size: int, most: int) -> list[int]:
     """Indices that do not hit the same column of every row.
 
     Equal steps would, for example the black corner of each image.
@@ -219,11 +219,11 @@ def _value(value: Any, deep: int = 2) -> str:
     if kind in (list, tuple, range):
         return f"{name}[{len(value)}]({_texts(value, deep)})"
     if kind is dict:
-        return f"{name}[{len(value)}]({_some(value, deep)})"
+        return f"{name}[{len(value)}]({_describe_arguments(value, deep)})"
     if is_array(value):
         return f"{name}{tuple(value.shape)}{numbers(value)}"
     held = getattr(value, "__dict__", None) if deep else None
-    return f"{name}({_some(held, deep)})" if type(held) is dict else name
+    return f"{name}({_describe_arguments(held, deep)})" if type(held) is dict else name
 
 
 def _texts(values: Sequence[Any], deep: int) -> str:
@@ -234,7 +234,7 @@ def _texts(values: Sequence[Any], deep: int) -> str:
     )
 
 
-def _some(held: dict[Any, Any], deep: int) -> str:
+def _describe_arguments(held: dict[Any, Any], deep: int) -> str:
     keys = list(held)[:_VALUES] if deep else ()
     return ",".join(
         f"{key if isinstance(key, (str, int)) else '?'}:{_value(held.get(key), deep - 1)}"
@@ -298,7 +298,7 @@ class SamplerHistory:
         if source is None or (source.sampler is not None and source.sampler() is not sampler):
             if len(self._sources) >= SOURCES_MAX:
                 self._sources.clear()
-            feed = _described(iterator, index, sampler, attribute_of(iterator, "_dataset"))
+            feed = _describe(iterator, index, sampler, attribute_of(iterator, "_dataset"))
             source = self._sources[id(sampler)] = _Source(feed, _reference(sampler))
             self._last = (0, 0, 0)
         # Not compared by id, for the same reason: an object has one weak reference without a
@@ -332,7 +332,7 @@ def _reference(thing: Any) -> ref[Any] | None:
 
 
 def _begin(source: _Source, sampler: Any) -> None:
-    shuffles = _is(sampler, "torch.utils.data.distributed", "DistributedSampler") and getattr(
+    shuffles = _is_of(sampler, "torch.utils.data.distributed", "DistributedSampler") and getattr(
         sampler, "shuffle", False
     )
     epoch = getattr(sampler, "epoch", None) if shuffles else None
@@ -341,24 +341,24 @@ def _begin(source: _Source, sampler: Any) -> None:
     source.passes, source.epoch = source.passes + 1, epoch
 
 
-def _is(thing: Any, module: str, name: str) -> bool:
+def _is_of(thing: Any, module: str, name: str) -> bool:
     """Whether it is of that class of torch's or derived from it."""
     cls = getattr(sys.modules.get(module), name, None)
     return cls is not None and isinstance(thing, cls)
 
 
-def _exactly(thing: Any, *names: str) -> bool:
+def _is_torch_sampler(thing: Any, *names: str) -> bool:
     return type(thing).__module__ == "torch.utils.data.sampler" and type(thing).__name__ in names
 
 
-def _described(iterator: ref[Any], index: Any, sampler: Any, dataset: Any) -> Feed:
+def _describe(iterator: ref[Any], index: Any, sampler: Any, dataset: Any) -> Feed:
     plain = (
-        _exactly(index, "BatchSampler", "SequentialSampler", "RandomSampler")
-        and _exactly(sampler, "SequentialSampler", "RandomSampler")
+        _is_torch_sampler(index, "BatchSampler", "SequentialSampler", "RandomSampler")
+        and _is_torch_sampler(sampler, "SequentialSampler", "RandomSampler")
         and dataset is not None
         and getattr(sampler, "data_source", dataset) is dataset
         and not getattr(sampler, "replacement", False)
-        and not _is(dataset, "torch.utils.data.dataset", "IterableDataset")
+        and not _is_of(dataset, "torch.utils.data.dataset", "IterableDataset")
     )
     length = _length(sampler) if plain else None
     programs = (

@@ -201,7 +201,7 @@ class FrameReader:
             _place_without_own_code(seen, inner)
         return seen
 
-    def polled(self, thread_id: int) -> str | None:
+    def polled_path(self, thread_id: int) -> str | None:
         """The path for which its innermost function polls: that of the locals of a function that
         asks for files. None if there is none, or more than one.
         """

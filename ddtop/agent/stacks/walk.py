@@ -43,13 +43,13 @@ _FUNCTION = 3  # CO_OPTIMIZED and CO_NEWLOCALS: not a module, a class or exec
 _TEXTS = frozenset({str, type(Path())})
 
 
-def _unshared() -> int:
+def _unshared_count() -> int:
     held: list[dict[str, Any]] = [{}]
     of_the_frame, pair = held[0], next(zip(held, strict=True))
     return next(map(sys.getrefcount, held)) if pair[0] is of_the_frame else 0
 
 
-_UNSHARED = _unshared()
+_UNSHARED = _unshared_count()
 """What `getrefcount` says, in `Walk.texts`, of locals that only their frame holds."""
 _function = attrgetter("f_code.co_filename", "f_code.co_name")
 _flags, _names = attrgetter("f_code.co_flags"), attrgetter("f_code.co_names")
@@ -186,7 +186,7 @@ class Walk:
         )
         return found
 
-    def handled(self, thread_id: int) -> tuple[object, ...] | None:
+    def handled_exception(self, thread_id: int) -> tuple[object, ...] | None:
         """The arguments of the exception that the thread handles, if these are text and numbers.
 
         None if it handles none, or one without arguments. While the caller holds them, the next

@@ -45,7 +45,7 @@ def wrap(module: ModuleType) -> None:
         replace(iterator, "_reset", _begin_reset, _end)
 
 
-def _noted(rank: Rank, iterator: Any) -> LoaderNotes:
+def _note_iterator(rank: Rank, iterator: Any) -> LoaderNotes:
     """The notes of the rank, with this iterator as the one in use."""
     # Not compared by id: the next epoch's iterator often has the id of the last one.
     notes: LoaderNotes = rank.notes[LoaderNotes]
@@ -61,7 +61,7 @@ def _begin(args: tuple[Any, ...], _kwargs: dict[str, Any]) -> _Wait | None:
     words = rank.page.words
     outer, before = words[LOADER_WAIT_SINCE_AT], monotonic_ns()
     words[LOADER_WAIT_SINCE_AT] = before
-    return words, outer, before, _noted(rank, args[0])
+    return words, outer, before, _note_iterator(rank, args[0])
 
 
 def _begin_reset(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Wait | None:

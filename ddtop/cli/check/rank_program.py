@@ -45,7 +45,7 @@ def host_facts(torch: Any, local_size: int) -> dict[str, Any]:
         "torch": torch.__version__,
         "nccl": None,
         "driver": driver(),
-        "infiniband": bool(_listed("/sys/class/infiniband")),
+        "infiniband": bool(_list_folder("/sys/class/infiniband")),
         "gpus": gpus(),
         "user_tasks": user_tasks(),
     }
@@ -69,7 +69,7 @@ def host_facts(torch: Any, local_size: int) -> dict[str, Any]:
     return facts
 
 
-def _listed(path: str) -> list[str]:
+def _list_folder(path: str) -> list[str]:
     try:
         return os.listdir(path)
     except OSError:
@@ -90,7 +90,7 @@ def driver() -> str | None:
 def user_tasks() -> int:
     """Threads of this user on this host, which the limit on processes counts."""
     own, found = os.getuid(), 0
-    for pid in _listed("/proc"):
+    for pid in _list_folder("/proc"):
         with contextlib.suppress(OSError):
             if pid.isdigit() and os.stat(f"/proc/{pid}").st_uid == own:
                 found += os.stat(f"/proc/{pid}/task").st_nlink - 2
@@ -166,7 +166,7 @@ def nodes_facts(torch: Any, store: Any, rank: int, size: int, local: tuple[int, 
     return all(own for _, own in ready)
 
 
-def reduced(torch: Any, backend: str, store: Any, limit: timedelta) -> None:
+def reduce_once(torch: Any, backend: str, store: Any, limit: timedelta) -> None:
     """One all_reduce of 1,024 numbers. Raises what torch raises, or ValueError for a wrong sum."""
     import torch.distributed as dist
 
@@ -212,7 +212,7 @@ def main() -> None:
         say("try", rank=rank, host=host, what=backend)
         began = time.monotonic()
         try:
-            reduced(torch, backend, store, limit)
+            reduce_once(torch, backend, store, limit)
         except Exception as error:  # noqa: BLE001  # whatever torch raises is the answer
             say("fail", rank=rank, host=host, what=backend, why=str(error))
             os._exit(1)

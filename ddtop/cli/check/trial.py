@@ -78,7 +78,7 @@ class TorchrunLine:
     node_rank: int
 
     @property
-    def launched(self) -> bool:
+    def has_other_launcher(self) -> bool:
         """Whether torchrun is started by another launcher and so also runs on other hosts."""
         torchrun = self.before[-3:] if self.before[-2:-1] == ("-m",) else self.before[-1:]
         return self.before[0] not in torchrun
@@ -284,7 +284,7 @@ class Trial:
             self.ended.add(rank)
 
 
-def judged(
+def judge_trial(
     trial: Trial, nodes: int, waited_s: float, reduce_s: float, policy: Policy
 ) -> list[Line]:
     """The lines of all checks of the trial."""
@@ -531,7 +531,7 @@ class _Reader:
             while selector.select(max(until - time.monotonic(), 0)):
                 data = os.read(self._process.stdout.fileno(), READ_BYTES)
                 if not data:
-                    self._over()
+                    self._keep_last_words()
                     return
                 self._take(data)
                 if len(self.trial.tried) > tried:
@@ -540,7 +540,7 @@ class _Reader:
                     until = time.monotonic() + reduce_s + END_S
         self.trial.last_words = tuple(self._other)
 
-    def _over(self) -> None:
+    def _keep_last_words(self) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.trial.exit_code = self._process.wait(END_S)
         self.trial.last_words = tuple(self._other)
@@ -598,7 +598,7 @@ def is_loopback(address: str) -> bool:
 
 
 def _program(line: TorchrunLine) -> list[Line]:
-    if line.is_module or line.launched or Path(line.program).exists():
+    if line.is_module or line.has_other_launcher or Path(line.program).exists():
         return []
     fix = "correct the path, or change to the folder of the program"
     return [Line(BAD, "program", f"{line.program} does not exist here", fix)]
@@ -611,7 +611,7 @@ def _own_name(line: TorchrunLine) -> list[Line]:
     except OSError:
         fix = f"add a line for {name} to /etc/hosts, or set GLOO_SOCKET_IFNAME"
         return [Line(NOTE, "host name", f"{name} does not resolve on its own host", fix)]
-    if line.nodes > 1 and all(map(is_loopback, found)) and not line.launched:
+    if line.nodes > 1 and all(map(is_loopback, found)) and not line.has_other_launcher:
         if "GLOO_SOCKET_IFNAME" in os.environ:
             text = f"{name} resolves to {found[0]} here; GLOO_SOCKET_IFNAME is used instead"
             return [Line(NOTE, "host name", text)]
@@ -638,7 +638,7 @@ def _endpoint_here(line: TorchrunLine) -> list[Line]:
         return [Line(BAD, "rendezvous", text, fix)]
     if any(map(_is_here, found)):
         return [_port_here(line, place, port)]
-    return [_reached(found[0], place, port)]
+    return [_check_port(found[0], place, port)]
 
 
 def _is_here(address: str) -> bool:
@@ -692,7 +692,7 @@ def _holder(port: int) -> str | None:
     return None
 
 
-def _reached(address: str, place: str, port: int) -> Line:
+def _check_port(address: str, place: str, port: int) -> Line:
     try:
         socket.create_connection((address, port), REACH_S).close()
     except ConnectionRefusedError:

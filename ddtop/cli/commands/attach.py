@@ -12,7 +12,7 @@ import click
 from ddtop import registry
 from ddtop.cli.errors import NOT_HEARD
 from ddtop.cli.options import JOB, READONLY, WAIT
-from ddtop.cli.output import explain_no_dashboard, no_dashboard, printable
+from ddtop.cli.output import explain_no_dashboard, no_dashboard, without_controls
 from ddtop.cli.place import (
     LOCALS,
     PLACE,
@@ -23,8 +23,8 @@ from ddtop.cli.place import (
     led,
     place_of,
     run_there,
-    typed,
-    unwatched,
+    typed_command,
+    unwatched_hosts,
 )
 
 
@@ -60,10 +60,10 @@ def attach_to(place: Place, readonly: bool) -> int:
         return seen if isinstance(seen, int) else look.status(sources.look_at(seen, "status"))
     if isinstance(place, There):
         try:
-            attach_remote.through(place.host, place.job, place.wait_s, readonly)
+            attach_remote.attach_through(place.host, place.job, place.wait_s, readonly)
             return 0
         except attach_remote.NoJobThereError as error:
-            place = unwatched(place.host, error, "attach")
+            place = unwatched_hosts(place.host, error, "attach")
     with sources.source_of(place, "attach", controller=not readonly) as (source, name):
         dashboard.show(source, name, readonly=readonly)
     return 0
@@ -71,7 +71,7 @@ def attach_to(place: Place, readonly: bool) -> int:
 
 def _as_status() -> list[str]:
     """The command as it was typed, but `status` in place of `attach`."""
-    _, *options = typed(click.get_current_context())
+    _, *options = typed_command(click.get_current_context())
     return ["status", *(option for option in options if option != "--readonly")]
 
 
@@ -86,13 +86,13 @@ def attach(name: str | None, wait_s: float, readonly: bool) -> int:
     Raises:
         CommandError: 2, several jobs could be meant; 3, no such job, or no contact.
     """
-    from ddtop.cli.find_job import find, known
+    from ddtop.cli.find_job import entry_of, find
     from ddtop.cli.look import health, status
     from ddtop.cli.sources import look_at
 
     why = no_dashboard()
     if why is not None:
-        known(name, wait_s)
+        entry_of(name, wait_s)
         explain_no_dashboard(why)
         return status(look_at(Local(find(name, asked_by="status")), "status"))
     if name is None:
@@ -100,18 +100,18 @@ def attach(name: str | None, wait_s: float, readonly: bool) -> int:
 
         if pick_job.several_live():
             return _pick(pick_job.picker(registry.read_entries, health), readonly)
-        outside = outside_jobs.found() if pick_job.none_live() else []
+        outside = outside_jobs.find_jobs() if pick_job.none_live() else []
         if len(outside) == 1:
             return attach_to(Pids(outside_jobs.pids_of(outside[0])), readonly)
         if outside:
 
             def read() -> list[registry.JobEntry]:
-                others = map(outside_jobs.entry_of, outside_jobs.found())
+                others = map(outside_jobs.entry_of, outside_jobs.find_jobs())
                 return [*registry.read_entries(), *others]
 
             listed = pick_job.picker(read, outside_jobs.with_health(health))
             return _pick(listed, readonly)
-    show_job(known(name, wait_s), readonly)
+    show_job(entry_of(name, wait_s), readonly)
     return 0
 
 
@@ -148,9 +148,9 @@ def show_job(entry: registry.JobEntry, readonly: bool, from_list: bool = False) 
     route = routing.route(entry)
     if route.ssh is not None:
         text = f"ddtop: {entry.job} is on {route.ssh}: {route.why}; going there by ssh"
-        click.echo(printable(text), err=True)
+        click.echo(without_controls(text), err=True)
         remote = os.environ.get("DDTOP_REMOTE")
-        attach_remote.through(SshTarget(route.ssh, remote), entry.job, 0.0, readonly)
+        attach_remote.attach_through(SshTarget(route.ssh, remote), entry.job, 0.0, readonly)
         return from_list
     if route.port is None and route.entry.over(time.time_ns()):
         left = recordings.journal_of(route.entry)

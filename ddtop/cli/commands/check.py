@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import click
 
-from ddtop.cli.check.trial import BAD, GOOD, Line, judged
+from ddtop.cli.check.trial import BAD, GOOD, Line, judge_trial
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError
-from ddtop.cli.output import printable
+from ddtop.cli.output import without_controls
 
 START_S, REDUCE_S = 60.0, 30.0
 
@@ -67,7 +67,7 @@ def check(words: Sequence[str], start_s: float = START_S) -> int:
         raise CommandError(
             f"ddtop: cannot start {words[0]}: {error.strerror}", UNREACHABLE
         ) from None
-    more = judged(found, line.nodes, start_s, REDUCE_S, chosen())
+    more = judge_trial(found, line.nodes, start_s, REDUCE_S, chosen())
     show(more)
     return 1 if any(one.mark == BAD for one in (*lines, *more)) else 0
 
@@ -75,6 +75,6 @@ def check(words: Sequence[str], start_s: float = START_S) -> int:
 def show(lines: Sequence[Line]) -> None:
     """Print one row per line, with the advice below the bad ones."""
     for line in lines:
-        click.echo(printable(f"{line.mark:<5}{line.what:<17}{line.text}"))
+        click.echo(without_controls(f"{line.mark:<5}{line.what:<17}{line.text}"))
         if line.fix and line.mark != GOOD:
-            click.echo(printable(f"{'':<22}-> {line.fix}"))
+            click.echo(without_controls(f"{'':<22}-> {line.fix}"))

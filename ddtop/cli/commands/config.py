@@ -10,7 +10,7 @@ import click
 
 from ddtop.cli import config as settings
 from ddtop.cli.errors import USAGE, CommandError
-from ddtop.cli.output import printable
+from ddtop.cli.output import without_controls
 from ddtop.policy import POLICY
 
 
@@ -67,4 +67,4 @@ def edit() -> None:
 
 
 def _print(text: str) -> None:
-    click.echo(printable(text))
+    click.echo(without_controls(text))

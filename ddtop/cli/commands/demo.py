@@ -93,10 +93,10 @@ def _show(entry: registry.JobEntry, fault: str, readonly: bool, until: float) ->
         source = LiveSource(entry, controller=not readonly)
         dashboard.show(source, entry.job, readonly=readonly)
         return 0
-    return _plain(entry, None if fault == "healthy" else fault, until)
+    return _watch_plainly(entry, None if fault == "healthy" else fault, until)
 
 
-def _plain(entry: registry.JobEntry, expected: str | None, until: float) -> int:
+def _watch_plainly(entry: registry.JobEntry, expected: str | None, until: float) -> int:
     """Watch until the fault is found, a healthy job for a while, and print the result.
 
     `expected`: the finding's kind, None for a healthy job. `until`: monotonic seconds.

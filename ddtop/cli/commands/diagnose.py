@@ -7,7 +7,7 @@ import sys
 import click
 
 from ddtop.cli.options import AS_JSON, JOB, WAIT
-from ddtop.cli.place import LOCALS, PLACE, Pids, here, led
+from ddtop.cli.place import LOCALS, PLACE, Pids, led, print_place
 
 
 @click.command("diagnose")
@@ -32,6 +32,6 @@ def command(job: str | None, wait_s: float, as_json: bool, seconds: float, argum
     from ddtop.cli import look, outside_jobs, pick_job, sources
 
     anywhere = job is None and not wait_s and not led() and pick_job.none_live()
-    waiting = outside_jobs.waiting() if anywhere else None
-    place = Pids(waiting) if waiting else here(job, wait_s, "diagnose", arguments)
+    waiting = outside_jobs.waiting_pids() if anywhere else None
+    place = Pids(waiting) if waiting else print_place(job, wait_s, "diagnose", arguments)
     sys.exit(look.diagnose(sources.look_at(place, "diagnose", seconds), as_json))

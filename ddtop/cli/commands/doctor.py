@@ -20,7 +20,7 @@ import ddtop
 from ddtop import registry
 from ddtop.cli import interpreter
 from ddtop.cli.errors import CommandError
-from ddtop.cli.output import printable
+from ddtop.cli.output import without_controls
 from ddtop.relay.gpus.amd import AmdDriver
 from ddtop.relay.gpus.driver import Driver
 from ddtop.relay.gpus.nvml import NvidiaDriver
@@ -70,7 +70,7 @@ def doctor() -> int:
         _relays,
     ]
     checks += [_exceptions] if exceptions.asked_for() else []
-    return _printed([check() for check in checks])
+    return _print_checks([check() for check in checks])
 
 
 def doctor_of(python: str) -> int:
@@ -87,12 +87,12 @@ def doctor_of(python: str) -> int:
     old = too_old(here.version)
     lines: list[Line] = [(BAD if old else GOOD, "python", old or f"{version} ({here.python})")]
     version = f"ddtop {here.packages.get('ddtop')}"
-    if here.hook_runs and (lacking := ", ".join(here.lacks(OF_THE_AGENT))):
+    if here.hook_runs and (lacking := ", ".join(here.missing_packages(OF_THE_AGENT))):
         text = f"{version} lacks {lacking}: {here.python} -m pip install {lacking.replace(',', '')}"
         lines.append((BAD, "hook", text))
     elif here.hook_runs:
         lines.append((GOOD, "hook", f"{version} is there: jobs with DDTOP=1 are seen"))
-        if lacking := ", ".join(here.lacks(OF_THE_COMMANDS)):
+        if lacking := ", ".join(here.missing_packages(OF_THE_COMMANDS)):
             text = f"not in that Python, which lacks {lacking}: it has only the agent"
             lines.append((NOTE, "commands", text))
     else:
@@ -104,12 +104,12 @@ def doctor_of(python: str) -> int:
         lines.append(_frameworks(here.python))
     else:
         lines.append((NOTE, "torch", f"{here.packages['torch']}: not tried without the hook"))
-    return _printed(lines)
+    return _print_checks(lines)
 
 
-def _printed(lines: list[Line]) -> int:
+def _print_checks(lines: list[Line]) -> int:
     for mark, what, text in lines:
-        click.echo(printable(f"{mark:<5}{what:<14}{text}"))
+        click.echo(without_controls(f"{mark:<5}{what:<14}{text}"))
     return 1 if any(mark == BAD for mark, _, _ in lines) else 0
 
 
@@ -122,7 +122,7 @@ def _python() -> Line:
 
 
 def _hook() -> Line:
-    hint = interpreter.advice(sys.executable)
+    hint = interpreter.install_advice(sys.executable)
     if hint:
         return BAD, "hook", hint
     return GOOD, "hook", "ddtop.pth is in this Python: jobs with DDTOP=1 are seen"
@@ -143,7 +143,7 @@ def _torch() -> Line:
 
 
 def _recorder_of(version: str, python: str) -> Line:
-    answer = _tried(_TRIES_RECORDER, TORCH_TRIAL_S, python)
+    answer = _output_lines(_TRIES_RECORDER, TORCH_TRIAL_S, python)
     if isinstance(answer, str):
         return NOTE, "torch", f"{version}: its flight recorder could not be tried: {answer}"
     # Importing torch may print something, so the answer is the last line.
@@ -196,7 +196,7 @@ print("end", file=answers)
 
 def _frameworks(python: str = sys.executable) -> Line:
     """Whether the installed frameworks have the attributes that ddtop reads."""
-    answer = _tried(_TRIES_FRAMEWORKS, FRAMEWORKS_TRIAL_S, python)
+    answer = _output_lines(_TRIES_FRAMEWORKS, FRAMEWORKS_TRIAL_S, python)
     if isinstance(answer, str):
         return NOTE, "frameworks", f"their step and phase could not be tested: {answer}"
     found = [line.split("|", 2) for line in answer if line.count("|") >= 2]
@@ -209,7 +209,7 @@ def _frameworks(python: str = sys.executable) -> Line:
     return GOOD, "frameworks", f"step and phase are read from {what}"
 
 
-def _tried(program: str, within_s: float, python: str = sys.executable) -> list[str] | str:
+def _output_lines(program: str, within_s: float, python: str = sys.executable) -> list[str] | str:
     """The lines that a program prints in a child process, or the reason why there are none."""
     environ = {name: value for name, value in os.environ.items() if name != "DDTOP"}
     try:
@@ -249,7 +249,7 @@ def _mpi() -> Line:
     if find_spec("mpi4py") is None:
         advice = "pip install 'ddtop[mpi]', for jobs under MPI only"
         return NOTE, "MPI", f"mpi4py is not in this Python: {advice}"
-    answer = _tried(_ASKS_MPI, MPI_S)
+    answer = _output_lines(_ASKS_MPI, MPI_S)
     words = answer if isinstance(answer, str) else answer[-1].split("|")
     if isinstance(words, str) or len(words) != 3:
         return NOTE, "MPI", f"mpi4py finds no MPI library that it can use: {answer}"

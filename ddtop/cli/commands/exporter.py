@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ddtop.cli.errors import USAGE, CommandError
-from ddtop.cli.options import removed
+from ddtop.cli.options import removed_option
 from ddtop.cli.place import HUB, led
 
 LISTEN = "127.0.0.1:9477"
@@ -26,7 +26,7 @@ LISTEN = "127.0.0.1:9477"
 @click.option(
     "--client-ca", metavar="FILE", help="Serve only clients with a certificate of this CA."
 )
-@removed(
+@removed_option(
     "--web-config",
     "name the files with --tls-cert, --tls-key and --client-ca; a client's certificate takes the"
     " place of a password",
@@ -61,7 +61,7 @@ def command(listen: str | None, folder: str | None, **tls: str | None) -> None:
     file = exporter.TextFile(folder, registry) if folder is not None else None
     server = None
     if listen is not None or folder is None:
-        server = exporter.listening(host, port, registry, context)
+        server = exporter.listen(host, port, registry, context)
     exporter.serve(fleet, server, file)
 
 

@@ -8,7 +8,7 @@ import sys
 import click
 
 from ddtop.cli.options import AS_JSON
-from ddtop.cli.output import printable, width
+from ddtop.cli.output import width, without_controls
 from ddtop.thresholds import chosen
 
 NONE_FREE = 1
@@ -40,5 +40,5 @@ def gpus(as_json: bool) -> int:
     if as_json:
         click.echo(json.dumps(gpus_json(found, driver, chosen())))
     else:
-        click.echo(printable("\n".join(gpus_lines(found, driver, width(), chosen()))))
+        click.echo(without_controls("\n".join(gpus_lines(found, driver, width(), chosen()))))
     return 0 if any(is_free(gpu, chosen()) for gpu in found) else NONE_FREE

@@ -15,7 +15,7 @@ def command(context: click.Context, words: tuple[str, ...]) -> None:
     """What a command does, and its options: ddtop help stacks"""
     here = context.find_root()
     for word in words:
-        below = _below(here.command, word)
+        below = _command_below(here.command, word)
         if below is None:
             path = here.command_path.removeprefix("ddtop").strip()
             raise CommandError(
@@ -25,7 +25,7 @@ def command(context: click.Context, words: tuple[str, ...]) -> None:
     click.echo(here.command.get_help(here))
 
 
-def _below(command: click.Command, word: str) -> click.Command | None:
+def _command_below(command: click.Command, word: str) -> click.Command | None:
     if isinstance(command, LazyGroup):
         return command.load(word) if word in command.commands else None
     return command.commands.get(word) if isinstance(command, click.Group) else None

@@ -9,7 +9,7 @@ import click
 
 from ddtop.cli.errors import USAGE, CommandError
 from ddtop.cli.options import AS_JSON
-from ddtop.cli.place import REMOTE, SSH, host, led, remote, typed
+from ddtop.cli.place import REMOTE, SSH, host, led, remote, typed_command
 
 NAMED = 3
 """Files that are named in the note about job files that were not read."""
@@ -49,19 +49,19 @@ def command(as_json: bool, parts: bool, hubs: tuple[str, ...], slurm: bool) -> N
             "ddtop: --ssh, --hub and --slurm cannot be used together: give one of them", USAGE
         )
     if hubs or slurm:
-        elsewhere(hubs, slurm, parts, as_json)
+        print_jobs_elsewhere(hubs, slurm, parts, as_json)
         return
     if there:
         from ddtop.cli.over_ssh import over_ssh
 
-        sys.exit(over_ssh(host(there[1]), typed(click.get_current_context())))
+        sys.exit(over_ssh(host(there[1]), typed_command(click.get_current_context())))
     from ddtop import registry
     from ddtop.cli import outside_jobs
     from ddtop.cli.job_list import jobs_json, rows_as_table, rows_of, table
-    from ddtop.cli.output import glyphs, printable, width
+    from ddtop.cli.output import glyphs, width, without_controls
     from ddtop.present.text import clean
 
-    outside = outside_jobs.found(waiting=True)
+    outside = outside_jobs.find_jobs(waiting=True)
     if as_json:
         listed = jobs_json(parts) | {"outside": outside_jobs.as_json(outside)}
         click.echo(json.dumps(listed))
@@ -71,7 +71,7 @@ def command(as_json: bool, parts: bool, hubs: tuple[str, ...], slurm: bool) -> N
     lines = table(entries, parts) if parts else rows_as_table(rows_of(entries), width(), glyphs())
     click.echo("\n".join(lines) if entries else none)
     if outside:
-        click.echo(printable("\n".join(outside_jobs.table(outside))))
+        click.echo(without_controls("\n".join(outside_jobs.table(outside))))
     if refused := registry.refused_files():
         names = ", ".join(clean(name) for name in refused[:NAMED])
         click.echo(
@@ -81,7 +81,7 @@ def command(as_json: bool, parts: bool, hubs: tuple[str, ...], slurm: bool) -> N
         )
 
 
-def elsewhere(hubs: tuple[str, ...], slurm: bool, parts: bool, as_json: bool) -> None:
+def print_jobs_elsewhere(hubs: tuple[str, ...], slurm: bool, parts: bool, as_json: bool) -> None:
     """The jobs at these hubs, or those that Slurm knows.
 
     Raises:

@@ -16,7 +16,7 @@ import click
 
 from ddtop import folders, registry
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError
-from ddtop.cli.output import printable
+from ddtop.cli.output import without_controls
 
 KEY_BYTES = 32
 
@@ -65,7 +65,7 @@ def rotate() -> int:
             _restart(entry)
         elif not entry.is_here and entry.reachable(now):
             click.echo(
-                printable(
+                without_controls(
                     f"{entry.job} on {entry.host}: its relay keeps the old key; "
                     f"on that host: kill -9 {entry.relay_pid}"
                 )
@@ -85,8 +85,10 @@ def _restart(entry: registry.JobEntry) -> None:
                 return
             signal.pidfd_send_signal(descriptor, signal.SIGKILL)
         except PermissionError as error:
-            click.echo(printable(f"{entry.job}: its relay keeps the old key: {error.strerror}"))
+            click.echo(
+                without_controls(f"{entry.job}: its relay keeps the old key: {error.strerror}")
+            )
             return
         finally:
             os.close(descriptor)
-    click.echo(printable(f"{entry.job}: its relay restarts with the new key"))
+    click.echo(without_controls(f"{entry.job}: its relay restarts with the new key"))

@@ -9,7 +9,7 @@ import click
 from ddtop.cli import completion
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError
 from ddtop.cli.options import SECONDS
-from ddtop.cli.output import printable
+from ddtop.cli.output import without_controls
 from ddtop.cli.place import PLACE
 
 
@@ -65,6 +65,6 @@ def mute(name: str, kind: str | None, ranks: str | None, for_s: float, because: 
     )
     if answered is None or not answered.ok:
         why = answered.text if answered is not None else "the relay did not answer"
-        raise CommandError(printable(f"ddtop: nothing was muted: {why}"), UNREACHABLE)
-    click.echo(printable(f"muted: {answered.text}" if for_s else answered.text))
+        raise CommandError(without_controls(f"ddtop: nothing was muted: {why}"), UNREACHABLE)
+    click.echo(without_controls(f"muted: {answered.text}" if for_s else answered.text))
     sys.exit(0)

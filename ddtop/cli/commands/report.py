@@ -17,9 +17,9 @@ import ddtop
 from ddtop import registry
 from ddtop.cli.errors import UNREACHABLE, CommandError
 from ddtop.cli.options import JOB, NO_SOURCE, WAIT
-from ddtop.cli.output import WIDTH, printable
-from ddtop.cli.place import LOCALS, PLACE, Hosts, Local, There, place_of, run_there, typed
-from ddtop.cli.recent import happened, recording_of
+from ddtop.cli.output import WIDTH, without_controls
+from ddtop.cli.place import LOCALS, PLACE, Hosts, Local, There, place_of, run_there, typed_command
+from ddtop.cli.recent import recent_events, recording_of
 from ddtop.thresholds import chosen
 
 if TYPE_CHECKING:
@@ -81,7 +81,9 @@ def _report_there(place: There, output: str | None) -> int | Hosts:
         CommandError: 2, no such job; 3, no contact, or it cannot be written.
     """
     # Without the file of this host, which is written here.
-    words = [word for word in typed(click.get_current_context()) if not word.startswith("-o=")]
+    words = [
+        word for word in typed_command(click.get_current_context()) if not word.startswith("-o=")
+    ]
     words += ["-o", STDOUT]
     if output == STDOUT:
         return run_there(place, words)
@@ -92,7 +94,7 @@ def _report_there(place: There, output: str | None) -> int | Hosts:
         return ran
     name = "-".join([*place.host.option.strip("-").split(), *([place.job] if place.job else [])])
     target = _target(name, time.time_ns(), output)
-    return _written(target, text.getvalue(), output is not None)
+    return _write_report(target, text.getvalue(), output is not None)
 
 
 def _report_seen(found: Seen, output: str | None, source: bool) -> int:
@@ -121,14 +123,14 @@ def _target(job: str, now_unix_ns: int, output: str | None) -> Path:
 def _print(material: Material, target: Path, output: str | None) -> int:
     from ddtop.present.report import report_text
 
-    text = printable(report_text(material))
+    text = without_controls(report_text(material))
     if output == STDOUT:
         click.echo(text, nl=False)
         return 0
-    return _written(target, text, output is not None)
+    return _write_report(target, text, output is not None)
 
 
-def _written(target: Path, text: str, named: bool) -> int:
+def _write_report(target: Path, text: str, named: bool) -> int:
     size = _write(target, text, named)
     click.echo(
         f"wrote {target} ({size / 1024:,.0f} KiB); "
@@ -204,7 +206,7 @@ def _material(
     from ddtop.present.report import Material
     from ddtop.present.stacks import answers, around, merged_of, stacks_text
 
-    entries, note = happened(known.snapshot, known.verdict, recording)
+    entries, note = recent_events(known.snapshot, known.verdict, recording)
     material = Material(
         written_unix_ns=now_unix_ns,
         version=ddtop.__version__,

@@ -39,7 +39,7 @@ def run(name: str | None, words: list[str]) -> None:
         what = words[0] if words else "CMD"
         raise CommandError(f"ddtop: {what}: command not found", USAGE)
     python = interpreter.of_command(words)
-    hint = interpreter.advice(python) if python else None
+    hint = interpreter.install_advice(python) if python else None
     if hint:
         click.echo(f"ddtop: this job will not be seen: {hint}", err=True)
     os.environ["DDTOP"] = "1"

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError
-from ddtop.cli.output import printable
+from ddtop.cli.output import without_controls
 
 
 @click.command("setup-env")
@@ -48,7 +48,7 @@ def command(
             "ddtop: --target is a folder on this host: it takes neither --container nor --through",
             USAGE,
         )
-    words = shlex.split(through) if through is not None else _into(container)
+    words = shlex.split(through) if through is not None else _container_command(container)
     sys.exit(setup_env(python, words, target, source, undo))
 
 
@@ -75,7 +75,10 @@ def setup_env(
         return _folder(other, Path(target).absolute(), source or of_this_copy(), undo)
     if undo:
         gone = other.uninstall(here)
-        _print(f"{here.python}: " + (f"removed {_listed(gone)}" if gone else "nothing to remove"))
+        _print(
+            f"{here.python}: "
+            + (f"removed {_list_packages(gone)}" if gone else "nothing to remove")
+        )
         return 0
     if not here.writable:
         raise CommandError(
@@ -94,7 +97,7 @@ def setup_env(
             f"(python -S, or a folder that site does not read): {again} --undo",
             UNREACHABLE,
         )
-    _print(f"{here.python}: added {_listed(added)} in {here.folder}")
+    _print(f"{here.python}: added {_list_packages(added)} in {here.folder}")
     _print("its jobs are seen from now on: DDTOP=1 torchrun ... train.py")
     _print(f"to remove it again: {again} --undo")
     return 0
@@ -123,7 +126,7 @@ def _folder(other: object, folder: Path, source: str, undo: bool) -> int:
     return 0
 
 
-def _into(container: str | None) -> list[str]:
+def _container_command(container: str | None) -> list[str]:
     if container is None:
         return []
     if container.startswith("-"):
@@ -142,9 +145,9 @@ def _options(through: list[str], target: str | None) -> list[str]:
     return [*found, *([f"--target {shlex.quote(target)}"] if target is not None else [])]
 
 
-def _listed(packages: dict[str, str]) -> str:
+def _list_packages(packages: dict[str, str]) -> str:
     return ", ".join(f"{name} {version}" for name, version in packages.items())
 
 
 def _print(text: str) -> None:
-    click.echo(printable(text))
+    click.echo(without_controls(text))

@@ -13,7 +13,7 @@ import click
 
 from ddtop.cli import completion
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError
-from ddtop.cli.output import printable
+from ddtop.cli.output import without_controls
 from ddtop.cli.place import PLACE
 
 if TYPE_CHECKING:
@@ -55,12 +55,12 @@ def send(name: str, ranks: str, signal_text: str, sure: bool) -> int:
     place = place_of(name, 0.0, "signal")
     return act_on(
         place,
-        lambda source, snapshot: _sent(source, snapshot, numbers, what, sure),
+        lambda source, snapshot: _send_all(source, snapshot, numbers, what, sure),
         "no signal was sent",
     )
 
 
-async def _sent(
+async def _send_all(
     source: LiveSource,
     snapshot: Snapshot,
     numbers: tuple[int, ...],
@@ -80,7 +80,7 @@ async def _sent(
     if not there:
         return UNREACHABLE
     # On a thread: the relay forgets a viewer that says nothing while a person thinks.
-    if not sure and not await in_thread(_confirmed, snapshot, there, what):
+    if not sure and not await in_thread(_confirm, snapshot, there, what):
         click.echo("no signal was sent")
         return 0
     results = [await _send(source, rank, what) for rank in there]
@@ -104,7 +104,7 @@ def parse_signal(text: str) -> signal.Signals:
         ) from None
 
 
-def _confirmed(snapshot: Snapshot, ranks: list[RankFacts], what: signal.Signals) -> bool:
+def _confirm(snapshot: Snapshot, ranks: list[RankFacts], what: signal.Signals) -> bool:
     """Ask the user.
 
     Raises:
@@ -118,7 +118,7 @@ def _confirmed(snapshot: Snapshot, ranks: list[RankFacts], what: signal.Signals)
     click.echo(f"{what.name} to {len(ranks)} of {snapshot.world_size} ranks of {snapshot.job}:")
     for rank in ranks:
         script = rank.hello.script if rank.hello else ""
-        click.echo(printable(f"  rank {rank.rank}  pid {rank.pid}  {rank.host}  {script}"))
+        click.echo(without_controls(f"  rank {rank.rank}  pid {rank.pid}  {rank.host}  {script}"))
     return click.confirm("send it?")
 
 
@@ -134,5 +134,5 @@ async def _send(source: LiveSource, rank: RankFacts, what: signal.Signals) -> bo
         )
         return False
     refused = f"rank {rank.rank}: no signal was sent, {reply.text}"
-    click.echo(printable(reply.text if reply.ok else refused))
+    click.echo(without_controls(reply.text if reply.ok else refused))
     return reply.ok

@@ -15,8 +15,8 @@ from ddtop import registry
 from ddtop.cli import completion
 from ddtop.cli.errors import NOT_HEARD, UNREACHABLE, USAGE, CommandError
 from ddtop.cli.options import AS_JSON, JOB, NO_SOURCE, WAIT
-from ddtop.cli.output import printable
-from ddtop.cli.place import PLACE, Hosts, Pids, here, led
+from ddtop.cli.output import without_controls
+from ddtop.cli.place import PLACE, Hosts, Pids, led, print_place
 
 if TYPE_CHECKING:
     from ddtop.diagnosis.finding import Verdict
@@ -98,7 +98,7 @@ def command(
     numbers = parse_ranks(ranks) if ranks is not None else ()
     how = NATIVE if native else BY_SIGNAL if by_signal else ""
     wanted = Wanted(numbers, how, as_json, tree, threads, frames, last, source=not no_source)
-    place = here(job, wait_s, "stacks")
+    place = print_place(job, wait_s, "stacks")
     if isinstance(place, Pids):
         from ddtop.cli.outside import stacks_of
 
@@ -178,7 +178,7 @@ def _ask(entry: registry.JobEntry, wanted: Wanted) -> _Found:
         snapshot, verdict = follower.look()
         check_ranks(wanted.ranks, snapshot)
         if wanted.last or snapshot.ended is not None:
-            return _last(snapshot, verdict, wanted)
+            return _last_stacks(snapshot, verdict, wanted)
         asked_unix_ns = follower.now_unix_ns()
         dump = visit.stacks(wanted.ranks, wanted.how, Patience())
         if dump.refused is not None and dump.expected is None:
@@ -213,13 +213,13 @@ def _left_behind(left: tuple[Snapshot, Verdict], wanted: Wanted) -> _Found:
         why = verdict.unheard or verdict.calm
         raise CommandError(f"ddtop: {why}; it left no stacks", NOT_HEARD)
     check_ranks(wanted.ranks, snapshot)
-    found = _last(snapshot, verdict, wanted)
+    found = _last_stacks(snapshot, verdict, wanted)
     if verdict.health == UNKNOWN:
         return _Found(found.answers, snapshot, verdict, verdict.unheard)
     return found
 
 
-def _last(snapshot: Snapshot, verdict: Verdict, wanted: Wanted) -> _Found:
+def _last_stacks(snapshot: Snapshot, verdict: Verdict, wanted: Wanted) -> _Found:
     """The stacks that were taken last, for example by the relay itself."""
     from ddtop.present.stacks import answers, last_request
 
@@ -250,9 +250,9 @@ def _print(found: _Found, wanted: Wanted) -> int:
     else:
         shape = Shape(wanted.tree, wanted.threads, wanted.frames)
         text = text_of(merged, snapshot, verdict, shape, wanted.source)
-        click.echo(printable(text), nl=False)
+        click.echo(without_controls(text), nl=False)
     if found.missing is not None:
-        click.echo(printable(f"ddtop: {found.missing}"), err=True)
+        click.echo(without_controls(f"ddtop: {found.missing}"), err=True)
     if verdict.health == UNKNOWN:
         return NOT_HEARD
     return 1 if merged.unanswered or found.missing is not None else 0

@@ -7,7 +7,7 @@ import sys
 import click
 
 from ddtop.cli.options import AS_JSON, JOB, WAIT
-from ddtop.cli.place import LOCALS, PLACE, here
+from ddtop.cli.place import LOCALS, PLACE, print_place
 
 
 @click.command("status")
@@ -23,5 +23,5 @@ def command(job: str | None, wait_s: float, as_json: bool, arguments: bool) -> N
     """
     from ddtop.cli import look, sources
 
-    seen = sources.look_at(here(job, wait_s, "status", arguments), "status")
+    seen = sources.look_at(print_place(job, wait_s, "status", arguments), "status")
     sys.exit(look.status(seen, as_json))

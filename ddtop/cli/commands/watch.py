@@ -15,9 +15,9 @@ import click
 
 from ddtop import registry
 from ddtop.cli.errors import NOT_HEARD, UNREACHABLE, CommandError
-from ddtop.cli.options import JOB, SECONDS, WAIT, removed
-from ddtop.cli.output import printable
-from ddtop.cli.place import LOCALS, PLACE, Local, Place, There, place_of, unwatched
+from ddtop.cli.options import JOB, SECONDS, WAIT, removed_option
+from ddtop.cli.output import without_controls
+from ddtop.cli.place import LOCALS, PLACE, Local, Place, There, place_of, unwatched_hosts
 
 if TYPE_CHECKING:
     import asyncio
@@ -59,7 +59,7 @@ LAST_WORD_S = 30.0
     metavar="[generic|slack]",
     help="The shape of what is posted.  [default: what fits the URL]",
 )
-@removed(
+@removed_option(
     "--webhook-token-file",
     "give a URL that holds the secret in --webhook-file, or post with a script in --on-critical",
     "DDTOP_WEBHOOK_TOKEN",
@@ -97,7 +97,7 @@ def command(job: str | None, wait_s: float, as_json: bool, arguments: bool, **ac
     """
     from ddtop.cli.actions import guard_of
 
-    made = guard_of(lambda text: click.echo(printable(f"ddtop: {text}"), err=True), **act)
+    made = guard_of(lambda text: click.echo(without_controls(f"ddtop: {text}"), err=True), **act)
     sys.exit(watch(place_of(job, wait_s, "watch", arguments), as_json, made))
 
 
@@ -126,7 +126,7 @@ def watch(place: Place, as_json: bool, made: Callable[[str], Guard] | None = Non
     except NoJobThereError as error:
         if not isinstance(place, There):
             raise
-        return watch(unwatched(place.host, error, "watch"), as_json, made)
+        return watch(unwatched_hosts(place.host, error, "watch"), as_json, made)
     if guard is not None:
         guard.leave()
     return code
@@ -233,8 +233,8 @@ class _Watch:
         from ddtop.follow.engine import JOIN_S
         from ddtop.thresholds import chosen
 
-        if self._over(now):
-            return self._lost(look, now)
+        if self._is_over(now):
+            return self._end_by_file(look, now)
         tried_s = now - self._began
         if look.snapshot is not None:
             silent = (look.contact_age_s or 0.0) > chosen().relay_hopeless_s
@@ -252,7 +252,7 @@ class _Watch:
             return why_silent(self._entry)
         return f"{self._name}: {look.contact or 'nothing was heard'}"
 
-    def _lost(self, look: Look, now: float) -> tuple[str, int] | None:
+    def _end_by_file(self, look: Look, now: float) -> tuple[str, int] | None:
         """The same for a run that is over by its job file."""
         if look.snapshot is None and look.contact is not None:
             return look.contact, UNREACHABLE
@@ -263,7 +263,7 @@ class _Watch:
         text = f"{gone}: how the job ended is not known"
         return f"{text}; what was last seen: ddtop diagnose {job}", UNREACHABLE
 
-    def _over(self, now: float) -> bool:
+    def _is_over(self, now: float) -> bool:
         """True if this run is over by its job file."""
         if self._entry is None or self._over_since is not None or now - self._read < REREAD_S:
             return self._over_since is not None

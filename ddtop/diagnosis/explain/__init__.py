@@ -9,7 +9,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 
 from ddtop.diagnosis.explain import ends, gpus, slow, stalls, starting, waits
-from ddtop.diagnosis.explain.page import Explanation, filled
+from ddtop.diagnosis.explain.page import Explanation, fill
 from ddtop.policy import Policy
 
 PAGES: dict[str, Explanation] = {
@@ -31,7 +31,7 @@ PAGES: dict[str, Explanation] = {
 def explain(kind: str, policy: Policy) -> Explanation | None:
     """The page of this kind; None if there is no such kind."""
     page = PAGES.get(kind)
-    return filled(page, policy) if page is not None else None
+    return fill(page, policy) if page is not None else None
 
 
 def nearest(word: str) -> str | None:

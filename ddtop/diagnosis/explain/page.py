@@ -35,7 +35,7 @@ class Explanation:
     no_demo: str = ""
 
 
-def filled(page: Explanation, policy: Policy) -> Explanation:
+def fill(page: Explanation, policy: Policy) -> Explanation:
     """The page with the values of this policy in its sentences."""
     values = limits(policy)
 

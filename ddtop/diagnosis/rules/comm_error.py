@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from ddtop.diagnosis.activity import where
+from ddtop.diagnosis.activity import where_text
 from ddtop.diagnosis.evidence import end_line, reporters
 from ddtop.diagnosis.finding import CRITICAL, Context, Finding
 from ddtop.diagnosis.kinds import Kind
@@ -146,8 +146,8 @@ def _peers(
     } - set(failed)
     others = [rank for rank in context.snapshot.ranks if rank.rank not in failed]
     if named:
-        return _Peers(tuple(sorted(named)), "did not join" + _at(context, named))
-    wait = _open(first)
+        return _Peers(tuple(sorted(named)), "did not join" + _at_text(context, named))
+    wait = _open_group(first)
     group = context.snapshot.group(wait.group) if wait is not None else None
     if wait is not None and group is not None:
         seq = first_open_seq(wait, first.comm.open_collectives)
@@ -160,7 +160,7 @@ def _peers(
         if not _TIMEOUT.search(text):
             behind = _long_awaited(context, behind, wait, since)
         if behind:
-            return _Peers(tuple(behind), "had not joined it" + _at(context, behind), sure=True)
+            return _Peers(tuple(behind), "had not joined it" + _at_text(context, behind), sure=True)
     # The record of its end may arrive after the error. Only a group that it left before the error
     # closed the connections.
     left = [
@@ -187,7 +187,7 @@ def _peers(
     return _Peers((), "")
 
 
-def _open(rank: RankFacts) -> GroupProgress | None:
+def _open_group(rank: RankFacts) -> GroupProgress | None:
     """The group in which the rank waited last."""
     pending = [group for group in rank.comm.groups if group.pending_since_unix_ns is not None]
     return min(pending, key=lambda group: group.pending_since_unix_ns or 0, default=None)
@@ -222,7 +222,7 @@ def _long_awaited(
     return [rank for rank in behind if rank not in waiting]
 
 
-def _at(context: Context, ranks: Collection[int]) -> str:
+def _at_text(context: Context, ranks: Collection[int]) -> str:
     """In brackets: where the first of them is, or was."""
     rank = context.snapshot.rank(min(ranks))
     if rank.reported.place is None:
@@ -231,7 +231,7 @@ def _at(context: Context, ranks: Collection[int]) -> str:
     spot = (
         f"last seen in {rank.reported.place.function}, {file_line(rank.reported.place)}"
         if rank.gone
-        else where(rank, context.policy)
+        else where_text(rank, context.policy)
     )
     return f" ({who}{spot})"
 
@@ -245,7 +245,7 @@ def _finding(
     text: str,
 ) -> Finding:
     reporting = sorted(failed)
-    wait = _open(first)
+    wait = _open_group(first)
     call = next(
         (
             collective

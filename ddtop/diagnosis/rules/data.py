@@ -39,7 +39,7 @@ def input_bound(context: Context) -> list[Finding]:
     progress.
     """
     snapshot, policy = context.snapshot, context.policy
-    concerned = [rank for rank in snapshot.ranks if _concerned(rank, snapshot, policy)]
+    concerned = [rank for rank in snapshot.ranks if _is_concerned(rank, snapshot, policy)]
     if not concerned:
         return []
     if 2 * len(concerned) > snapshot.world_size:
@@ -88,7 +88,7 @@ def input_bound(context: Context) -> list[Finding]:
             - int((lead.reported.window_s or policy.window_s) * 1e9),
             summary=(
                 f"{ranks_text(ranks)} {verb(ranks, 'spends', 'spend')} {about(share)} of the time"
-                f" waiting for data{_whose(lead)} ({setting})"
+                f" waiting for data{_dataset_text(lead)} ({setting})"
             ),
             evidence=tuple(_line(rank, policy) for rank in concerned[:8]),
             advice=advice,
@@ -96,7 +96,7 @@ def input_bound(context: Context) -> list[Finding]:
     ]
 
 
-def _whose(rank: RankFacts) -> str:
+def _dataset_text(rank: RankFacts) -> str:
     """The dataset of that loader; empty if it is not known."""
     waited = rank.loader.report.waited if rank.loader.report is not None else None
     if waited is None:
@@ -104,7 +104,7 @@ def _whose(rank: RankFacts) -> str:
     return f" of {waited.dataset}{', which feeds the training' if waited.feeds else ''}"
 
 
-def _concerned(rank: RankFacts, snapshot: Snapshot, policy: Policy) -> bool:
+def _is_concerned(rank: RankFacts, snapshot: Snapshot, policy: Policy) -> bool:
     loader = rank.loader.report
     if rank.gone or loader is None or rank.loader.wait_ratio is None:
         return False
@@ -188,7 +188,9 @@ def sampling(context: Context) -> list[Finding]:
         group = snapshot.group(name)
         # All members must provide evidence.
         if group is not None and len(group.ranks) > 1 and len(ranks) == len(group.ranks):
-            findings += _undivided(ranks, name, snapshot, policy) + _unmoved(ranks, name, snapshot)
+            findings += _undivided_findings(ranks, name, snapshot, policy) + _unmoved_findings(
+                ranks, name, snapshot
+            )
     return findings
 
 
@@ -196,7 +198,7 @@ def _feed(rank: RankFacts) -> Feed | None:
     return rank.loader.report.feed if rank.loader.report is not None else None
 
 
-def _undivided(
+def _undivided_findings(
     ranks: list[RankFacts], group: str, snapshot: Snapshot, policy: Policy
 ) -> list[Finding]:
     feeds = [feed for rank in ranks if (feed := _feed(rank)) is not None]
@@ -253,7 +255,7 @@ def _undivided(
     ]
 
 
-def _unmoved(ranks: list[RankFacts], group: str, snapshot: Snapshot) -> list[Finding]:
+def _unmoved_findings(ranks: list[RankFacts], group: str, snapshot: Snapshot) -> list[Finding]:
     feeds = [feed for rank in ranks if (feed := _feed(rank)) is not None]
     if not all(feed.same_epoch and feed.epochs > 1 for feed in feeds):
         return []

@@ -51,7 +51,7 @@ def rule(context: Context) -> list[Finding]:
             continue
         odd = _cannot_match(single, {wait.rank for wait in single})
         if odd:
-            findings.append(_unmatched(about, cycle, since, odd))
+            findings.append(_unmatched_finding(about, cycle, since, odd))
         else:
             findings.append(_cycle(about, cycle, since, collective, single))
     return findings + (_from_itself(about, policy) if alone and about is not None else [])
@@ -118,16 +118,18 @@ def _from_itself(about: _About, policy: Policy) -> list[Finding]:
     for wait in about.snapshot.peer_waits:
         stands = about.snapshot.time_unix_ns - wait.since_unix_ns > policy.wait_s(Deadlock) * 1e9
         if wait.behind == (wait.rank,) and stands:
-            findings.append(_unmatched(about, (wait.rank,), wait.since_unix_ns, [wait]))
+            findings.append(_unmatched_finding(about, (wait.rank,), wait.since_unix_ns, [wait]))
     return findings
 
 
-def _unmatched(about: _About, cycle: tuple[int, ...], since: int, odd: list[PeerWait]) -> Finding:
+def _unmatched_finding(
+    about: _About, cycle: tuple[int, ...], since: int, odd: list[PeerWait]
+) -> Finding:
     # A send may have been buffered, but an open receive has certainly received nothing.
     snapshot, first = about.snapshot, next((wait for wait in odd if wait.call in RECEIVES), odd[0])
     ranks = tuple(sorted({wait.rank for wait in odd}))
-    lines = [_says(about, rank) for rank in cycle[:8]]
-    instead = _instead(about, first, odd)
+    lines = [_wait_text(about, rank) for rank in cycle[:8]]
+    instead = _instead_text(about, first, odd)
     if (stray := other_tag(snapshot, first)) is not None:
         instead += f", and {stray}"
     return Finding(
@@ -140,13 +142,13 @@ def _unmatched(about: _About, cycle: tuple[int, ...], since: int, odd: list[Peer
             f"rank {first.rank} waits in {peer_text(first)}{_spot(snapshot, first.rank)}, but"
             f" {instead}; no progress for {duration((snapshot.time_unix_ns - since) / 1e9)}"
         ),
-        evidence=(*_sent(snapshot, odd), *lines),
+        evidence=(*_sent_texts(snapshot, odd), *lines),
         advice="make peer and tag of send and recv match, and let both ranks take the same branch",
         op=first.call,
     )
 
 
-def _sent(snapshot: Snapshot, odd: list[PeerWait]) -> list[str]:
+def _sent_texts(snapshot: Snapshot, odd: list[PeerWait]) -> list[str]:
     """What has been sent. If there are receives, only these are shown, because the sends are the
     other side of the same messages.
     """
@@ -156,7 +158,7 @@ def _sent(snapshot: Snapshot, odd: list[PeerWait]) -> list[str]:
     )
 
 
-def _instead(about: _About, wait: PeerWait, odd: list[PeerWait]) -> str:
+def _instead_text(about: _About, wait: PeerWait, odd: list[PeerWait]) -> str:
     peer = wait.behind[0]
     if peer == wait.rank:
         return "that is the rank itself, and it has sent itself nothing"
@@ -167,7 +169,7 @@ def _instead(about: _About, wait: PeerWait, odd: list[PeerWait]) -> str:
             f"rank {peer} is in {peer_text(theirs)}{_spot(about.snapshot, peer)}: the {differ}"
             " differ"
         )
-    return f"{_says(about, peer)}, where it waits for {ranks_text([wait.rank])}"
+    return f"{_wait_text(about, peer)}, where it waits for {ranks_text([wait.rank])}"
 
 
 def _cycle(
@@ -178,17 +180,17 @@ def _cycle(
     single: list[PeerWait],
 ) -> Finding:
     snapshot = about.snapshot
-    lines = [_says(about, rank) for rank in cycle[:16]]
+    lines = [_wait_text(about, rank) for rank in cycle[:16]]
     shown = "; ".join(lines[:3]) + ("; ..." if len(lines) > 3 else "")
     stray_tags = [text for wait in single if (text := other_tag(snapshot, wait)) is not None]
     groups = sorted({wait.group for wait in collective})
     if stray_tags:
         shown += f"; but {stray_tags[0]}"
-        lines += _sent(snapshot, single)
+        lines += _sent_texts(snapshot, single)
         advice = "make the tags of send and recv match, or receive first what was sent first"
     elif single and not collective and all(wait.call in RECEIVES for wait in single):
         advice = "no rank sends: check the source of each receive, and let one rank send first"
-    elif (stray := _stray(single)) is not None and not collective:
+    elif (stray := _stray_send(single)) is not None and not collective:
         sender, peer, waiter = stray
         advice = (
             f"rank {sender} sends to rank {peer}, which receives from a different rank, while rank"
@@ -224,7 +226,7 @@ def _cycle(
     )
 
 
-def _stray(single: list[PeerWait]) -> tuple[int, int, int] | None:
+def _stray_send(single: list[PeerWait]) -> tuple[int, int, int] | None:
     """(sender, its peer, the rank that waits for the sender), where the only send of a cycle goes
     to another rank than the one that waits for it.
     """
@@ -243,7 +245,7 @@ def _stray(single: list[PeerWait]) -> tuple[int, int, int] | None:
     )
 
 
-def _says(about: _About, rank: int) -> str:
+def _wait_text(about: _About, rank: int) -> str:
     """`rank 1 waits in recv from rank 0 (pipe.py:31)`."""
     theirs = [wait for wait in about.by_rank.get(rank, ()) if wait.behind]
     parts = [peer_text(wait) for wait in theirs if isinstance(wait, PeerWait)]

@@ -73,7 +73,7 @@ def rule(context: Context) -> list[Finding]:
     if not bad:
         return _left_behind(snapshot, [rank for rank in snapshot.ranks if rank.gone])
     if all(rank.gone or interrupted(rank) for rank in present) and was_cancelled(bad, policy):
-        return [_cancelled(snapshot, bad)]
+        return [_cancelled_finding(snapshot, bad)]
     ranks, certain = _first_to_go(snapshot, policy)
     if not certain:
         if all(rank.gone for rank in present) and not any(_is_known_to_fail(rank) for rank in bad):
@@ -82,8 +82,8 @@ def rule(context: Context) -> list[Finding]:
         # Peers of a rank that has gone fail within moments: then it is known who else has.
         last = max(went_unix_ns(rank) for rank in snapshot.ranks if rank.gone)
         young = snapshot.time_unix_ns - last < policy.together_s * 1e9
-        return [] if young and snapshot.ended is None else [_unclear(snapshot, ranks)]
-    return _after(snapshot, policy, ranks, bad)
+        return [] if young and snapshot.ended is None else [_unclear_finding(snapshot, ranks)]
+    return _findings_after(snapshot, policy, ranks, bad)
 
 
 def _is_known_to_fail(rank: RankFacts) -> bool:
@@ -99,7 +99,7 @@ def _first_to_go(snapshot: Snapshot, policy: Policy) -> tuple[tuple[RankFacts, .
     return first_to_go(snapshot.ranks, policy), True
 
 
-def _after(
+def _findings_after(
     snapshot: Snapshot, policy: Policy, ranks: tuple[RankFacts, ...], bad: list[RankFacts]
 ) -> list[Finding]:
     """`found`: the ranks that went first; `bad`: those that failed."""
@@ -121,14 +121,14 @@ def _after(
     )
     return [
         (
-            _killed(snapshot, first, others)
+            _killed_finding(snapshot, first, others)
             if _was_killed(first)
-            else _crashed(snapshot, first, same, others, policy)
+            else _crashed_finding(snapshot, first, same, others, policy)
         )
     ]
 
 
-def _unclear(snapshot: Snapshot, candidates: tuple[RankFacts, ...]) -> Finding:
+def _unclear_finding(snapshot: Snapshot, candidates: tuple[RankFacts, ...]) -> Finding:
     """Ranks without an agent have gone, and which of them is the cause is not known: a warning
     about the most likely ones."""
     ranks = tuple(sorted(rank.rank for rank in candidates))
@@ -201,7 +201,7 @@ def _may_be_cancelled(first: RankFacts, snapshot: Snapshot, policy: Policy) -> b
     return snapshot.ended is None and snapshot.time_unix_ns - went_unix_ns(first) < hold_s * 1e9
 
 
-def _cancelled(snapshot: Snapshot, bad: list[RankFacts]) -> Finding:
+def _cancelled_finding(snapshot: Snapshot, bad: list[RankFacts]) -> Finding:
     first = min(bad, key=went_unix_ns)
     how = (
         "KeyboardInterrupt"
@@ -269,7 +269,7 @@ def _was_crashed_by_ddtop(ended: Exit) -> bool:
     return ended.walking and ended.signal in _CRASHES
 
 
-def _killed(snapshot: Snapshot, first: RankFacts, others: tuple[int, ...]) -> Finding:
+def _killed_finding(snapshot: Snapshot, first: RankFacts, others: tuple[int, ...]) -> Finding:
     assert first.process.exit is not None
     how = exit_text(first.process.exit.code, first.process.exit.signal, first.process.exit.oom)
     name = f"rank {first.rank} (pid {first.process.exit.pid})"
@@ -297,10 +297,10 @@ def _killed(snapshot: Snapshot, first: RankFacts, others: tuple[int, ...]) -> Fi
         )
     if first.process.exit.oom_line is not None:
         evidence = (f"kernel log: {clipped(first.process.exit.oom_line, 200)}", *evidence)
-    return _first(snapshot, Kind.RANK_KILLED, first, others, summary, evidence, advice)
+    return _first_finding(snapshot, Kind.RANK_KILLED, first, others, summary, evidence, advice)
 
 
-def _outlived(gone: RankFacts) -> str:
+def _outlived_text(gone: RankFacts) -> str:
     """`2 DataLoader workers outlived it and hold its 5 sockets`."""
     assert gone.process.exit is not None
     orphans, sockets = gone.process.exit.orphans, gone.process.exit.orphan_sockets
@@ -315,7 +315,7 @@ def _outlived(gone: RankFacts) -> str:
     return text
 
 
-def _crashed(
+def _crashed_finding(
     snapshot: Snapshot,
     first: RankFacts,
     same: tuple[int, ...],
@@ -374,7 +374,9 @@ def _crashed(
             left = f"{size_text(save.free_bytes)} of {size_text(save.total_bytes)} left"
             summary += f": its disk is full ({left})"
             advice = "free some space or save elsewhere: df -h; the file is incomplete"
-    return _first(snapshot, Kind.RANK_CRASHED, first, others, summary, evidence, advice, same)
+    return _first_finding(
+        snapshot, Kind.RANK_CRASHED, first, others, summary, evidence, advice, same
+    )
 
 
 def _fatal_save(rank: RankFacts, policy: Policy) -> FailedSave | None:
@@ -411,7 +413,7 @@ def _worker_advice(worker: WorkerEnd | None) -> str:
     )
 
 
-def _first(
+def _first_finding(
     snapshot: Snapshot,
     kind: Kind,
     first: RankFacts,
@@ -437,7 +439,7 @@ def _first(
             summary += f"; {ranks_text(ended)} ended after it"
     if first.process.exit is not None and first.process.exit.orphans and snapshot.ended is None:
         outlived, pids = (
-            _outlived(first),
+            _outlived_text(first),
             " ".join(str(pid) for pid in first.process.exit.orphans[:8]),
         )
         summary += f"; {outlived}"

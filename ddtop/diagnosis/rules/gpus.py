@@ -15,12 +15,12 @@ from ddtop.diagnosis.gpus import (
     free_gpus,
     free_text,
     gpu_text,
+    has_mixed_models,
     health,
     held_by_more_than_load,
     holders_text,
     lasting_strangers,
     memory_line,
-    mixed,
     ranks_of,
     ranks_on,
     shares_by_wish,
@@ -131,7 +131,9 @@ def gpu_error(context: Context) -> list[Finding]:
     """One finding for each GPU."""
     snapshot = context.snapshot
     return [
-        finding for device in snapshot.devices if (finding := _of(device, snapshot)) is not None
+        finding
+        for device in snapshot.devices
+        if (finding := _error_finding(device, snapshot)) is not None
     ]
 
 
@@ -171,7 +173,7 @@ def fold_error(context: Context, own: list[Finding]) -> list[Finding]:
     return [*kept, first, *others, *(error for error in own if error.severity != CRITICAL)]
 
 
-def _of(device: Device, snapshot: Snapshot) -> Finding | None:
+def _error_finding(device: Device, snapshot: Snapshot) -> Finding | None:
     gpu = device.gpu
     if not (gpu.lost or gpu.xids or device.ecc_new or gpu.remap_failed):
         return None
@@ -271,7 +273,7 @@ def _with_cause(crash: Finding, context: Context) -> Finding:
         return _of_memory(crash, rank, device, context)
     if _ORDINAL.search(text):
         why = f"rank {rank.rank} asked for a GPU that it does not have"
-        seen = _visible(rank)
+        seen = _visible_text(rank)
         if seen:
             why += f": {seen}"
         advice = (
@@ -347,7 +349,9 @@ def _finding(
         name = visible_name(free)
         cuda = name == "CUDA_VISIBLE_DEVICES"
         order = (
-            "CUDA_DEVICE_ORDER=PCI_BUS_ID " if cuda and mixed(rank.host, context.snapshot) else ""
+            "CUDA_DEVICE_ORDER=PCI_BUS_ID "
+            if cuda and has_mixed_models(rank.host, context.snapshot)
+            else ""
         )
         steps = [f"start it on a free one: {order}{name}={numbers}"] if free else []
         steps += [f"or end the process that holds it, if it is yours: kill {pids}"] if pids else []
@@ -362,13 +366,13 @@ def _finding(
         crash,
         kind=Kind.GPU_UNAVAILABLE,
         severity=CRITICAL,
-        summary=why + _others(crash),
+        summary=why + _others_text(crash),
         evidence=tuple(evidence),
         advice=advice or _ADVICE,
     )
 
 
-def _others(crash: Finding) -> str:
+def _others_text(crash: Finding) -> str:
     """The part of the summary about the other ranks."""
     _, found, rest = crash.summary.partition("; ")
     return f"; {rest}" if found and crash.victims else ""
@@ -378,7 +382,7 @@ def _is_of_amd(text: str, device: Device | None) -> bool:
     return "HIP" in text or "ROCm" in text or (device is not None and device.gpu.vendor == AMD)
 
 
-def _visible(rank: RankFacts) -> str:
+def _visible_text(rank: RankFacts) -> str:
     hello = rank.hello
     if hello is None:
         return ""
@@ -434,10 +438,10 @@ def gpu_use(context: Context) -> list[Finding]:
         ranks = ranks_on(device, snapshot)
         if not ranks or device.gpu.lost or all(snapshot.rank(rank).gone for rank in ranks):
             continue
-        findings += _shared(device, ranks, snapshot, policy)
-        findings += _busy(device, ranks, snapshot, policy)
+        findings += _shared_findings(device, ranks, snapshot, policy)
+        findings += _busy_findings(device, ranks, snapshot, policy)
         findings += _memory_low(device, ranks, snapshot, policy)
-        findings += _throttled(device, ranks, snapshot, policy, clocks)
+        findings += _throttled_findings(device, ranks, snapshot, policy, clocks)
     return findings
 
 
@@ -451,7 +455,7 @@ def _stands_out(device: Device, policy: Policy) -> bool:
     return gpu.total_bytes - gpu.used_bytes <= policy.of(GpuLow).memory_low_ratio * gpu.total_bytes
 
 
-def _shared(
+def _shared_findings(
     device: Device, ranks: tuple[int, ...], snapshot: Snapshot, policy: Policy
 ) -> Iterator[Finding]:
     living = tuple(rank for rank in ranks if not snapshot.rank(rank).gone)
@@ -470,7 +474,7 @@ def _shared(
     )
 
 
-def _busy(
+def _busy_findings(
     device: Device, ranks: tuple[int, ...], snapshot: Snapshot, policy: Policy
 ) -> Iterator[Finding]:
     others = lasting_strangers(device, policy)
@@ -540,7 +544,7 @@ def _memory_low(
     )
 
 
-def _throttled(
+def _throttled_findings(
     device: Device,
     ranks: tuple[int, ...],
     snapshot: Snapshot,
@@ -580,11 +584,11 @@ def _throttled(
     watts = f"{gpu.power_watts:.0f}{cap} W, " if gpu.power_watts is not None else ""
     stands = duration((snapshot.time_unix_ns - since) / 1e9)
     advice = f"check its cooling and power ({cooling(gpu)}); restart the job without that host"
-    evidence = (*_slower(ranks, snapshot, policy), f"{heat}{watts}for {stands}")
+    evidence = (*_cost_lines(ranks, snapshot, policy), f"{heat}{watts}for {stands}")
     yield _warning(Kind.GPU_THROTTLED, ranks, snapshot, text, evidence, advice, since)
 
 
-def _slower(ranks: tuple[int, ...], snapshot: Snapshot, policy: Policy) -> tuple[str, ...]:
+def _cost_lines(ranks: tuple[int, ...], snapshot: Snapshot, policy: Policy) -> tuple[str, ...]:
     """The cost for the job: the present steps of these ranks, compared with their shortest ones."""
     steps = [
         (progress.step_ms, progress.step_best_ms)
@@ -643,7 +647,7 @@ def fold_use(context: Context, findings: list[Finding]) -> list[Finding]:
     return [
         *context.found,
         *(
-            _awaited(finding, snapshot) if finding.kind == Kind.GPU_BUSY else finding
+            _with_waiters(finding, snapshot) if finding.kind == Kind.GPU_BUSY else finding
             for finding in kept
         ),
     ]
@@ -656,7 +660,7 @@ def _is_explained(rank: RankFacts, snapshot: Snapshot, policy: Policy) -> bool:
     )
 
 
-def _awaited(busy: Finding, snapshot: Snapshot) -> Finding:
+def _with_waiters(busy: Finding, snapshot: Snapshot) -> Finding:
     late = next(
         (late for rank in busy.ranks if (late := snapshot.rank(rank).gpu_late) is not None), None
     )

@@ -88,7 +88,7 @@ def _takes_part(lost: _Lost, snapshot: Snapshot, policy: Policy) -> bool:
 
 
 def _of_gone(lost: list[_Lost], snapshot: Snapshot) -> Finding:
-    now, ranks, since = snapshot.time_unix_ns, _ranks(lost), _since(lost)
+    now, ranks, since = snapshot.time_unix_ns, _ranks(lost), _since_unix_ns(lost)
     blames = [
         blame
         for blame in snapshot.blames
@@ -126,7 +126,7 @@ def _of_gone(lost: list[_Lost], snapshot: Snapshot) -> Finding:
 
 
 def _of_cut(lost: list[_Lost], snapshot: Snapshot) -> Finding:
-    now, ranks, since = snapshot.time_unix_ns, _ranks(lost), _since(lost)
+    now, ranks, since = snapshot.time_unix_ns, _ranks(lost), _since_unix_ns(lost)
     summary = (
         f"only ddtop's connection to {_names(lost)} ({ranks_text(ranks)}) has been cut for"
         f" {duration((now - since) / 1e9)}: collectives with {'its' if len(lost) == 1 else 'their'}"
@@ -151,7 +151,7 @@ def _ranks(lost: list[_Lost]) -> tuple[int, ...]:
     return tuple(sorted(rank.rank for host in lost for rank in host.ranks))
 
 
-def _since(lost: list[_Lost]) -> int:
+def _since_unix_ns(lost: list[_Lost]) -> int:
     return min(host.host.heard_unix_ns for host in lost)
 
 
@@ -166,7 +166,9 @@ def _evidence(lost: list[_Lost], snapshot: Snapshot, first: Blame | None) -> tup
     lines = []
     for host in lost[:HOSTS_NAMED]:
         lines += [
-            line for rank in host.ranks[:2] if (line := _last(rank, host.host, now)) is not None
+            line
+            for rank in host.ranks[:2]
+            if (line := _last_text(rank, host.host, now)) is not None
         ]
     answering = sum(not host.quiet for host in snapshot.seen)
     lines.append(f"{answering} of {len(snapshot.seen)} hosts answer, including the hub")
@@ -176,7 +178,7 @@ def _evidence(lost: list[_Lost], snapshot: Snapshot, first: Blame | None) -> tup
     return tuple(lines)
 
 
-def _last(rank: RankFacts, host: HostSeen, now_unix_ns: int) -> str | None:
+def _last_text(rank: RankFacts, host: HostSeen, now_unix_ns: int) -> str | None:
     """What the rank did in its last report."""
     parts = []
     if rank.progress.iteration is not None:
@@ -258,7 +260,7 @@ def _cannot_connect(snapshot: Snapshot, joining: Joining, policy: Policy) -> lis
             kind=Kind.PEER_UNREACHABLE,
             severity=CRITICAL,
             ranks=ranks,
-            victims=joining.without(ranks),
+            victims=joining.waiting_without(ranks),
             since_unix_ns=joining.since_unix_ns,
             summary=(
                 f"{ranks_text(callers)} {verb(callers, 'has', 'have')} reached the store, but not"

@@ -184,7 +184,7 @@ def mpi_truncated(context: Context) -> list[Finding]:
     if not raised:
         return []
     first = min(raised, key=went_unix_ns)
-    failed = _failed(first)
+    failed = _failed_call(first)
     assert failed is not None
     group = failed.group or ""
     name = names_of_groups(snapshot.groups).get(group, group)
@@ -192,7 +192,7 @@ def mpi_truncated(context: Context) -> list[Finding]:
     others = {
         rank.rank: call
         for rank in snapshot.ranks
-        if rank.rank not in ranks and (call := _at(rank, group, failed.seq)) is not None
+        if rank.rank not in ranks and (call := _collective_at(rank, group, failed.seq)) is not None
     }
     theirs = [f"rank {rank}: {call.op}{_bytes(call)}" for rank, call in sorted(others.items())][:8]
     own = f"{failed.name} of {failed.nbytes:,} bytes" if failed.nbytes is not None else failed.name
@@ -228,13 +228,13 @@ def mpi_truncated(context: Context) -> list[Finding]:
 
 
 def _is_truncated(rank: RankFacts) -> bool:
-    failed = _failed(rank)
+    failed = _failed_call(rank)
     if failed is None or rank.reported.exception is None or not fatal_exception(rank):
         return False
     return failed.name in MPI_COLLECTIVES and bool(_TRUNCATED.search(rank.reported.exception.text))
 
 
-def _failed(rank: RankFacts) -> MpiCall | None:
+def _failed_call(rank: RankFacts) -> MpiCall | None:
     """The call that raised. If the agent ended before it could report it: the last call on the
     state page.
     """
@@ -250,7 +250,7 @@ def _failed(rank: RankFacts) -> MpiCall | None:
     return MpiCall(last.last_op or "", rank.comm.mpi.unix_ns, 0, last.name, last.completed)
 
 
-def _at(rank: RankFacts, group: str, seq: int | None) -> Collective | None:
+def _collective_at(rank: RankFacts, group: str, seq: int | None) -> Collective | None:
     calls = (*rank.comm.open_collectives, *rank.comm.retired_collectives)
     return next((call for call in calls if (call.group, call.seq) == (group, seq)), None)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ddtop.diagnosis.activity import fresh_stacks, stack_line, where
+from ddtop.diagnosis.activity import fresh_stacks, stack_line, where_text
 from ddtop.diagnosis.evidence import call_lines, place_line, process_line, stack_lines
 from ddtop.diagnosis.finding import CRITICAL, INFO, WARNING, Context, Finding
 from ddtop.diagnosis.kinds import Kind
@@ -130,7 +130,7 @@ def _split_by_stacks(same: list[RankFacts], policy: Policy) -> list[_Class]:
         rank: stack_line(answer, 6) if answer is not None else None
         for rank, answer in stacks.items()
     }
-    text = where(same[0], policy)
+    text = where_text(same[0], policy)
     if len(set(lines.values())) == 1 or None in lines.values():
         return [_Class(tuple(rank.rank for rank in same), text)]
     callers: dict[str, list[int]] = {}

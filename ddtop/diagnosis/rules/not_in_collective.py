@@ -18,7 +18,7 @@ from ddtop.diagnosis.activity import (
     phase_clause,
     phase_limit_s,
     phase_of,
-    where,
+    where_text,
 )
 from ddtop.diagnosis.evidence import (
     NEW_GROUP_RULE,
@@ -156,7 +156,7 @@ class _About:
 def _may_have_raised(rank: RankFacts) -> bool:
     """Whether it is at the end of its program and nobody would have seen an exception: it has no
     agent."""
-    leaves = rank.reported.phase == "leaving" and _became(rank) is None
+    leaves = rank.reported.phase == "leaving" and _new_program(rank) is None
     return leaves and rank.from_outside
 
 
@@ -174,7 +174,7 @@ def _kind(snapshot: Snapshot, blame: Blame, policy: Policy) -> Kind:
     rank = snapshot.rank(blame.root)
     if rank.process.report is not None and rank.process.report.exiting:
         return Kind.LEFT_EARLY
-    if _became(rank) is not None:
+    if _new_program(rank) is not None:
         return Kind.LEFT_EARLY
     if rank.state is State.SILENT:
         return Kind.INTERPRETER_FROZEN
@@ -245,20 +245,20 @@ def _finding(
     if kind == Kind.INTERPRETER_FROZEN:
         subject = (
             f"{ranks_text(ranks)} {verb(ranks, 'runs', 'run')}, but C code holds the GIL: "
-            f"no report for {duration(lead.agent.report_age_s or 0)}, {where(lead, policy)}"
+            f"no report for {duration(lead.agent.report_age_s or 0)}, {where_text(lead, policy)}"
         )
-    elif (became := _became(lead)) is not None:
-        subject = _replaced(ranks, lead, became)
+    elif (became := _new_program(lead)) is not None:
+        subject = _replaced_text(ranks, lead, became)
     elif kind == Kind.LEFT_EARLY and _may_have_raised(lead):
         subject = (
             f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} at the end of"
             f" {verb(ranks, 'its', 'their')} program, done or after an exception, and"
-            f" {where(lead, policy)}"
+            f" {where_text(lead, policy)}"
         )
     elif kind == Kind.LEFT_EARLY:
         subject = (
-            f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} done{_after(lead)} and"
-            f" {where(lead, policy)}"
+            f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} done{_after_text(lead)} and"
+            f" {where_text(lead, policy)}"
         )
     elif (phase := _one_phase(snapshot, ranks)) is not None:
         subject = f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} {phase}"
@@ -271,7 +271,7 @@ def _finding(
         spot = (
             f"in {function_text(lead.reported.place)} ({file_line(lead.reported.place)})"
             if asleep and lead.reported.place
-            else where(lead, policy)
+            else where_text(lead, policy)
         )
         subject = f"{ranks_text(ranks)} {busy}, {spot}, {waited}"
     tail = waits_clause(snapshot, first, ranks, victims)
@@ -294,12 +294,12 @@ def _finding(
     )
 
 
-def _became(rank: RankFacts) -> str | None:
+def _new_program(rank: RankFacts) -> str | None:
     """The program that has replaced the rank's by exec; None if there is none."""
     return rank.process.report.became if rank.process.report is not None else None
 
 
-def _replaced(ranks: tuple[int, ...], lead: RankFacts, became: str) -> str:
+def _replaced_text(ranks: tuple[int, ...], lead: RankFacts, became: str) -> str:
     place = lead.reported.place
     last = f" after {file_line(place)} {place.function}" if place is not None else ""
     return (
@@ -337,17 +337,17 @@ def _only_around_it(rank: RankFacts, policy: Policy) -> bool:
 
 def _places(snapshot: Snapshot, ranks: tuple[int, ...], waited: str, policy: Policy) -> str:
     """Where they are; listed one by one if their places differ."""
-    texts = {where(snapshot.rank(rank), policy) for rank in ranks}
+    texts = {where_text(snapshot.rank(rank), policy) for rank in ranks}
     if len(texts) == 1:
         return f"{texts.pop()} for {waited}"
     shown = "; ".join(
-        f"rank {rank} {where(snapshot.rank(rank), policy)}" for rank in ranks[:PLACES_MAX]
+        f"rank {rank} {where_text(snapshot.rank(rank), policy)}" for rank in ranks[:PLACES_MAX]
     )
     more = f"; {len(ranks) - PLACES_MAX} more" if len(ranks) > PLACES_MAX else ""
     return f"elsewhere for {waited}: {shown}{more}"
 
 
-def _after(rank: RankFacts) -> str:
+def _after_text(rank: RankFacts) -> str:
     return (
         f" after iteration {rank.progress.iteration:,}"
         if rank.progress.iteration is not None
@@ -399,7 +399,7 @@ def _next_step(
     by_word = _BY_WORD.get(classify(rank, policy).word)
     stands = severity == CRITICAL or blame.condition == STILL or _only_around_it(rank, policy)
     stands = stands and not (severity == WARNING and phase_of(rank) is not None)
-    if _became(rank) is not None:
+    if _new_program(rank) is not None:
         text = "start that program as a child, or call exec after the last collective"
     elif kind == Kind.LEFT_EARLY:
         text = left_advice(rank, [snapshot.rank(number) for number in blame.waiters])

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ddtop.diagnosis.activity import where
+from ddtop.diagnosis.activity import where_text
 from ddtop.diagnosis.finding import CRITICAL, Context, Finding
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.rendezvous import (
@@ -44,7 +44,7 @@ class RendezvousLimits(Waits, of="rendezvous"):
 def rule(context: Context) -> list[Finding]:
     """At most one finding. The checks are in the order of cause and effect."""
     snapshot, policy = context.snapshot, context.policy
-    if below := _below(snapshot, policy):
+    if below := _child_findings(snapshot, policy):
         return below
     joining = joining_of(snapshot)
     if joining is None:
@@ -57,9 +57,9 @@ def rule(context: Context) -> list[Finding]:
         return []
     return (
         _duplicate(snapshot, joining)
-        or _stale(snapshot, joining, policy)
+        or _stale_findings(snapshot, joining, policy)
         or _mismatch(snapshot, joining)
-        or _unreachable(snapshot, joining)
+        or _unreachable_findings(snapshot, joining)
     )
 
 
@@ -75,7 +75,7 @@ def _finding(
         kind=kind,
         severity=CRITICAL,
         ranks=ranks,
-        victims=joining.without(ranks),
+        victims=joining.waiting_without(ranks),
         since_unix_ns=joining.since_unix_ns,
         summary=summary,
         evidence=tuple(evidence),
@@ -161,7 +161,7 @@ def _claims(rank: RankFacts) -> list[str]:
     return lines
 
 
-def _below(snapshot: Snapshot, policy: Policy) -> list[Finding]:
+def _child_findings(snapshot: Snapshot, policy: Policy) -> list[Finding]:
     """A child of a rank that joins the group of the job once more, under the number of its parent.
 
     It waits there for ranks that have met long ago, or is let in (gloo). Its parent mostly waits
@@ -209,7 +209,7 @@ def _below_finding(
     )
     summary = (
         f"2 processes claim rank {rank.rank} (pids {rank.pid}, {child.pid}): pid {child.pid},"
-        f" started by rank {rank.rank}, {joins}; rank {rank.rank} is {where(rank, policy)}"
+        f" started by rank {rank.rank}, {joins}; rank {rank.rank} is {where_text(rank, policy)}"
     )
     if victims:
         summary += f"; {ranks_text(victims)} {verb(victims, 'waits', 'wait')} for rank {rank.rank}"
@@ -231,7 +231,7 @@ def _below_finding(
 # -- an old file
 
 
-def _stale(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Finding]:
+def _stale_findings(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Finding]:
     used = [
         (rank, rank.hello.store_file)
         for rank in snapshot.ranks
@@ -399,7 +399,7 @@ def _minority(
 # -- nobody there, or a stranger
 
 
-def _unreachable(snapshot: Snapshot, joining: Joining) -> list[Finding]:
+def _unreachable_findings(snapshot: Snapshot, joining: Joining) -> list[Finding]:
     ways = [
         (rank, rank.comm.rendezvous) for rank in joining.inside if rank.comm.rendezvous is not None
     ]

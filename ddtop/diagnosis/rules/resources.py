@@ -69,7 +69,7 @@ def _of_memory(
     host: HostState, ranks: list[RankFacts], snapshot: Snapshot, policy: Policy
 ) -> Iterator[Finding]:
     everyone = tuple(rank.rank for rank in ranks)
-    if _little(host.memory_available_bytes, host.memory_total_bytes, policy):
+    if _is_little(host.memory_available_bytes, host.memory_total_bytes, policy):
         left = (
             f"{size_text(host.memory_available_bytes)} of {size_text(host.memory_total_bytes)}"
             " memory left"
@@ -78,7 +78,7 @@ def _of_memory(
             "use fewer DataLoader workers, or smaller caches or prefetch; otherwise the OOM killer"
             " may end a rank or a worker"
         )
-        yield _memory(everyone, f"{host.host} has {left}", _largest(ranks), advice, snapshot)
+        yield _memory(everyone, f"{host.host} has {left}", _largest_lines(ranks), advice, snapshot)
     elif (
         host.load is not None
         and (host.load.memory_stall_ratio or 0.0) >= policy.of(ResourceLimits).memory_stall_ratio
@@ -90,12 +90,12 @@ def _of_memory(
         yield _memory(
             everyone,
             stall,
-            _largest(ranks),
+            _largest_lines(ranks),
             "data that does not fit is swapped or read again: see `vmstat 1`, columns si and so",
             snapshot,
         )
     shm = host.shm_free_bytes, host.shm_total_bytes
-    if _little(*shm, policy) or at_most(
+    if _is_little(*shm, policy) or at_most(
         *shm, policy.of(ResourceLimits).shm_low_ratio, policy.of(ResourceLimits).shm_low_bytes
     ):
         left = (
@@ -123,7 +123,7 @@ def _of_cgroups(ranks: list[RankFacts], snapshot: Snapshot, policy: Policy) -> I
         yield _memory(
             numbers,
             text,
-            _largest(limited),
+            _largest_lines(limited),
             "raise the limit (--mem, resources.limits.memory), or use less memory: beyond the"
             " limit the OOM killer ends a rank",
             snapshot,
@@ -222,7 +222,7 @@ def _memory(
     )
 
 
-def _little(left: int | None, total: int | None, policy: Policy) -> bool:
+def _is_little(left: int | None, total: int | None, policy: Policy) -> bool:
     """Whether the rest of a memory is small."""
     return at_most(left, total, policy.of(ResourceLimits).memory_low_ratio, policy.memory_low_bytes)
 
@@ -231,12 +231,12 @@ def _over_limit(rank: RankFacts, policy: Policy) -> bool:
     load = rank.process.report.load if rank.process.report is not None else None
     if load is None or load.memory_limit_bytes is None or load.memory_used_bytes is None:
         return False
-    return _little(
+    return _is_little(
         max(0, load.memory_limit_bytes - load.memory_used_bytes), load.memory_limit_bytes, policy
     )
 
 
-def _largest(ranks: list[RankFacts]) -> list[str]:
+def _largest_lines(ranks: list[RankFacts]) -> list[str]:
     known = sorted(
         (rank for rank in ranks if rank.process.rss_bytes),
         key=lambda rank: -(rank.process.rss_bytes or 0),
@@ -254,7 +254,7 @@ def _of_disks(
         # A file system in memory is reported as memory.
         if disk.uses == "shm":
             continue
-        what = _full(disk, policy)
+        what = _full_text(disk, policy)
         if what is not None:
             every = tuple(rank.rank for rank in ranks)
             numbers = tuple(rank for rank in disk.ranks if rank in every) or every
@@ -283,7 +283,7 @@ def _of_disks(
             )
 
 
-def _full(disk: Disk, policy: Policy) -> str | None:
+def _full_text(disk: Disk, policy: Policy) -> str | None:
     if is_full(disk.free_bytes, disk.total_bytes, policy):
         return f"{size_text(disk.free_bytes)} of {size_text(disk.total_bytes)} left"
     if (
@@ -327,9 +327,9 @@ def oversubscribed(context: Context) -> list[Finding]:
     findings, limits = [], policy.of(Oversubscribed)
     for host, every in snapshot.by_host():
         ranks = [rank for rank in every if rank.process.pressure and not rank.gone]
-        if len(ranks) < 2 or not all(_settled(rank, snapshot, policy) for rank in ranks):
+        if len(ranks) < 2 or not all(_is_settled(rank, snapshot, policy) for rank in ranks):
             continue
-        throttled = median([_throttled(rank) for rank in ranks])
+        throttled = median([_throttled_ratio(rank) for rank in ranks])
         delayed = median([delay_of(rank) for rank in ranks])
         if throttled >= policy.of(ResourceLimits).throttled_ratio:
             findings.append(
@@ -352,7 +352,7 @@ def oversubscribed(context: Context) -> list[Finding]:
     return findings
 
 
-def _settled(rank: RankFacts, snapshot: Snapshot, policy: Policy) -> bool:
+def _is_settled(rank: RankFacts, snapshot: Snapshot, policy: Policy) -> bool:
     """Whether it has trained for a whole window."""
     window_s = policy.of(Oversubscribed).window_ratio * policy.oversubscribed_window_s
     if (
@@ -367,7 +367,7 @@ def _settled(rank: RankFacts, snapshot: Snapshot, policy: Policy) -> bool:
     )
 
 
-def _throttled(rank: RankFacts) -> float:
+def _throttled_ratio(rank: RankFacts) -> float:
     return (
         (rank.process.pressure.throttled_ratio or 0.0) if rank.process.pressure is not None else 0.0
     )
@@ -399,7 +399,7 @@ def _by_threads(host: HostState, ranks: list[RankFacts], limits: Oversubscribed)
 
 def _cpus(host: HostState, ranks: list[RankFacts]) -> int:
     """The CPUs that these ranks may use."""
-    pinned = _pinned(host, ranks)
+    pinned = _pinned_cpus(host, ranks)
     return pinned[1] if pinned is not None else host.cores
 
 
@@ -414,7 +414,7 @@ def _beside_others(host: HostState, ranks: list[RankFacts], policy: Policy) -> s
     )
 
 
-def _pinned(host: HostState, ranks: list[RankFacts]) -> tuple[str, int] | None:
+def _pinned_cpus(host: HostState, ranks: list[RankFacts]) -> tuple[str, int] | None:
     """(CPUs, how many), where all ranks may use only the same CPUs, and those are not all of the
     host.
     """
@@ -429,7 +429,7 @@ def _pinned(host: HostState, ranks: list[RankFacts]) -> tuple[str, int] | None:
     return (cpus, count) if cpus and count and count < host.cores else None
 
 
-def _fewer(omp: set[str | None], share: int, threads: float) -> str:
+def _reduction_text(omp: set[str | None], share: int, threads: float) -> str:
     """What to reduce. `share`: threads of OpenMP for each rank. `threads`: how many of a rank's
     other threads lack a CPU.
     """
@@ -455,7 +455,7 @@ def _finding(
     host: HostState, ranks: list[RankFacts], what: str, snapshot: Snapshot, policy: Policy
 ) -> Finding:
     numbers = tuple(rank.rank for rank in ranks)
-    pinned = _pinned(host, ranks)
+    pinned = _pinned_cpus(host, ranks)
     threads = sum(rank.process.report.threads or 0 for rank in ranks if rank.process.report)
     summary = f"{ranks_text(numbers)} of {host.host} {what}"
     evidence = [
@@ -471,7 +471,7 @@ def _finding(
         cpus = f"CPU {pinned[0]}" if pinned[1] == 1 else f"CPUs {pinned[0]}"
         summary += f": all of them may use only {cpus} of {host.cores} cores"
         advice = "give each rank its own CPUs (srun --cpu-bind=cores, numactl, taskset -cp)"
-    elif any(_throttled(rank) >= policy.throttled_told_ratio for rank in ranks):
+    elif any(_throttled_ratio(rank) >= policy.throttled_told_ratio for rank in ranks):
         summary += ": more threads run than the CPU quota of its cgroup allows"
         advice = (
             "raise the container's CPU limit, or start fewer threads: OMP_NUM_THREADS, num_workers"
@@ -481,8 +481,8 @@ def _finding(
         # sentence.
         summary += f": {host.cores} cores for {len(ranks)} ranks with {threads} threads"
         waiting = sum(threads_delay_of(rank) for rank in ranks) / len(ranks)
-        advice = _fewer(omp, max(1, host.cores // len(ranks)), waiting)
-    throttled = any(_throttled(rank) >= policy.throttled_told_ratio for rank in ranks)
+        advice = _reduction_text(omp, max(1, host.cores // len(ranks)), waiting)
+    throttled = any(_throttled_ratio(rank) >= policy.throttled_told_ratio for rank in ranks)
     beside = _beside_others(host, ranks, policy) if not throttled else None
     if beside is not None:
         summary += ", and other processes run there too"

@@ -99,7 +99,7 @@ _ADVICE = (
 )
 
 
-def _then(rank: RankFacts, when: str, snapshot: Snapshot) -> Speed | None:
+def _earlier_speed(rank: RankFacts, when: str, snapshot: Snapshot) -> Speed | None:
     pace = rank.progress.pace
     if pace is None:
         return None
@@ -116,7 +116,7 @@ def _compare(snapshot: Snapshot, when: str, limits: Slowdown) -> _Compared | Non
     """
     found = []
     for rank in snapshot.ranks:
-        pace, then = rank.progress.pace, _then(rank, when, snapshot)
+        pace, then = rank.progress.pace, _earlier_speed(rank, when, snapshot)
         known = pace is not None and then is not None and not rank.gone
         if known and pace is not None and then is not None and pace.now.unit == then.unit:
             found.append((rank, pace.now, then))
@@ -148,9 +148,9 @@ def _cause(snapshot: Snapshot, found: _Compared, limits: Slowdown) -> _Cause:
     ]
     if loading:
         most = max(data)
-        who = _who(loading, snapshot)
+        who = _ranks_or_most(loading, snapshot)
         text = f"{who} {verb(loading, 'waits', 'wait')} {number(most)} ms longer per step for data"
-        return _Cause(text, _some(loading, snapshot))
+        return _Cause(text, _named_ranks(loading, snapshot))
     alone = _not_waiting(found, limits)
     if alone:
         text = f"{ranks_text(alone)} {verb(alone, 'takes', 'take')} longer, and the others wait"
@@ -159,13 +159,13 @@ def _cause(snapshot: Snapshot, found: _Compared, limits: Slowdown) -> _Cause:
         rank.rank for rank in found.ranks if rank.gpu.own is not None and rank.gpu.own.gpu.throttle
     ]
     if throttled:
-        who = _who(throttled, snapshot)
-        return _Cause(f"the GPU of {who} lowers its clock", _some(throttled, snapshot))
+        who = _ranks_or_most(throttled, snapshot)
+        return _Cause(f"the GPU of {who} lowers its clock", _named_ranks(throttled, snapshot))
     crowded = [rank.rank for rank in found.ranks if _crowded(rank, limits)]
     if crowded:
-        who = _who(crowded, snapshot)
+        who = _ranks_or_most(crowded, snapshot)
         text = f"{who} {verb(crowded, 'is', 'are')} more often ready to run without a CPU"
-        return _Cause(text, _some(crowded, snapshot))
+        return _Cause(text, _named_ranks(crowded, snapshot))
     if median(_waits_more(found)) >= limits.wait_ratio:
         return _Cause("all ranks spend more of their time in collectives")
     return _Cause(_in_own_code(found, median(longer)))
@@ -207,13 +207,13 @@ def _crowded(rank: RankFacts, limits: Slowdown) -> bool:
     return pressure is not None and (pressure.delay_ratio or 0.0) >= limits.delay_ratio
 
 
-def _some(ranks: Sequence[int], snapshot: Snapshot) -> tuple[int, ...]:
+def _named_ranks(ranks: Sequence[int], snapshot: Snapshot) -> tuple[int, ...]:
     """The ranks to name; none if most of the job is meant."""
     return tuple(ranks) if 2 * len(ranks) <= snapshot.world_size else ()
 
 
-def _who(ranks: Sequence[int], snapshot: Snapshot) -> str:
-    return ranks_text(ranks) if _some(ranks, snapshot) else "most ranks"
+def _ranks_or_most(ranks: Sequence[int], snapshot: Snapshot) -> str:
+    return ranks_text(ranks) if _named_ranks(ranks, snapshot) else "most ranks"
 
 
 def _lines(found: _Compared) -> list[str]:

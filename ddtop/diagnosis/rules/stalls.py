@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ddtop.diagnosis.activity import classify, stack_line, where
+from ddtop.diagnosis.activity import classify, stack_line, where_text
 from ddtop.diagnosis.evidence import (
     loader_line,
     place_line,
@@ -85,7 +85,7 @@ def _io_finding(
     wchan = lead.process.report.wchan if lead.process.report is not None else None
     summary = (
         f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been in uninterruptible sleep"
-        f" ({wchan or 'state D'}) for {duration((now - since) / 1e9)}, {where(lead, policy)}"
+        f" ({wchan or 'state D'}) for {duration((now - since) / 1e9)}, {where_text(lead, policy)}"
     )
     mine = [blames[rank] for rank in ranks if rank in blames]
     first = min(mine, key=lambda blame: blame.since_unix_ns) if mine else None
@@ -210,8 +210,8 @@ def _loader_finding(
     assert lead.loader.report is not None
     begun = min(lead.loader.report.waiting_since_unix_ns or since, since)
     summary = (
-        f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {where(lead, policy)} for"
-        f" {duration((now - begun) / 1e9)}: {_owed(stuck)} {_does(lead, len(stuck))}"
+        f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {where_text(lead, policy)} for"
+        f" {duration((now - begun) / 1e9)}: {_worker_text(stuck)} {_worker_line(lead, len(stuck))}"
     )
     if first is not None:
         summary += f"; {waits_clause(snapshot, first, ranks, victims)}"
@@ -231,7 +231,7 @@ def _loader_finding(
     )
 
 
-def _owed(stuck: list[RankFacts]) -> str:
+def _worker_text(stuck: list[RankFacts]) -> str:
     """`worker pid 812, which must deliver the next batch,`; for several ranks all pids."""
     pids = [str(rank.loader.report.owing_pid) for rank in stuck if rank.loader.report is not None]
     closing = stuck[0].loader.report is not None and stuck[0].loader.report.closing
@@ -245,7 +245,7 @@ def _owed(stuck: list[RankFacts]) -> str:
     )
 
 
-def _does(rank: RankFacts, number: int) -> str:
+def _worker_line(rank: RankFacts, number: int) -> str:
     loader = rank.loader.report
     assert loader is not None
     be = "is" if number == 1 else "are"
@@ -376,8 +376,8 @@ def stopped(context: Context) -> list[Finding]:
         return []
     ranks = tuple(rank.rank for rank in stopped)
     since = min(rank.process.state_since_unix_ns or now for rank in stopped)
-    waiting = _waiting(snapshot, frozenset(ranks))
-    how, advice = _how(stopped)
+    waiting = _waiting_ranks(snapshot, frozenset(ranks))
+    how, advice = _stop_texts(stopped)
     summary = (
         f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {how} for"
         f" {duration((now - since) / 1e9)}"
@@ -406,7 +406,7 @@ def stopped(context: Context) -> list[Finding]:
     ]
 
 
-def _waiting(snapshot: Snapshot, stopped: frozenset[int]) -> list[RankFacts]:
+def _waiting_ranks(snapshot: Snapshot, stopped: frozenset[int]) -> list[RankFacts]:
     """The ranks in a collective that a stopped rank holds up.
 
     A collective that all members have entered needs all of them. A rank that waits only for other
@@ -423,7 +423,7 @@ def _waiting(snapshot: Snapshot, stopped: frozenset[int]) -> list[RankFacts]:
     ]
 
 
-def _how(stopped: list[RankFacts]) -> tuple[str, str]:
+def _stop_texts(stopped: list[RankFacts]) -> tuple[str, str]:
     """(what stopped it, how to let it continue)."""
     pids = [str(rank.process.report.pid) for rank in stopped if rank.process.report]
     held = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ddtop import launch
-from ddtop.diagnosis.activity import where
+from ddtop.diagnosis.activity import where_text
 from ddtop.diagnosis.evidence import place_line, process_line, stack_lines
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Context, Finding
 from ddtop.diagnosis.kinds import Kind
@@ -68,13 +68,15 @@ def rule(context: Context) -> list[Finding]:
     joining = joining_of(snapshot)
     if joining is None:
         return []
-    findings = _left(snapshot, joining, policy) or _killed(snapshot, joining, policy)
+    findings = _left_findings(snapshot, joining, policy) or _killed_findings(
+        snapshot, joining, policy
+    )
     if not findings and joining.inside:
-        findings = _late(snapshot, joining, policy)
-    return findings or _missing(snapshot, joining, policy)
+        findings = _late_findings(snapshot, joining, policy)
+    return findings or _missing_findings(snapshot, joining, policy)
 
 
-def _left(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Finding]:
+def _left_findings(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Finding]:
     """Ranks that ended normally before they joined."""
     gone = [rank for rank in snapshot.ranks if rank.gone and not failed(rank)]
     if not gone or joining.waited_s < policy.gone_limit_s:
@@ -99,7 +101,7 @@ def _left(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Finding]
     ]
 
 
-def _killed(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Finding]:
+def _killed_findings(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Finding]:
     """Processes beside the ranks that a signal ended before they said which rank they are.
 
     There is no process left that may become a missing rank, and one has died for each of them.
@@ -142,7 +144,7 @@ def _killed(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Findin
 # -- alive, and not there
 
 
-def _late(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Finding]:
+def _late_findings(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Finding]:
     late = [rank for rank in snapshot.ranks if _is_late(rank)]
     still = [rank for rank in late if _stands(rank, policy)]
     if still and joining.waited_s > policy.wait_s(Starting):
@@ -202,13 +204,13 @@ def _late_finding(
             else ""
         )
         subject = (
-            f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {where(lead, policy)}{here},"
-            f" not in {joining.init} yet"
+            f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {where_text(lead, policy)}"
+            f"{here}, not in {joining.init} yet"
         )
     else:
         subject = (
             f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} not in {joining.init} yet, still"
-            f" {_busy(lead, policy)}"
+            f" {_busy_text(lead, policy)}"
         )
     lines = [
         line
@@ -241,7 +243,7 @@ def _late_finding(
         kind=Kind.LATE_TO_INIT,
         severity=severity,
         ranks=ranks,
-        victims=joining.without(ranks),
+        victims=joining.waiting_without(ranks),
         since_unix_ns=joining.since_unix_ns,
         summary=f"{subject}; {joining.wait_text} for {it}, {duration(joining.waited_s)} so far",
         evidence=tuple(lines),
@@ -249,10 +251,12 @@ def _late_finding(
     )
 
 
-def _busy(rank: RankFacts, policy: Policy) -> str:
+def _busy_text(rank: RankFacts, policy: Policy) -> str:
     if rank.reported.place is not None and rank.reported.place.waits_on == "import":
-        return where(rank, policy)
-    return f"working {where(rank, policy)}" if rank.process.working else where(rank, policy)
+        return where_text(rank, policy)
+    return (
+        f"working {where_text(rank, policy)}" if rank.process.working else where_text(rank, policy)
+    )
 
 
 def _late_candidates(
@@ -389,7 +393,7 @@ def _absent(snapshot: Snapshot) -> tuple[int, ...]:
     return tuple(rank.rank for rank in snapshot.ranks if rank.state is State.MISSING)
 
 
-def _missing(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Finding]:
+def _missing_findings(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Finding]:
     missing = _absent(snapshot)
     if not missing or joining.waited_s <= policy.init_missing_limit_s:
         return []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import median
 
-from ddtop.diagnosis.activity import where
+from ddtop.diagnosis.activity import where_text
 from ddtop.diagnosis.evidence import delay_of
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Context, Finding
 from ddtop.diagnosis.gpus import device_of, gpu_text, held_by_more_than_load, why_held
@@ -117,13 +117,13 @@ def _finding(late: Late, snapshot: Snapshot, policy: Policy) -> Finding:
         victims=late.waiters,
         since_unix_ns=late.unix_ns - int(late.late_ratio * late.steps * late.step_ms * 1e6),
         summary=summary,
-        evidence=(_measured(late, snapshot), *_lines(late, snapshot, policy)),
+        evidence=(_measured_text(late, snapshot), *_lines(late, snapshot, policy)),
         advice=lead.advice,
         group=late.group,
     )
 
 
-def _measured(late: Late, snapshot: Snapshot) -> str:
+def _measured_text(late: Late, snapshot: Snapshot) -> str:
     group = names_of_groups(snapshot.groups).get(late.group, late.group)
     what = "steps" if late.counted else "collectives"
     text = (
@@ -189,7 +189,9 @@ def straggler_by_stack(context: Context) -> list[Finding]:
         return []
     first = snapshot.rank(late.ranks[0])
     look = first.comm.outside
-    spot = f"; rank {first.rank} is {where(first, policy)}" if look and look.kind is None else ""
+    spot = (
+        f"; rank {first.rank} is {where_text(first, policy)}" if look and look.kind is None else ""
+    )
     waiters = f"{ranks_text(late.waiters)} {verb(late.waiters, 'is', 'are')}"
     return [
         Finding(
@@ -256,7 +258,7 @@ def sync_bound(context: Context) -> list[Finding]:
         if balance.group in on_nccl:
             continue
         members = [snapshot.rank(number) for number in balance.ranks]
-        share = _communicating(members, balance, limits)
+        share = _communicating_ratio(members, balance, limits)
         if balance.per_step < limits.calls or balance.reduce_ratio < limits.reduce_ratio:
             continue
         if share is not None and share >= limits.ratio:
@@ -264,7 +266,9 @@ def sync_bound(context: Context) -> list[Finding]:
     return []
 
 
-def _communicating(members: list[RankFacts], balance: Balance, limits: SyncBound) -> float | None:
+def _communicating_ratio(
+    members: list[RankFacts], balance: Balance, limits: SyncBound
+) -> float | None:
     """The share of the time in collectives, without waiting for the last rank to arrive. None if
     the ranks count no steps.
     """

@@ -35,14 +35,14 @@ def rule(context: Context) -> list[Finding]:
         waits = by_group.get(group.name, [])
         if not waits or len(waits) != len(group.ranks) or not _one_collective(waits):
             continue
-        if all(not wait.behind for wait in _inside(waits)) and _stands(
+        if all(not wait.behind for wait in _first_waits(waits)) and _stands(
             context, waits, "nccl" in group.backend
         ):
             findings.append(_finding(context, group.name, waits))
     return findings
 
 
-def _inside(waits: list[Wait]) -> list[Wait]:
+def _first_waits(waits: list[Wait]) -> list[Wait]:
     """The waits in the first collective that has not completed."""
     first = min(wait.seq for wait in waits)
     return [wait for wait in waits if wait.seq == first]
@@ -52,7 +52,7 @@ def _one_collective(waits: list[Wait]) -> bool:
     """Whether all wait because of the same collective. A collective with a root may complete on
     some ranks first; these then wait in the next one.
     """
-    inside = _inside(waits)
+    inside = _first_waits(waits)
     return len(inside) == len(waits) or all(wait.op in _WITH_ROOT for wait in inside)
 
 
@@ -78,7 +78,7 @@ def _finding(context: Context, group: str, waits: list[Wait]) -> Finding:
     since = max(wait.since_unix_ns for wait in waits)
     victims = tuple(wait.rank for wait in waits)
     name = names_of_groups(context.snapshot.groups).get(group, group)
-    inside = _inside(waits)
+    inside = _first_waits(waits)
     first = inside[0]
     what = collective_text(first.op, first.seq, name)
     members = [context.snapshot.rank(rank) for rank in victims]
@@ -126,7 +126,7 @@ def _finding(context: Context, group: str, waits: list[Wait]) -> Finding:
 def _state(snapshot: Snapshot, waits: list[Wait], what: str, since_unix_ns: int) -> str:
     """On which ranks it has not completed, and on which it has."""
     lasts = f"has not completed for {duration((snapshot.time_unix_ns - since_unix_ns) / 1e9)}"
-    inside = {wait.rank for wait in _inside(waits)}
+    inside = {wait.rank for wait in _first_waits(waits)}
     passed = [wait.rank for wait in waits if wait.rank not in inside]
     if not passed:
         return f"{ranks_text(sorted(inside))} are all in {what}, which {lasts}"

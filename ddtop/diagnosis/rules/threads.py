@@ -39,7 +39,7 @@ def rule(context: Context) -> list[Finding]:
         for progress in rank.comm.groups:
             if progress.pending_since_unix_ns is None:
                 continue
-            calls = _recorded(rank, progress.group) or _dumped(
+            calls = _recorded_calls(rank, progress.group) or _dumped_calls(
                 rank, progress.group, progress.pending_since_unix_ns
             )
             if calls:
@@ -75,7 +75,7 @@ _FOLLOWS = frozenset({Kind.COLLECTIVE_MISMATCH, Kind.COLLECTIVE_STUCK, Kind.WAIT
 """Its possible consequences."""
 
 
-def _recorded(rank: RankFacts, group: str) -> Calls:
+def _recorded_calls(rank: RankFacts, group: str) -> Calls:
     """The open entries of two threads in the flight recorder."""
     if len(rank.comm.open_collectives) < 2:
         return ()
@@ -90,7 +90,7 @@ def _recorded(rank: RankFacts, group: str) -> Calls:
     return tuple(first.values()) if len(first) > 1 else ()
 
 
-def _dumped(rank: RankFacts, group: str, since_unix_ns: int) -> Calls:
+def _dumped_calls(rank: RankFacts, group: str, since_unix_ns: int) -> Calls:
     """Two threads in collective calls in a dump of its threads, if the recorder has no thread ids.
 
     A frame does not show its group, so only one group may be pending.

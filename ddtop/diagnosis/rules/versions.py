@@ -61,7 +61,7 @@ def version_skew(context: Context) -> list[Finding]:
             victims=(),
             since_unix_ns=max(hellos[rank].started_unix_ns for rank in ranks),
             summary=f"{ranks_text(ranks)} {verb(ranks, 'runs', 'run')} {same}: {', '.join(parts)}",
-            evidence=(*lines, *(_where(rank, hellos[rank]) for rank in ranks[:4])),
+            evidence=(*lines, *(_versions_line(rank, hellos[rank]) for rank in ranks[:4])),
             advice=(
                 "start all ranks from one environment and one copy of the script: all ranks must"
                 " make the same calls"
@@ -81,7 +81,7 @@ def _scripts(hellos: dict[int, Hello]) -> dict[int, str]:
     }
 
 
-def _where(rank: int, hello: Hello) -> str:
+def _versions_line(rank: int, hello: Hello) -> str:
     return (
         f"rank {rank} on {hello.host}: Python {hello.python or '?'}, torch {hello.torch or '?'},"
         f" {' '.join(hello.argv[:3])}"

@@ -347,7 +347,7 @@ def test_the_agent_never_holds_a_buffer_while_the_program_can_run():
 
         sys.settrace(at_each_bytecode)
         try:
-            found.append(probe._described(call))
+            found.append(probe._describe(call))
         finally:
             sys.settrace(None)
 

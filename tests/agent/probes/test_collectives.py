@@ -12,7 +12,7 @@ import pytest
 from ddtop.agent.limits import LIMITS
 from ddtop.agent.notes import PeerNotes
 from ddtop.agent.probes.collectives import Collectives
-from ddtop.agent.probes.groups import ended
+from ddtop.agent.probes.groups import ended_keys
 from ddtop.agent.probes.main_thread import counted_as
 from ddtop.agent.probes.recorder import _Entry, collective
 from ddtop.agent.stacks.frames import BACKWARD, COLLECTIVE, FORWARD, OPTIMIZER
@@ -76,7 +76,7 @@ def test_while_a_group_is_made_nothing_is_read_from_the_recorder(bench):
     bench.recorder.status = bench.recorder.entries = bench.recorder.times = None
     bench.passes(10, completed=1)
 
-    assert bench.probe.entered() == []
+    assert bench.probe.last_entries() == []
     bench.recorder = bench.probe._recorder = FakeRecorder()
     bench.probe._rank.recorder_paused = False
     bench.passes(1, completed=0)
@@ -472,7 +472,7 @@ def test_the_status_of_a_destroyed_group_is_not_that_of_the_next_one_of_its_name
     """Torch removes no status: two of one name looked like one that moves at every look."""
     bench.passes(2, steps=True, completed=0)
     bench.probe._names = {("fr", "0"): "0", ("fr", "7"): "0"}
-    bench.probe._ended = ended(bench.probe._names)
+    bench.probe._ended = ended_keys(bench.probe._names)
     moved = []
     for _ in range(20):
         bench.now += SECOND // 4

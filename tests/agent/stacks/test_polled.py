@@ -36,7 +36,7 @@ def asleep_in(function, *arguments):
 def named(ident):
     """The path, as soon as the thread is asleep."""
     reader, end = FrameReader(), time.monotonic() + 10
-    while (found := reader.polled(ident)) is None:
+    while (found := reader.polled_path(ident)) is None:
         assert time.monotonic() < end
     return found
 
@@ -100,7 +100,7 @@ def test_what_may_be_something_else_is_not_named(function, arguments, monkeypatc
     monkeypatch.setattr(os, "open", lambda *_: (_ for _ in ()).throw(FileExistsError))
     monkeypatch.setattr(os.path, "exists", lambda _: False)
     with asleep_in(function, *arguments) as ident:
-        assert FrameReader().polled(ident) is None
+        assert FrameReader().polled_path(ident) is None
 
 
 def test_the_lock_file_of_filelock_is_named(tmp_path):
@@ -217,4 +217,4 @@ def test_the_variables_of_a_module_are_left_alone(tmp_path):
 
 
 def test_no_path_is_read_while_the_walk_is_off():
-    assert FrameReader(Walk([0], 0, "off")).polled(threading.get_ident()) is None
+    assert FrameReader(Walk([0], 0, "off")).polled_path(threading.get_ident()) is None

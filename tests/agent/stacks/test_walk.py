@@ -115,12 +115,12 @@ def test_the_arguments_say_whether_a_thread_still_handles_the_same_exception(han
     """Two exceptions in a row are often at one address."""
     thread, ready, go_on = handling(ValueError, "record is not valid", 7)
     own = Walk([0], 0)
-    first = own.handled(thread.ident)
-    again = own.handled(thread.ident)
+    first = own.handled_exception(thread.ident)
+    again = own.handled_exception(thread.ident)
     ready.clear()
     go_on.set()
     assert ready.wait(20)
-    other = own.handled(thread.ident)
+    other = own.handled_exception(thread.ident)
 
     assert first == other == ("record is not valid", 7)
     assert first is again
@@ -130,18 +130,18 @@ def test_the_arguments_say_whether_a_thread_still_handles_the_same_exception(han
 def test_arguments_that_could_run_code_of_the_program_are_not_handed_out(handling):
     thread, _, _ = handling(ValueError, Kept())
 
-    assert Walk([0], 0).handled(thread.ident) is None
+    assert Walk([0], 0).handled_exception(thread.ident) is None
 
 
 def test_without_arguments_it_is_not_known_which_exception_it_is(handling):
     thread, _, _ = handling(ValueError)
 
-    assert Walk([0], 0).handled(thread.ident) is None
+    assert Walk([0], 0).handled_exception(thread.ident) is None
 
 
 def test_a_thread_that_handles_nothing_says_so(waiting):
-    assert Walk([0], 0).handled(waiting[0].ident) is None
-    assert Walk([0], 0).handled(1) is None
+    assert Walk([0], 0).handled_exception(waiting[0].ident) is None
+    assert Walk([0], 0).handled_exception(1) is None
 
 
 def test_a_number_in_a_frame_is_read_and_nothing_else():

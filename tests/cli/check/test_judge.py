@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.cli.check.trial import BAD, GOOD, Trial, judged
+from ddtop.cli.check.trial import BAD, GOOD, Trial, judge_trial
 from ddtop.policy import POLICY
 from tests.cli.check.trials import MIB, lines_of, node
 
@@ -84,7 +84,7 @@ def test_of_many_nodes_only_the_bad_ones_are_listed():
 
 
 def test_nodes_that_do_not_come_are_missed():
-    lines = judged(Trial(), 2, 60.0, 30.0, POLICY)
+    lines = judge_trial(Trial(), 2, 60.0, 30.0, POLICY)
 
     assert [one.text for one in lines] == ["no rank has started within 60 s"]
     assert lines[0].fix.startswith("start the same check on all 2 nodes")
@@ -93,5 +93,5 @@ def test_nodes_that_do_not_come_are_missed():
 def test_a_launcher_that_fails_is_quoted():
     trial = Trial(exit_code=1, last_words=("error: no such partition",))
 
-    text = bad(judged(trial, 1, 60.0, 30.0, POLICY), "meeting")
+    text = bad(judge_trial(trial, 1, 60.0, 30.0, POLICY), "meeting")
     assert text.endswith("with exit code 1 before the ranks meet: error: no such partition")

@@ -20,7 +20,7 @@ def test_the_trial_keeps_the_launcher_and_drops_what_is_about_the_program():
     words = f"{launcher} --nnodes 2 --tee 3 --node-rank=1 -m pkg.train x"
     line = read(words.split(), {})
 
-    assert line.launched
+    assert line.has_other_launcher
     assert line.is_module
     assert line.node_rank == 1
     kept = ("--nnodes", "2", "--node-rank=1", "--max-restarts", "0", "own.py")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddtop.cli.check.trial import Trial, judged
+from ddtop.cli.check.trial import Trial, judge_trial
 from ddtop.policy import POLICY
 
 MIB = 1 << 20
@@ -27,4 +27,4 @@ def lines_of(*facts, size=4, nodes=2, policy=POLICY):
         trial.take({"kind": "start", "rank": rank, "size": size, "host": f"node{rank // 2}"})
     for one in facts:
         trial.take(one)
-    return judged(trial, nodes, 60.0, 30.0, policy)
+    return judge_trial(trial, nodes, 60.0, 30.0, policy)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.diagnosis.calm import calm
+from ddtop.diagnosis.calm import calm_text
 from ddtop.policy import POLICY
 from ddtop.wire.records import Group, Groups
 from tests.jobs import WORLD, FakeJob, Standing
@@ -34,7 +34,7 @@ def test_a_wait_for_another_job_is_nobody_s_fault():
     job.passes(18)
 
     assert job.ever() == []
-    text = calm(job.snapshot(), POLICY)
+    text = calm_text(job.snapshot(), POLICY)
     assert text.endswith(
         "; rank 0 waits in broadcast #101 of group weights (store 10.0.0.1:29511) for processes"
         " outside this job"

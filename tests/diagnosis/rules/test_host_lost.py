@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ddtop.diagnosis.calm import calm
+from ddtop.diagnosis.calm import calm_text
 from ddtop.diagnosis.judge import Judge
 from ddtop.model.facts import State
 from ddtop.model.job import Job
@@ -272,11 +272,11 @@ def test_a_viewer_at_a_leaf_is_told_that_it_sees_this_host_only():
     model.remove(0)
     model.remove(1)
     assert (
-        calm(model.snapshot(unix_ns(5)), POLICY)
+        calm_text(model.snapshot(unix_ns(5)), POLICY)
         == "ok: 2/2 moving, ranks 0,1 not seen from here, watched 5 s"
     )
     # A hang that only a leaf sees is not called a start either.
-    assert calm(model.snapshot(unix_ns(20)), POLICY).startswith("quiet: no rank has moved for")
+    assert calm_text(model.snapshot(unix_ns(20)), POLICY).startswith("quiet: no rank has moved for")
 
 
 def test_a_job_whose_hosts_are_all_seen_is_not_apart():

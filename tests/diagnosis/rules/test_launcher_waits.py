@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ddtop.diagnosis.calm import calm
+from ddtop.diagnosis.calm import calm_text
 from ddtop.diagnosis.diagnoses import diagnose
 from ddtop.diagnosis.rules.starting import Starting
 from ddtop.model.facts import WaitingLauncher
@@ -84,4 +84,4 @@ def test_two_launchers_have_a_finding_each():
 def test_without_a_finding_the_sentence_says_what_there_is():
     snapshot = replace(Job("t", POLICY).snapshot(unix_ns(1.0)), launchers=(HOST,))
 
-    assert calm(snapshot, POLICY) == "starting: no rank of pid 4711 yet"
+    assert calm_text(snapshot, POLICY) == "starting: no rank of pid 4711 yet"

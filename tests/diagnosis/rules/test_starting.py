@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ddtop.diagnosis.calm import calm
+from ddtop.diagnosis.calm import calm_text
 from ddtop.diagnosis.rules.starting import Starting
 from ddtop.policy import POLICY
 from ddtop.wire.records import HelperEnd, ProcessState, Rendezvous, StackFrame
@@ -377,7 +377,7 @@ def test_ranks_that_have_met_and_made_no_step_yet_are_starting():
     """The first step takes its time: torch imports half of itself when the optimizer is made."""
     new = replace(FakeJob(4).trains(1).snapshot(), moving=0, still_since_unix_ns=None)
 
-    assert calm(new, POLICY) == "starting: 4/4 ranks report, none has made a step yet"
+    assert calm_text(new, POLICY) == "starting: 4/4 ranks report, none has made a step yet"
 
 
 def test_who_waits_is_told_while_the_verdict_is_not_there_yet():
@@ -386,6 +386,6 @@ def test_who_waits_is_told_while_the_verdict_is_not_there_yet():
     job.others_wait(2)
     job.ranks[2].stands_at("wait_for_licence")
 
-    assert calm(job.passes(6).snapshot(), POLICY).startswith(
+    assert calm_text(job.passes(6).snapshot(), POLICY).startswith(
         "quiet: no rank has moved for 6 s; ranks 0,1,3 wait in a collective"
     )
