@@ -27,11 +27,11 @@ def main() -> None:
         name = (error.name or "").partition(".")[0]
         if name not in (*OF_THE_AGENT, *OF_THE_COMMANDS):
             raise
-        sys.stderr.write(missing(name) + "\n")
+        sys.stderr.write(missing_package_text(name) + "\n")
         sys.exit(UNREACHABLE)
 
 
-def missing(name: str) -> str:
+def missing_package_text(name: str) -> str:
     """What works in this Python without the package that could not be imported, and how to get
     it."""
     python = sys.executable

@@ -52,7 +52,7 @@ def wait_no_longer_than(seconds: float | None) -> None:
     _patience_s = seconds
 
 
-def patiently(
+def call_patiently(
     call: Callable[[], _T], folder: Callable[[], str] = lambda: "", longer_s: float = 0.0
 ) -> _T:
     """Return or raise what `call` returns or raises.
@@ -67,7 +67,7 @@ def patiently(
     failed: list[BaseException] = []
     _hanging.difference_update([one for one in tuple(_hanging) if not one.is_alive()])
     if len(_hanging) >= HANGING_MAX:
-        raise _unanswered(folder(), seconds)
+        raise _no_answer_error(folder(), seconds)
 
     def run() -> None:
         _inside.patient = True
@@ -81,7 +81,7 @@ def patiently(
     thread.start()
     if not done.wait(seconds):
         _hanging.add(thread)
-        raise _unanswered(folder(), seconds)
+        raise _no_answer_error(folder(), seconds)
     if failed:
         raise failed[0]
     return found[0]
@@ -90,7 +90,7 @@ def patiently(
 _inside = threading.local()
 
 
-def _unanswered(folder: str, seconds: float) -> RegistryError:
+def _no_answer_error(folder: str, seconds: float) -> RegistryError:
     return RegistryError(
         f"{folder or 'the state folder'} does not answer within {seconds:.0f} s (a file server that"
         " hangs?): what is in it is not known"
@@ -125,7 +125,7 @@ def state_dir() -> Path:
         raise RegistryError(
             f"there is no home for the state folder ({error}); set DDTOP_STATE to a folder"
         ) from None
-    return patiently(lambda: _private_dir(path, "DDTOP_STATE"), state_dir_text)
+    return call_patiently(lambda: _private_dir(path, "DDTOP_STATE"), state_dir_text)
 
 
 def runtime_dir() -> Path:
@@ -247,7 +247,7 @@ def secret() -> bytes:
                 " -hex 32"
             )
         return os.fsencode(given)
-    return patiently(_kept_secret, state_dir_text)
+    return call_patiently(_kept_secret, state_dir_text)
 
 
 def _kept_secret() -> bytes:
@@ -271,7 +271,7 @@ def _kept_secret() -> bytes:
 
 
 def _key_in(path: Path) -> bytes:
-    with os.fdopen(private.opened(path), "rb") as file:
+    with os.fdopen(private.open_file(path), "rb") as file:
         if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
             raise RegistryError(
                 f"the key {path} must be yours and mode 0600; others may have read it: remove it"

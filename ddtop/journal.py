@@ -63,14 +63,14 @@ def write(path: Path, frames: Iterable[bytes]) -> None:
         with os.fdopen(descriptor, "wb") as file:
             file.write(HEAD)
             for frame in frames:
-                file.write(_packed(frame))
+                file.write(_pack(frame))
         os.rename(temporary, path)
     except OSError:
         Path(temporary).unlink(missing_ok=True)
         raise
 
 
-def _packed(frame: bytes) -> bytes:
+def _pack(frame: bytes) -> bytes:
     return _FRAME.pack(len(frame), zlib.crc32(frame)) + frame
 
 
@@ -103,7 +103,7 @@ class Journal:
         Raises:
             OSError: the disk is full, the folder cannot be written, ...
         """
-        data = b"".join(_packed(frame) for frame in frames)
+        data = b"".join(_pack(frame) for frame in frames)
         if self._descriptor is None:
             self._open()
         if self._size + len(data) > self._half and self._size > self._begun_size:
@@ -142,7 +142,7 @@ class Journal:
     def _open(self) -> None:
         try:
             # Another user's file is neither written nor moved: this user must be told about it.
-            descriptor = private.opened(self.path, os.O_RDWR)
+            descriptor = private.open_file(self.path, os.O_RDWR)
         except FileNotFoundError:
             self._begin()
             return
@@ -163,7 +163,7 @@ class Journal:
 
     def _begin(self) -> None:
         """Start a new file; an existing one becomes the older half, whatever it contains."""
-        head = HEAD + b"".join(_packed(frame) for frame in self._some_carried())
+        head = HEAD + b"".join(_pack(frame) for frame in self._some_carried())
         descriptor, temporary = tempfile.mkstemp(dir=self.path.parent, prefix=".new-")
         try:
             _write_all(descriptor, head, 0)
@@ -243,7 +243,7 @@ def _frames(file: BinaryIO, at: int) -> Generator[bytes, None, str | None]:
     return None
 
 
-def _opened(path: Path, ours: bool = False) -> BinaryIO:
+def _open_file(path: Path, ours: bool = False) -> BinaryIO:
     """The open file, positioned after its head line. `ours`: only if it is this user's.
 
     Raises:
@@ -252,7 +252,7 @@ def _opened(path: Path, ours: bool = False) -> BinaryIO:
     try:
         # A named pipe would block here until somebody writes to it.
         descriptor = (
-            private.opened(path)
+            private.open_file(path)
             if ours
             else os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         )
@@ -287,7 +287,7 @@ def read(path: Path, ours: bool = False) -> JournalFrames:
     Raises:
         JournalError: no such file, not ours, or of another version.
     """
-    with _opened(path, ours) as file:
+    with _open_file(path, ours) as file:
         try:
             return parse(file.read(FILE_BYTES_MAX - len(HEAD)), len(HEAD))
         except OSError as error:
@@ -317,8 +317,8 @@ class Reader:
 
     def __init__(self, path: Path) -> None:
         self._damage: list[str] = []
-        newer, why = _tried(path)
-        older, why_older = _tried(older_half(path))
+        newer, why = _try_open(path)
+        older, why_older = _try_open(older_half(path))
         if newer is None and older is None:
             raise JournalError(
                 why if os.path.lexists(path) or not os.path.lexists(older_half(path)) else why_older
@@ -384,8 +384,8 @@ class Reader:
         self._halves.clear()
 
 
-def _tried(path: Path) -> tuple[BinaryIO | None, str]:
+def _try_open(path: Path) -> tuple[BinaryIO | None, str]:
     try:
-        return _opened(path), ""
+        return _open_file(path), ""
     except JournalError as error:
         return None, str(error)

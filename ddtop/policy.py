@@ -284,13 +284,15 @@ class Policy:
 
     def values(self) -> dict[str, float]:
         """Every limit by its name in the config file."""
-        return {name: value for name, value, _ in self._each(map(self.of, BLOCKS.values()))}
+        return {name: value for name, value, _ in self._all_limits(map(self.of, BLOCKS.values()))}
 
     def changes(self) -> tuple[tuple[str, float, float], ...]:
         """(name, value, our value) of each limit that somebody has changed."""
-        return tuple(value for value in self._each(self.changed.values()) if value[1] != value[2])
+        return tuple(
+            value for value in self._all_limits(self.changed.values()) if value[1] != value[2]
+        )
 
-    def _each(self, blocks: Iterable[Limits]) -> Iterator[tuple[str, float, float]]:
+    def _all_limits(self, blocks: Iterable[Limits]) -> Iterator[tuple[str, float, float]]:
         """(name, value, our value): the shared limits, then those of the blocks."""
         owners: list[tuple[str, Policy | Limits]] = [
             ("", self),

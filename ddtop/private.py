@@ -27,7 +27,7 @@ class SharedError(ForeignError):
     """A folder of ours that others can enter. It is left unchanged: they may be using it."""
 
 
-def _foreign(text: str) -> ForeignError:
+def _foreign_error(text: str) -> ForeignError:
     return ForeignError(1, text)
 
 
@@ -53,20 +53,20 @@ def folder(path: Path) -> None:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except NotADirectoryError:
-        raise _foreign("is not a folder") from None
+        raise _foreign_error("is not a folder") from None
     except OSError as error:
         # The error of O_NOFOLLOW for a symlink differs between file systems.
         if path.is_symlink():
-            raise _foreign("is not a folder") from None
+            raise _foreign_error("is not a folder") from None
         if isinstance(error, PermissionError) and (owner := path.lstat().st_uid) != os.getuid():
-            raise _foreign(f"belongs to uid {owner}, not to you") from None
+            raise _foreign_error(f"belongs to uid {owner}, not to you") from None
         raise
     try:
         found = os.fstat(descriptor)
         if found.st_uid != os.getuid():
-            raise _foreign(f"belongs to uid {found.st_uid}, not to you")
+            raise _foreign_error(f"belongs to uid {found.st_uid}, not to you")
         if found.st_mode & (_OTHERS_WRITE | stat.S_ISVTX):
-            raise _foreign("is everybody's, anybody may write there")
+            raise _foreign_error("is everybody's, anybody may write there")
         if stat.S_IMODE(found.st_mode) & 0o077:
             raise SharedError(
                 1, f"can be entered by others (mode {stat.S_IMODE(found.st_mode):04o})"
@@ -75,7 +75,7 @@ def folder(path: Path) -> None:
         os.close(descriptor)
 
 
-def opened(path: Path, flags: int = os.O_RDONLY) -> int:
+def open_file(path: Path, flags: int = os.O_RDONLY) -> int:
     """A descriptor of this file of ours. With O_CREAT in `flags` it is created, readable for us
     alone.
 
@@ -88,7 +88,7 @@ def opened(path: Path, flags: int = os.O_RDONLY) -> int:
     if stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid():
         return descriptor
     os.close(descriptor)
-    raise _foreign(
+    raise _foreign_error(
         "is not a file"
         if not stat.S_ISREG(found.st_mode)
         else f"belongs to uid {found.st_uid}, not to you"
@@ -99,7 +99,7 @@ def read(path: Path, at_most: int) -> bytes:
     """The first bytes of this file of ours.
 
     Raises:
-        OSError: as `opened`.
+        OSError: as `open_file`.
     """
-    with os.fdopen(opened(path), "rb") as file:
+    with os.fdopen(open_file(path), "rb") as file:
         return file.read(at_most)

@@ -44,7 +44,7 @@ def link(task: int | str, name: str) -> str | None:
         return None
 
 
-def listed(task: int | str, name: str) -> list[str] | None:
+def names_in(task: int | str, name: str) -> list[str] | None:
     """The names in the folder /proc/TASK/NAME: `task`, `fd`."""
     try:
         return os.listdir(f"{ROOT}/{task}/{name}")
@@ -59,7 +59,7 @@ def in_own_pid_namespace() -> bool:
 
 def tasks(pid: int | str) -> list[str]:
     """All threads of the process, each as "PID/task/TID"; none if it is gone."""
-    return [f"{pid}/task/{tid}" for tid in listed(pid, "task") or ()]
+    return [f"{pid}/task/{tid}" for tid in names_in(pid, "task") or ()]
 
 
 def owner_of(pid: int) -> int | None:

@@ -252,7 +252,7 @@ _Rule = tuple["re.Pattern[str]", "str | Callable[[re.Match[str]], str]"]
 
 
 @functools.cache
-def _shaped() -> tuple[_Rule, ...]:
+def _shaped_rules() -> tuple[_Rule, ...]:
     compiled = re.compile
     return (
         (
@@ -346,11 +346,11 @@ def is_on() -> bool:
     return os.environ.get("DDTOP_REDACT", "1") != "0"
 
 
-def redacted(text: str) -> str:
+def redact(text: str) -> str:
     """The text without everything that looks like a secret."""
     if not is_on():
         return text
-    for pattern, replacement in _shaped():
+    for pattern, replacement in _shaped_rules():
         text = pattern.sub(replacement, text)
     return _bare_runs().sub(_bare, _without_named(text))
 
@@ -364,7 +364,7 @@ def redacted_start(text: str, characters: int) -> str:
     if len(text) > TEXT_CHARACTERS_MAX:
         text = text[:TEXT_CHARACTERS_MAX].rsplit(None, 1)[0]
         text = text if len(text) < TEXT_CHARACTERS_MAX else text[:characters]
-    return redacted(text)[:characters]
+    return redact(text)[:characters]
 
 
 def redacted_variable(name: str, value: str, characters: int) -> str:

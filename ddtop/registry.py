@@ -18,7 +18,7 @@ import msgspec
 from ddtop import private
 from ddtop.folders import (
     RegistryError,
-    patiently,
+    call_patiently,
     replace,
     runtime_dir,
     runtime_place,
@@ -348,7 +348,7 @@ def read_entries() -> list[JobEntry]:
     Raises:
         RegistryError: the folder cannot be used, or does not answer.
     """
-    return patiently(_read_entries, state_dir_text)
+    return call_patiently(_read_entries, state_dir_text)
 
 
 def refused_files() -> list[str]:
@@ -358,7 +358,7 @@ def refused_files() -> list[str]:
     Raises:
         RegistryError: the folder cannot be used, or does not answer.
     """
-    return patiently(
+    return call_patiently(
         lambda: sorted(path.name for path, entry in _job_files() if entry is None), state_dir_text
     )
 

@@ -27,7 +27,7 @@ from ddtop.wire.records import (
     HostState,
     HubLink,
 )
-from ddtop.wire.times import moved
+from ddtop.wire.times import shift
 from tests.jobs import SECOND, FakeJob, FakeRank, Frame, unix_ns
 
 
@@ -142,7 +142,7 @@ def skewed(records: Iterable[Frame], offsets_s: Mapping[str, float]) -> list[Fra
     found = []
     for envelope, record in records:
         offset_ns = round(offsets_s.get(envelope.sender, 0.0) * SECOND)
-        told = moved(record, -offset_ns)
+        told = shift(record, -offset_ns)
         if isinstance(told, HostState) and offset_ns:
             told = _with(told, clock=HostClock(offset_ns, 100_000))
         data = frames.seal(

@@ -271,9 +271,9 @@ def is_stuck(policy, silent_s=0):
     ras = Ras(policy)
     for second in range(5 + silent_s):
         if second < 5:
-            ras.saw(float(second))
+            ras.note_stuck(float(second))
         ras.look(float(second), ())
-    return ras.stuck(5.0 + silent_s)
+    return ras.is_stuck(5.0 + silent_s)
 
 
 def test_the_policy_says_when_nccl_is_asked():

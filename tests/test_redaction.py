@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ddtop import redaction
 from ddtop.agent.environment import redacted_argv, redacted_environment
 from ddtop.follow.source_lines import read_excerpt
-from ddtop.redaction import HIDDEN, redacted, redacted_start
+from ddtop.redaction import HIDDEN, redact, redacted_start
 from tests import planted
 
 PLACES = ["{}", "failed with {} at once", "x = load({})  # {}", 'error: "{}"']
@@ -35,7 +35,7 @@ def test_no_planted_secret_passes_through_a_text(place):
     leaked = [
         (kind, text)
         for kind, text, core in planted.secrets()
-        if seen(core, redacted(place.replace("{}", text)))
+        if seen(core, redact(place.replace("{}", text)))
     ]  # fmt: skip
 
     assert leaked == []
@@ -88,7 +88,7 @@ def test_no_planted_secret_passes_through_a_line_of_source(tmp_path):
 
 @pytest.mark.parametrize("place", PLACES[:2])
 def test_what_is_no_secret_stays(place):
-    changed = [(text, redacted(place.replace("{}", text))) for text in planted.innocent()]
+    changed = [(text, redact(place.replace("{}", text))) for text in planted.innocent()]
 
     assert [(text, shown) for text, shown in changed if shown != place.replace("{}", text)] == []
 
@@ -117,7 +117,7 @@ def test_a_text_that_is_cut_shows_no_half_of_a_secret():
 
 
 def test_a_person_may_switch_it_off_for_a_job_of_his_own():
-    code = "from ddtop.redaction import redacted; print(redacted('--auth=abc'))"
+    code = "from ddtop.redaction import redact; print(redact('--auth=abc'))"
     for value, shown in (("0", "--auth=abc"), ("1", f"--auth={HIDDEN}")):
         found = subprocess.run(
             [sys.executable, "-c", code],
@@ -141,6 +141,6 @@ def test_the_agent_gets_no_library_for_it():
 
 @given(st.text() | st.text(st.sampled_from("key=:\"' \n-token/@.eyJ_-pAuth")))
 def test_redacting_twice_changes_nothing_more(text):
-    once = redacted(text)
+    once = redact(text)
 
-    assert redacted(once) == once
+    assert redact(once) == once

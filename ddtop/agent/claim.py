@@ -19,7 +19,7 @@ from ddtop.launch.launcher import number
 from ddtop.launch.launchers import is_elastic
 from ddtop.procfs import command_line, parent_of
 from ddtop.wire import page as layout
-from ddtop.wire.frames import escaped
+from ddtop.wire.frames import escape
 
 # -- The rank that has started this process, directly or through others
 #
@@ -116,8 +116,8 @@ def become_rank(
 ) -> None:
     """Start watching this process as rank `who.rank`."""
     try:
-        who.script = escaped(who.script)
-        job, run, complaint = escaped(run_name.name_run(who, os.environ, os.getppid(), endpoint))
+        who.script = escape(who.script)
+        job, run, complaint = escape(run_name.name_run(who, os.environ, os.getppid(), endpoint))
         path = registry.socket_path(job, run)
         registry.state_dir()
         _, moved = registry.runtime_place()

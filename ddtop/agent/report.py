@@ -24,7 +24,7 @@ from ddtop.agent.probes import collectives, init_args, parallel
 from ddtop.agent.sources import SOURCES, ProbeRow
 from ddtop.agent.stacks import dump
 from ddtop.link.rank_side import RankLink
-from ddtop.redaction import redacted, redacted_start
+from ddtop.redaction import redact, redacted_start
 from ddtop.wire import frames
 from ddtop.wire import page as layout
 from ddtop.wire.names import INIT_CALLS
@@ -139,7 +139,7 @@ class Reporter:
             why = f"{rank.socket.parent}: {error.strerror}"
         if self._relay is None and not self._said_silent:
             self._said_silent = True
-            rank.say(f"ddtop: not watched, because no relay answers: {redacted(why)[:300]}")
+            rank.say(f"ddtop: not watched, because no relay answers: {redact(why)[:300]}")
 
     def report_soon(self) -> None:
         """Let the next tick report."""
@@ -329,9 +329,7 @@ class Reporter:
                 usual_wait_ms=usual_ms,
                 agent_cpu_ns=time.thread_time_ns() + OwnThread.ended_cpu_ns,
                 drops=self._link.drops,
-                probes_off=tuple(
-                    f"{name}: {redacted(reason)}" for name, reason in guard.off.items()
-                ),
+                probes_off=tuple(f"{name}: {redact(reason)}" for name, reason in guard.off.items()),
                 gc_total_ns=rank.page.words[layout.GC_TOTAL_AT],
                 **self._fields,
             )

@@ -65,7 +65,7 @@ def start_relay(job: str, run: str, socket: Path, starting_s: float = STARTING_S
     if sys.platform != "linux" or not sys.executable:
         return False
     lock = socket.with_suffix(".lock")
-    descriptor = private.opened(lock, os.O_RDWR | os.O_CREAT)
+    descriptor = private.open_file(lock, os.O_RDWR | os.O_CREAT)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -57,7 +57,7 @@ class StatePage:
         # An existing file is not ours, because a pid with its start time exists only once. A
         # process that has it open could truncate it.
         path.unlink(missing_ok=True)
-        descriptor = private.opened(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        descriptor = private.open_file(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
             os.posix_fallocate(descriptor, 0, layout.PAGE_BYTES)
             mapped = mmap.mmap(descriptor, layout.PAGE_BYTES)

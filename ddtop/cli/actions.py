@@ -32,7 +32,7 @@ from ddtop.diagnosis.finding import CRITICAL
 from ddtop.follow.changes import APPEARED, CLEARED, ENDED, Change
 from ddtop.launch import every_launcher
 from ddtop.patience import at_most
-from ddtop.redaction import redacted
+from ddtop.redaction import redact
 
 REPORT_S = 120.0
 """A report of a large job with stacks takes some seconds; one that takes longer than this hangs."""
@@ -431,7 +431,7 @@ def check_url(url: str, named_by: str) -> str:
 def _has_secret(url: str, parts: urllib.parse.SplitResult) -> bool:
     """Whether it has a token, of whatever service. A path of words has none."""
     known = parts.username or parts.password or parts.hostname == SLACK_HOST
-    return bool(known or redacted(url) != url or _TOKEN.search(f"{parts.path}?{parts.query}"))
+    return bool(known or redact(url) != url or _TOKEN.search(f"{parts.path}?{parts.query}"))
 
 
 def body_of(shape: str, event: Mapping[str, Any]) -> Any:

@@ -51,11 +51,11 @@ def open_bridge(host: RemoteTarget) -> Iterator[_There]:
     except NoContactError as error:
         raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
     try:
-        there.greeted = asyncio.run(there.pipe.greeted(None)).host
+        there.greeted = asyncio.run(there.pipe.wait_for_greeting(None)).host
         yield there
     except PipeError as error:
         words = [] if sys.stderr.isatty() else there.pipe.words
-        raise CommandError(f"ddtop: {host.why(error, words)}", UNREACHABLE) from None
+        raise CommandError(f"ddtop: {host.sentence(error, words)}", UNREACHABLE) from None
     finally:
         there.pipe.close()
 
@@ -138,9 +138,9 @@ class _There:
 
         with self.one_at_a_time:
             try:
-                self.found = self.host.own(asyncio.run(jobs_there(self.pipe)), self.greeted)
+                self.found = self.host.select(asyncio.run(jobs_there(self.pipe)), self.greeted)
             except PipeError as error:
-                raise registry.RegistryError(self.host.why(error, self.pipe.words)) from None
+                raise registry.RegistryError(self.host.sentence(error, self.pipe.words)) from None
         return [job.entry for job in self.found]
 
     def several_live(self) -> bool:
@@ -240,7 +240,7 @@ async def _choose(there: _There, name: str | None, wait_s: float) -> RemoteJob:
 
     until = time.monotonic() + wait_s
     while True:
-        jobs = there.host.own(await jobs_there(there.pipe), there.greeted)
+        jobs = there.host.select(await jobs_there(there.pipe), there.greeted)
         try:
             entry = registry.choose_job([job.entry for job in jobs], name, time.time_ns())
         except registry.UnknownJobError as error:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ddtop.cli.errors import USAGE, CommandError
-from ddtop.folders import patiently
+from ddtop.folders import call_patiently
 from ddtop.policy import BLOCKS, POLICY, Policy
 
 BYTES_MAX = 1 << 16
@@ -118,7 +118,7 @@ def read(environ: Mapping[str, str]) -> Config:
     """
     path = path_of(environ)
     try:
-        data = patiently(lambda: _bytes(path), lambda: str(path))
+        data = call_patiently(lambda: _bytes(path), lambda: str(path))
     except (FileNotFoundError, NotADirectoryError):
         if environ.get("DDTOP_CONFIG"):
             raise CommandError(f"ddtop: DDTOP_CONFIG: there is no file {path}", USAGE) from None

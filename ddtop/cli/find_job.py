@@ -16,7 +16,7 @@ from ddtop.cli import outside_jobs
 from ddtop.cli.errors import ELSEWHERE, UNREACHABLE, USAGE, CommandError
 from ddtop.cli.interpreter import install_advice
 from ddtop.cli.job_list import HEALTH_ANSWER_S, health_digest, health_now, table, targets
-from ddtop.follow.fleet import following
+from ddtop.follow.fleet import open_fleet
 from ddtop.present.jobs import Health, Listed
 from ddtop.present.text import clean
 from ddtop.words.units import duration
@@ -175,7 +175,7 @@ def hub_jobs(hubs: Iterable[str]) -> list[tuple[Listed, Health]]:
         CommandError: 2, one of them is no HOST:PORT; 3, no relay of this user answers there.
     """
     found = [target for hub in dict.fromkeys(hubs) for target in targets(hub)()]
-    with following(lambda: found, health_digest) as fleet:
+    with open_fleet(lambda: found, health_digest) as fleet:
         jobs = fleet.wait(2 * HEALTH_ANSWER_S)
     rows = []
     for job in jobs:

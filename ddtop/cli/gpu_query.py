@@ -18,7 +18,7 @@ import msgspec
 from ddtop.cli.errors import UNREACHABLE, CommandError
 from ddtop.procfs import in_own_pid_namespace
 from ddtop.relay.gpus.driver import Driver, DriverError
-from ddtop.relay.gpus.reader import DRIVERS, described, driver_here
+from ddtop.relay.gpus.reader import DRIVERS, describe, driver_here
 from ddtop.wire.records import Gpu
 
 NO_DRIVER = "no NVIDIA or AMD driver"
@@ -138,9 +138,7 @@ def _with_processes(gpu: Gpu, own_namespace: bool) -> Gpu:
     if not gpu.processes:
         return gpu
     processes = tuple(
-        msgspec.structs.replace(
-            described(process.pid, own_namespace), used_bytes=process.used_bytes
-        )
+        msgspec.structs.replace(describe(process.pid, own_namespace), used_bytes=process.used_bytes)
         for process in gpu.processes
     )
     return msgspec.structs.replace(gpu, processes=processes)

@@ -26,9 +26,9 @@ from ddtop.feeds.schedulers import (
     SlurmJob,
     WrongNameError,
     last_line,
-    running,
+    running_jobs,
 )
-from ddtop.follow.fleet import Fleet, FleetJob, Tally, Target, following, own_jobs, tally_of
+from ddtop.follow.fleet import Fleet, FleetJob, Tally, Target, open_fleet, own_jobs, tally_of
 from ddtop.model.facts import Snapshot
 from ddtop.present.jobs import (
     JOBS_SCHEMA,
@@ -88,7 +88,7 @@ def slurm_jobs(ddtop: str | None) -> list[tuple[Listed, Health]]:
         CommandError: 3, Slurm is not here, or does not answer.
     """
     try:
-        jobs = running(getpass.getuser())
+        jobs = running_jobs(getpass.getuser())
     except NoContactError as error:
         raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
     with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -255,7 +255,7 @@ def follow_jobs() -> Iterator[Callable[[], Mapping[tuple[str, str], Health]]]:
     """Follow the live jobs while the block runs. The health of each, by name and run; called from
     any thread."""
     fleet: Fleet[Health]
-    with following(own_jobs, health_digest) as fleet:
+    with open_fleet(own_jobs, health_digest) as fleet:
         yield lambda: {
             (job.entry.job, job.entry.run): health_now(job)
             for job in jobs_with_health(fleet.jobs())
@@ -287,7 +287,7 @@ def healths(entries: Iterable[registry.JobEntry]) -> list[Health]:
     found: dict[registry.JobEntry, Health] = {}
     if living:
         targets = [Target(entry, secret) for secret in [registry.secret()] for entry in living]
-        with following(lambda: targets, health_digest) as fleet:
+        with open_fleet(lambda: targets, health_digest) as fleet:
             jobs = fleet.wait(HEALTH_ANSWER_S)
             if any(job.looks and not job.settled and job.contact is None for job in jobs):
                 # On a busy host.

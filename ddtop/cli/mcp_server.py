@@ -32,7 +32,7 @@ from ddtop.present.events import timeline_lines
 from ddtop.present.explain import explain_text
 from ddtop.present.jobs import listed
 from ddtop.thresholds import chosen
-from ddtop.wire.frames import escaped
+from ddtop.wire.frames import escape
 from ddtop.words.sentences import rank_ranges
 
 JOBS_MAX, FINDINGS_MAX, RANKS_MAX, LINES_MAX, TEXT_MAX = 100, 20, 64, 40, 500
@@ -72,9 +72,9 @@ def _in_turn(tool: Callable[..., _T]) -> Callable[..., _T]:
     def answer(**arguments: Any) -> _T:
         with _looks:
             try:
-                return escaped(tool(**arguments))
+                return escape(tool(**arguments))
             except ToolError as error:
-                raise ToolError(escaped(str(error))) from None
+                raise ToolError(escape(str(error))) from None
 
     return answer
 

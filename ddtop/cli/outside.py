@@ -135,8 +135,8 @@ def look_at(pids: str, command: str, seconds: float, arguments: bool = False) ->
         look = asyncio.run(settle(LiveSource(feed), feed, seconds))
     finally:
         feed.end()
-    if needed is None and feed.refused and len(feed.refused) == len(found.found):
-        needed = next(iter(feed.refused.values()))
+    if needed is None and feed.refusals and len(feed.refusals) == len(found.found):
+        needed = next(iter(feed.refusals.values()))
         click.echo(without_controls(f"ddtop: {needed}"), err=True)
     assert look.snapshot is not None
     return Seen(name, look.snapshot, look.verdict, needed, outside=True)

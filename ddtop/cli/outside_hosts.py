@@ -35,7 +35,7 @@ def look_at(hosts: Sequence[RemoteTarget], seconds: float) -> Seen:
     with open_feed(hosts) as feed:
         look = asyncio.run(settle(LiveSource(feed), feed, seconds, PATIENCE_S))
     try:
-        silent = feed.silent
+        silent = feed.silent_reasons
     except NoContactError as error:
         raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
     for note in silent:

@@ -50,11 +50,11 @@ def judge_launchers(name: str, pids: Iterable[int]) -> tuple[Snapshot, Verdict] 
     none."""
     from ddtop.diagnosis.diagnoses import conclude, diagnose
     from ddtop.diagnosis.finding import UNKNOWN
-    from ddtop.feeds.outside.targets import waiting
+    from ddtop.feeds.outside.targets import waiting_launchers
     from ddtop.model.job import Job
     from ddtop.thresholds import chosen
 
-    launchers, policy = waiting(pids), chosen()
+    launchers, policy = waiting_launchers(pids), chosen()
     if not launchers:
         return None
     snapshot = replace(Job(name, policy).snapshot(time.time_ns()), launchers=launchers)

@@ -26,7 +26,7 @@ With thousands of ranks each look takes a second.
 
 def recording_of(entry: registry.JobEntry) -> tuple[Recording | None, str | None]:
     """The journal of the run, or the reason why there is none."""
-    from ddtop.folders import patiently, state_dir_text
+    from ddtop.folders import call_patiently, state_dir_text
     from ddtop.follow.engine import LEFT_S
     from ddtop.follow.recording import read_recording
     from ddtop.journal import JournalError
@@ -34,7 +34,7 @@ def recording_of(entry: registry.JobEntry) -> tuple[Recording | None, str | None
     path = registry.journal_path(entry.job, entry.run, entry.sender)
     try:
         growing = entry.reachable(time.time_ns())
-        found = patiently(
+        found = call_patiently(
             lambda: read_recording(path, entry.job, growing=growing), state_dir_text, LEFT_S
         )
     except (JournalError, OSError, registry.RegistryError) as error:

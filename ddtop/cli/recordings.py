@@ -14,7 +14,7 @@ from ddtop.cli import dashboard
 from ddtop.cli.errors import UNREACHABLE, CommandError
 from ddtop.cli.find_job import entry_of
 from ddtop.cli.output import explain_no_dashboard, no_dashboard, print_status, without_controls
-from ddtop.folders import patiently, state_dir_text
+from ddtop.folders import call_patiently, state_dir_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def journal_of(entry: registry.JobEntry) -> Recorded | None:
     last = registry.left_path(entry)
     # What to open, and the file that must be there for it.
     choices = ((path, path), (path, journal.older_half(path)), (last, last))
-    there = patiently(
+    there = call_patiently(
         lambda: next((one for one, file in choices if file.exists()), None), state_dir_text
     )
     return Recorded(there, entry.job, entry) if there is not None else None
@@ -115,7 +115,7 @@ def _print_last(found: Recorded, why: str) -> None:
 
     growing = found.growing()
     try:
-        recording = patiently(
+        recording = call_patiently(
             lambda: read_recording(found.path, found.name, growing=growing),
             lambda: str(found.path.parent),
             LEFT_S,

@@ -17,7 +17,7 @@ from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError
 from ddtop.cli.output import without_controls
 from ddtop.link.viewer_side import admits
 from ddtop.patience import at_most
-from ddtop.relay.hub.topology import hub_wanted, numeric
+from ddtop.relay.hub.topology import hub_wanted, numeric_addresses
 from ddtop.wire.records import LEAF, is_loopback
 
 CONNECT_S = 1.5
@@ -164,7 +164,7 @@ def no_contact(host: str, port: int, seconds: float = CONNECT_S) -> str | None:
 
 def _addresses(host: str) -> tuple[str, ...]:
     try:
-        return numeric(host)[:ADDRESSES_MAX]
+        return numeric_addresses(host)[:ADDRESSES_MAX]
     except OSError:
         return ()
 

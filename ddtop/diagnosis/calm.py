@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ddtop.diagnosis.activity import activity_text, phase_clause, phase_of, where_text
 from ddtop.diagnosis.waiters import foreign_text, foreign_waits, waited_text
-from ddtop.model.ending import failed
+from ddtop.model.ending import has_failed
 from ddtop.model.facts import Snapshot, State
 from ddtop.model.wait_graph import tells_nothing
 from ddtop.policy import Limits, Policy
@@ -52,8 +52,8 @@ def calm_text(snapshot: Snapshot, policy: Policy) -> str:
             f"starting: {len(early)}/{total} ranks not in {'MPI' if mpi else 'a process group'}"
             f" yet, {joining} in {where}"
         )
-    finished = [rank.rank for rank in snapshot.ranks if rank.gone and not failed(rank)]
-    lost = [rank.rank for rank in snapshot.ranks if rank.gone and failed(rank)]
+    finished = [rank.rank for rank in snapshot.ranks if rank.gone and not has_failed(rank)]
+    lost = [rank.rank for rank in snapshot.ranks if rank.gone and has_failed(rank)]
     left = f", {ranks_text(finished)} finished" if finished else ""
     left += f", {ranks_text(lost)} gone" if lost else ""
     left += f", {ranks_text(unseen[:64])} not seen from here" if unseen else ""

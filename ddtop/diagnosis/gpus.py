@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from ddtop.launch import in_batch_job
 from ddtop.model.facts import Device, RankFacts, Snapshot
-from ddtop.model.gpus import VISIBLE, by_environment, large, visible
+from ddtop.model.gpus import VISIBLE, by_environment, large_processes, visible_gpus
 from ddtop.policy import Policy
 from ddtop.wire.records import AMD, Gpu, GpuProcess
 from ddtop.words.sentences import rank_list
@@ -138,7 +138,7 @@ def strangers(device: Device, policy: Policy) -> tuple[GpuProcess, ...]:
     """Processes outside the job that hold a large part of the GPU, except the MPS server."""
     return tuple(
         process
-        for process in large(device.foreign, device.gpu, policy)
+        for process in large_processes(device.foreign, device.gpu, policy)
         if _MPS not in (process.command or "")
     )
 
@@ -202,7 +202,7 @@ def _given_gpus(host: str | None, snapshot: Snapshot, gpus: Sequence[Gpu]) -> se
         given = any(name in environment for name in VISIBLE)
         if not given or not in_batch_job(environment):
             return None
-        found |= {gpu.uuid for gpu in visible(environment, gpus) or ()}
+        found |= {gpu.uuid for gpu in visible_gpus(environment, gpus) or ()}
     return found
 
 

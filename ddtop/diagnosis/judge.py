@@ -12,7 +12,7 @@ from ddtop.diagnosis.evidence import without_countdown
 from ddtop.diagnosis.finding import CRITICAL, INFO, WARNING, Finding, Muted, Verdict
 from ddtop.diagnosis.kinds import Is, Kind
 from ddtop.diagnosis.rank_state import with_states
-from ddtop.model.ending import failed, fatal_exception, went_unix_ns
+from ddtop.model.ending import fatal_exception, has_failed, went_unix_ns
 from ddtop.model.facts import RankFacts, Snapshot, State
 from ddtop.policy import Limits, Policy
 from ddtop.wire.records import Expectation, Mute
@@ -231,7 +231,7 @@ def began_to_end_unix_ns(findings: Iterable[Finding], snapshot: Snapshot) -> int
 
     None while no rank has failed.
     """
-    times = [went_unix_ns(rank) for rank in snapshot.ranks if failed(rank)]
+    times = [went_unix_ns(rank) for rank in snapshot.ranks if has_failed(rank)]
     if times:
         times += [
             finding.since_unix_ns for finding in findings if finding.kind == Kind.HELPER_CRASHED

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ddtop.model.ending import failed, fatal_exception
+from ddtop.model.ending import fatal_exception, has_failed
 from ddtop.model.facts import RankFacts, Snapshot, State
 from ddtop.wire.names import INIT_CALLS
 from ddtop.wire.records import Hello, store_address
@@ -89,10 +89,12 @@ def joining_of(snapshot: Snapshot) -> Joining | None:
     reason."""
     if any(_has_communicated(rank) for rank in snapshot.ranks):
         return None
-    gave_up = tuple(rank for rank in snapshot.ranks if failed(rank) and _rendezvous_failed(rank))
+    gave_up = tuple(
+        rank for rank in snapshot.ranks if has_failed(rank) and _rendezvous_failed(rank)
+    )
     thrown_out = {rank.rank for rank in gave_up}
     if any(
-        rank.rank not in thrown_out and not rank.claimants.hellos and failed(rank)
+        rank.rank not in thrown_out and not rank.claimants.hellos and has_failed(rank)
         for rank in snapshot.ranks
     ):
         return None

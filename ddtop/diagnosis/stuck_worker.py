@@ -5,7 +5,7 @@ from __future__ import annotations
 from ddtop.diagnosis.activity import waits_on
 from ddtop.diagnosis.kernel_wait import wait_of
 from ddtop.model.facts import RankFacts, Snapshot, State
-from ddtop.model.progress import helpless
+from ddtop.model.progress import is_helpless
 from ddtop.wire.records import Loader, ProcessState, Stacks
 
 DEAD, HALTED, LOCKED, DISK, STUCK, COLLECTIVE = (
@@ -29,7 +29,7 @@ def cause_of(rank: RankFacts) -> str | None:
         return None
     if rank.gone or rank.state in (State.STOPPED, State.SILENT) or not _waits_for_it(rank, loader):
         return None
-    if helpless(loader):
+    if is_helpless(loader):
         return HALTED if loader.owing_state in ("T", "t") else DEAD
     return None if rank.process.working else _of_living(rank, loader)
 
@@ -65,7 +65,7 @@ def worker_wait(loader: Loader) -> tuple[str, str] | None:
 def worker_dump(rank: RankFacts) -> Stacks | None:
     """The worker's stacks, if they were taken while it had to deliver this batch."""
     loader = rank.loader.report
-    if loader is None or helpless(loader):
+    if loader is None or is_helpless(loader):
         return None
     since = min(loader.waiting_since_unix_ns or 1 << 62, rank.loader.stuck_since_unix_ns or 1 << 62)
     found = (

@@ -143,7 +143,7 @@ class SshTarget:
         """As it is typed."""
         return f"--ssh {self.name}"
 
-    def own(self, jobs: Sequence[RemoteJob], _host: str) -> list[RemoteJob]:
+    def select(self, jobs: Sequence[RemoteJob], _host: str) -> list[RemoteJob]:
         """All of them: the name of that host for itself adds nothing."""
         return list(jobs)
 
@@ -189,7 +189,7 @@ class SshTarget:
                 f"cannot start {command[0]}: {error.strerror}; DDTOP_SSH can name another ssh"
             ) from None
 
-    def why(self, error: PipeError, words: Sequence[str]) -> str:
+    def sentence(self, error: PipeError, words: Sequence[str]) -> str:
         """What went wrong, as a sentence. `words`: what ssh has printed."""
         text = "; ".join(list(words)[-WORDS_SHOWN:])
         code = error.code
@@ -231,11 +231,13 @@ async def jobs_there(pipe: Pipe) -> list[RemoteJob]:
     for job in answer.jobs:
         with contextlib.suppress(ValueError, RecursionError):
             entry = registry.entry_of(job.entry)
-            jobs.append(RemoteJob(_here(entry, job.reachable, now, answer.now_unix_ns), job.over))
+            jobs.append(
+                RemoteJob(_entry_here(entry, job.reachable, now, answer.now_unix_ns), job.over)
+            )
     return jobs
 
 
-def _here(
+def _entry_here(
     entry: registry.JobEntry, reachable: bool, now_unix_ns: int, there_unix_ns: int
 ) -> registry.JobEntry:
     """The entry on this host's clock; whether its relay lives is for the other host to say."""
@@ -317,10 +319,10 @@ class RemoteTarget(Protocol):
             NoContactError: it cannot be started.
         """
 
-    def own(self, jobs: Sequence[RemoteJob], _host: str) -> list[RemoteJob]:
+    def select(self, jobs: Sequence[RemoteJob], _host: str) -> list[RemoteJob]:
         """The jobs there that the user means; `_host`: the host's name as the bridge reports it."""
 
-    def why(self, error: PipeError, words: Sequence[str]) -> str:
+    def sentence(self, error: PipeError, words: Sequence[str]) -> str:
         """What went wrong, as a sentence. `words`: what the started program has printed."""
 
 
@@ -382,7 +384,7 @@ class SshRoute:
                 Open(self._entry.job, self._entry.run, controller), ANSWER_S
             )
         except PipeError as error:
-            raise self._lost(error) from None
+            raise self._lost_error(error) from None
         self._tries = 0
         if isinstance(answer, Gone):
             raise GoneError
@@ -392,16 +394,16 @@ class SshRoute:
             )
         self._given = False
         self._pipe.forget_frames()
-        return _SshLink(self._pipe, self._lost)
+        return _SshLink(self._pipe, self._lost_error)
 
     async def _start(self) -> None:
         self._pipe.close()
         self._pipe = self._host.start(asks=False)
-        await self._pipe.greeted(GREETING_S)
+        await self._pipe.wait_for_greeting(GREETING_S)
         self._usable = True
 
-    def _lost(self, error: PipeError) -> NoContactError:
-        why = self._host.why(error, self._pipe.words)
+    def _lost_error(self, error: PipeError) -> NoContactError:
+        why = self._host.sentence(error, self._pipe.words)
         self._usable = False
         if "Permission denied" in why or "Host key verification failed" in why:
             self._final = (
@@ -412,7 +414,7 @@ class SshRoute:
         self._tries += 1
         return NoContactError(f"{why}; trying again", again_s)
 
-    async def left(self, read: Callable[[registry.JobEntry, Path | None], T]) -> T | None:
+    async def read_left(self, read: Callable[[registry.JobEntry, Path | None], T]) -> T | None:
         """Copied once after each time that the relay was there."""
         if self._given:
             return None

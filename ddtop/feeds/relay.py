@@ -10,7 +10,7 @@ from ddtop import registry
 from ddtop.feeds.route import GoneError, Link, NoContactError, Route, T, TrustedRoute
 from ddtop.link.viewer_side import AsyncViewerLink, admits
 from ddtop.patience import in_thread
-from ddtop.relay.hub.topology import hub_wanted, numeric
+from ddtop.relay.hub.topology import hub_wanted, numeric_addresses
 
 TO_HUB_S = 1.5
 """A relay accepts within a round trip. A firewall that drops packets never answers."""
@@ -51,7 +51,7 @@ class LocalRoute(TrustedRoute):
             return None
         return PortRoute(self.job, *at)
 
-    async def left(self, read: Callable[[registry.JobEntry, Path | None], T]) -> T | None:
+    async def read_left(self, read: Callable[[registry.JobEntry, Path | None], T]) -> T | None:
         """Read once for each state of the job file, because a journal may be large and on a file
         server."""
         if self._given == self._entry:
@@ -82,7 +82,9 @@ class PortRoute(TrustedRoute):
 def _accepts(host: str, port: int) -> bool:
     try:
         secret = registry.secret()
-        return any(admits(address, port, secret, TO_HUB_S) for address in numeric(host)[:2])
+        return any(
+            admits(address, port, secret, TO_HUB_S) for address in numeric_addresses(host)[:2]
+        )
     except (OSError, registry.RegistryError):
         return False
 

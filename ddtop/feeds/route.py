@@ -96,7 +96,7 @@ class Route(Protocol):
         None: this route leads to the hub as it is, or the hub cannot be reached from here.
         """
 
-    async def left(self, read: Callable[[registry.JobEntry, Path | None], T]) -> T | None:
+    async def read_left(self, read: Callable[[registry.JobEntry, Path | None], T]) -> T | None:
         """What `read` makes of the files that the relay left; None if an earlier call was about the
         same ones, or if there are none to be had.
 
@@ -124,14 +124,14 @@ class TrustedRoute:
         """None: the user has already chosen the relay with this route."""
         return None
 
-    async def left(self, read: Callable[[registry.JobEntry, Path | None], T]) -> T | None:
+    async def read_left(self, read: Callable[[registry.JobEntry, Path | None], T]) -> T | None:
         """None: a relay's files are on its host, and only a relay leaves some."""
         del read
         return None
 
 
 @functools.cache
-def _myself() -> str:
+def _viewer_name() -> str:
     """The user and the host of this viewer."""
     try:
         name = pwd.getpwuid(os.getuid()).pw_name
@@ -144,5 +144,5 @@ def request(record: AnyRecord) -> bytes:
     """A viewer's command as a frame; an order includes who gives it, for the relay's audit
     record."""
     if isinstance(record, Command) and record.name in ("stacks", "signal", "mute"):
-        record = msgspec.structs.replace(record, instance=_myself(), pid=os.getpid())
+        record = msgspec.structs.replace(record, instance=_viewer_name(), pid=os.getpid())
     return frames.seal(record, sender="viewer", unix_ns=time.time_ns(), mono_ns=time.monotonic_ns())

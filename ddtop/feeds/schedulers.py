@@ -110,7 +110,7 @@ class SchedulerTarget:
         except OSError as error:
             raise NoContactError(f"cannot start {command[0]}: {error.strerror}") from None
 
-    def own(self, jobs: Sequence[RemoteJob], _host: str) -> list[RemoteJob]:
+    def select(self, jobs: Sequence[RemoteJob], _host: str) -> list[RemoteJob]:
         """Those of the jobs there that belong to the scheduler's job.
 
         `_host`: the name of the host of the bridge. Nodes may share a state folder with other jobs.
@@ -125,7 +125,7 @@ class SchedulerTarget:
             or (not job.over and job.entry.host.partition(".")[0] in hosts)
         ]
 
-    def why(self, error: PipeError, words: Sequence[str]) -> str:
+    def sentence(self, error: PipeError, words: Sequence[str]) -> str:
         """What went wrong. `words`: what the scheduler's program has printed."""
         text = "; ".join(list(words)[-WORDS_SHOWN:])
         if error.code == NOT_FOUND or "ddtop is not found" in text:
@@ -138,7 +138,7 @@ class SchedulerTarget:
         return f"no way into {self.name}: {text or error}"
 
 
-def asked(*command: str) -> tuple[int, str, str]:
+def ask(*command: str) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of a scheduler's command.
 
     Raises:
@@ -240,7 +240,7 @@ class Kubernetes:
         namespace, slash, name = job.partition("/")
         if not slash or not _NAME.fullmatch(namespace) or not _NAME.fullmatch(name):
             raise WrongNameError(f"{job!r} is not NAMESPACE/JOB, as default/train")
-        code, out, err = asked("kubectl", "get", "pods", "--namespace", namespace, "--output=json")
+        code, out, err = ask("kubectl", "get", "pods", "--namespace", namespace, "--output=json")
         if code:
             if "(Forbidden)" in err:
                 raise NoSuchJobError(f"you may not list the pods of {namespace}: {last_line(err)}")
@@ -353,7 +353,7 @@ class Lsf:
         """The first host of EXEC_HOST."""
         if not _LSF_JOB.fullmatch(job):
             raise WrongNameError(f"{job!r} is not an LSF job id, such as 4711 or '4711[3]'")
-        code, out, err = asked("bjobs", "-json", "-o", _FIELDS, "-u", "all", job)
+        code, out, err = ask("bjobs", "-json", "-o", _FIELDS, "-u", "all", job)
         if code and not out.strip():
             if "is not found" in err:
                 raise NoSuchJobError(f"there is no LSF job {job}")
@@ -411,7 +411,7 @@ class Pbs:
         """The first host of `exec_host`."""
         if not _PBS_JOB.fullmatch(job):
             raise WrongNameError(f"{job!r} is not a PBS job id, such as 4711 or 4711.server")
-        code, out, err = asked("qstat", "-f", "-F", "json", job)
+        code, out, err = ask("qstat", "-f", "-F", "json", job)
         if "Unknown Job" in err:
             raise NoSuchJobError(f"there is no PBS job {job}")
         if "has finished" in err:
@@ -466,7 +466,7 @@ class SlurmJob:
     started_unix_ns: int
 
 
-def running(user: str) -> list[SlurmJob]:
+def running_jobs(user: str) -> list[SlurmJob]:
     """The running jobs of this user, the newest first.
 
     Source: squeue with `%i|%M|%N|%j`; `%M` is the time that a job has used, D-HH:MM:SS.
@@ -474,7 +474,7 @@ def running(user: str) -> list[SlurmJob]:
     Raises:
         NoContactError: Slurm is not here, or does not answer.
     """
-    code, out, err = asked(
+    code, out, err = ask(
         "squeue", "--noheader", f"--user={user}", "--states=RUNNING", "--format=%i|%M|%N|%j"
     )
     if code:
@@ -506,7 +506,7 @@ class Slurm:
         """A step on the first node, beside those of the job."""
         if not _JOB.fullmatch(job):
             raise WrongNameError(f"{job!r} is not a Slurm job id, such as 4711 or 4711_3")
-        code, out, err = asked(
+        code, out, err = ask(
             "squeue", "--noheader", "--states=all", f"--jobs={job}", f"--format={_FORMAT}"
         )
         if code and _NOT_THERE not in err:
@@ -552,7 +552,7 @@ def _not_running(job: str, row: list[str]) -> NoSuchJobError:
 
 def _names(nodes: str) -> list[str]:
     """`node[0-1]` as its names."""
-    code, out, err = asked("scontrol", "show", "hostnames", nodes)
+    code, out, err = ask("scontrol", "show", "hostnames", nodes)
     if code or not out.split():
         raise NoContactError(f"scontrol does not know the nodes {nodes}: {last_line(err)}")
     return out.split()

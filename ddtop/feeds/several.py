@@ -27,7 +27,7 @@ from ddtop.wire import frames
 from ddtop.wire.bridge import AskOutside, BridgeFrame, Done, Message, Refused
 from ddtop.wire.frames import Envelope
 from ddtop.wire.records import AnyRecord, Hello, OutsideLook, Reply, Stacks
-from ddtop.wire.times import moved
+from ddtop.wire.times import shift
 
 NAME = "outside"
 SECONDS_MAX = 30.0
@@ -116,7 +116,7 @@ class SeveralFeed(Feed):
         answers = [
             record
             for (kind, *_), data in self._latest.items()
-            if kind == "Stacks" and isinstance(record := _opened(data)[1], Stacks)
+            if kind == "Stacks" and isinstance(record := _open(data)[1], Stacks)
         ]
         wanted = [answer for answer in answers if not ranks or answer.of_rank in ranks]
         for answer in wanted:
@@ -142,7 +142,7 @@ class SeveralFeed(Feed):
         return all(look is not None and look.looks_s >= EAGER_PLACE_S for look in looks)
 
     @property
-    def silent(self) -> tuple[str, ...]:
+    def silent_reasons(self) -> tuple[str, ...]:
         """Why hosts do not answer, one sentence each.
 
         Raises:
@@ -157,7 +157,7 @@ class SeveralFeed(Feed):
         """Take in the records of one host until it sends no more."""
         try:
             part.pipe = part.host.start(asks=False)
-            await part.pipe.greeted(GREETING_S)
+            await part.pipe.wait_for_greeting(GREETING_S)
             while not part.done:
                 part.pipe.send(AskOutside(SECONDS_MAX))
                 before = part.frames
@@ -165,7 +165,9 @@ class SeveralFeed(Feed):
                 part.done = part.done or part.frames == before
         except PipeError as error:
             part.why = (
-                None if part.frames else part.host.why(error, part.pipe.words if part.pipe else [])
+                None
+                if part.frames
+                else part.host.sentence(error, part.pipe.words if part.pipe else [])
             )
         except NoContactError as error:
             part.why = str(error)
@@ -178,7 +180,7 @@ class SeveralFeed(Feed):
             async for data in pipe.frames(LOOK_S / 4):
                 part.frames += 1
                 self._take(part, data)
-            answer = pipe.answered()
+            answer = pipe.next_message()
             if isinstance(answer, Refused):
                 part.done, part.why = True, None if part.frames else answer.text
             if answer is not None:
@@ -189,7 +191,7 @@ class SeveralFeed(Feed):
         """Pass the record on, with its times on this host's clock. Each look there names another
         sender; here it is the same host."""
         try:
-            envelope, record = _opened(data)
+            envelope, record = _open(data)
         except frames.WireError:
             # The follower counts it.
             self._waiting.append(data)
@@ -200,10 +202,10 @@ class SeveralFeed(Feed):
             part.offset_ns = 0 if within else offset_ns
         part.sender = part.sender or envelope.sender
         if part.offset_ns:
-            record, envelope = moved(record, part.offset_ns), moved(envelope, part.offset_ns)
-            envelope = msgspec.structs.replace(envelope, record=msgspec.Raw(frames.encoded(record)))
+            record, envelope = shift(record, part.offset_ns), shift(envelope, part.offset_ns)
+            envelope = msgspec.structs.replace(envelope, record=msgspec.Raw(frames.encode(record)))
         envelope = msgspec.structs.replace(envelope, sender=part.sender)
-        data = frames.encoded(envelope)
+        data = frames.encode(envelope)
         if isinstance(record, Reply):
             # Only this feed answers what is asked here.
             return
@@ -212,6 +214,6 @@ class SeveralFeed(Feed):
         self.keep((envelope.kind, envelope.sender, envelope.rank, envelope.pid), data)
 
 
-def _opened(data: bytes) -> tuple[Envelope, AnyRecord]:
+def _open(data: bytes) -> tuple[Envelope, AnyRecord]:
     envelope = frames.open_envelope(data)
     return envelope, frames.open_record(envelope)

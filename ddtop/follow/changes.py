@@ -79,8 +79,8 @@ class Changes:
         changes = self._contact_again(snapshot)
         changes += self._ranks(snapshot)
         changes += self._orders(snapshot)
-        changes += self._cleared(look, now)
-        changes += self._appeared(look, now)
+        changes += self._cleared_changes(look, now)
+        changes += self._appeared_changes(look, now)
         if snapshot.ended is not None:
             changes.append(Change(ENDED, now, snapshot.attempt, ended=snapshot.ended))
         # A reader expects the times of the lines in order. But the first look at a job brings
@@ -126,7 +126,7 @@ class Changes:
         self._reported = set(snapshot.orders)
         return [Change(ORDERED, at, snapshot.attempt, order=order) for at, order in new]
 
-    def _cleared(self, look: Look, now: int) -> list[Change]:
+    def _cleared_changes(self, look: Look, now: int) -> list[Change]:
         assert look.snapshot is not None
         attempt = look.snapshot.attempt
         shown = {_key(attempt, finding) for finding in look.verdict.findings}
@@ -145,7 +145,7 @@ class Changes:
             for finding in over
         ]
 
-    def _appeared(self, look: Look, now: int) -> list[Change]:
+    def _appeared_changes(self, look: Look, now: int) -> list[Change]:
         assert look.snapshot is not None
         changes, attempt = [], look.snapshot.attempt
         for finding in look.verdict.findings:

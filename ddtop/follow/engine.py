@@ -30,7 +30,7 @@ from ddtop import journal, registry
 from ddtop.diagnosis.finding import CRITICAL, Verdict
 from ddtop.diagnosis.judge import STEP_NS, Judge, began_to_end_unix_ns, is_over
 from ddtop.feeds.route import Bounds, request
-from ddtop.folders import patiently, state_dir_text
+from ddtop.folders import call_patiently, state_dir_text
 from ddtop.follow.contact import Contact
 from ddtop.follow.look import Dump, Look
 from ddtop.follow.recording import NO_END, at_end, read_recording
@@ -203,7 +203,7 @@ class Follower:
 
     def _take(self, envelope: frames.Envelope) -> frames.Envelope | None:
         try:
-            record = self._opened(envelope)
+            record = self._open_record(envelope)
         except frames.SchemaError as error:
             self.refusal = str(error)
             return None
@@ -222,7 +222,7 @@ class Follower:
             self._offset_ns = offset if abs(offset) > self.policy.clock_apart_s * 1e9 else 0
         return envelope
 
-    def _opened(self, envelope: frames.Envelope) -> AnyRecord:
+    def _open_record(self, envelope: frames.Envelope) -> AnyRecord:
         """The record. Each of 10,000 ranks sends the same 30 KB of members, which are decoded only
         once."""
         if envelope.kind != "Groups":
@@ -555,7 +555,7 @@ def last_state(entry: registry.JobEntry, *, from_journal: bool = True) -> tuple[
         UnreachableError: there is neither, or they cannot be read.
     """
     try:
-        return patiently(lambda: _last_state(entry, from_journal), state_dir_text, LEFT_S)
+        return call_patiently(lambda: _last_state(entry, from_journal), state_dir_text, LEFT_S)
     except registry.RegistryError as error:
         raise UnreachableError(f"the relay of {entry.job} is gone, and {error}") from None
 

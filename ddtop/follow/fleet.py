@@ -135,7 +135,10 @@ class Fleet(Generic[T]):
         garbage collector so that other threads wait as little as possible.
         """
         self._turns.enter_context(short_turns())
-        for run, name in ((self._reading, "ddtop-jobs"), (self._following, "ddtop-fleet")):
+        for run, name in (
+            (self._read_targets, "ddtop-jobs"),
+            (self._follow_targets, "ddtop-fleet"),
+        ):
             thread = threading.Thread(target=run, name=name, daemon=True)
             self._threads.append(thread)
             thread.start()
@@ -174,7 +177,7 @@ class Fleet(Generic[T]):
 
     # -- the thread that reads
 
-    def _reading(self) -> None:
+    def _read_targets(self) -> None:
         while not self._stop.is_set():
             try:
                 self._targets = list(self._read())
@@ -184,7 +187,7 @@ class Fleet(Generic[T]):
 
     # -- the thread that follows
 
-    def _following(self) -> None:
+    def _follow_targets(self) -> None:
         self._links = ViewerLinks()
         try:
             while not self._stop.is_set():
@@ -283,7 +286,7 @@ class Fleet(Generic[T]):
     def _connect(self, followed: _Followed[T], now: float) -> None:
         entry = followed.target.entry
         followed.again = now + AGAIN_S
-        why = closed(entry)
+        why = unreachable_reason(entry)
         if why is not None or self._links is None:
             followed.contact = why
             return
@@ -353,7 +356,7 @@ class Fleet(Generic[T]):
             self._changed.notify_all()
 
 
-def closed(entry: registry.JobEntry) -> str | None:
+def unreachable_reason(entry: registry.JobEntry) -> str | None:
     """Why the relay of this entry cannot be reached from here, one sentence; None if it can."""
     if entry.sender == registry.ELSEWHERE:
         # It is known only by its port, which was asked.
@@ -374,13 +377,13 @@ def own_jobs() -> list[Target]:
     """
     now = time.time_ns()
     entries = registry.without_parts(registry.read_entries(), now)
-    wanted = [entry for entry in entries if _wanted(entry, now)]
+    wanted = [entry for entry in entries if _is_wanted(entry, now)]
     # Without a job, do not create a key in an empty state folder.
     secret = registry.secret() if wanted else b""
     return [Target(entry, secret) for entry in wanted]
 
 
-def _wanted(entry: registry.JobEntry, now_unix_ns: int) -> bool:
+def _is_wanted(entry: registry.JobEntry, now_unix_ns: int) -> bool:
     if entry.role == LEAF and entry.part_of and entry.ended_unix_ns is not None:
         return False
     ended = entry.ended_unix_ns
@@ -391,7 +394,7 @@ def _wanted(entry: registry.JobEntry, now_unix_ns: int) -> bool:
 
 
 @contextlib.contextmanager
-def following(
+def open_fleet(
     read: Callable[[], Iterable[Target]],
     digest: Callable[[registry.JobEntry, Snapshot, Verdict, T | None], T],
 ) -> Iterator[Fleet[T]]:

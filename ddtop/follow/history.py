@@ -45,9 +45,9 @@ class SeriesHistory:
         """Remember this rank from now on, however many there are."""
         self._watched.add(rank)
 
-    def of(self, rank: int) -> Memory:
+    def memory_of(self, rank: int) -> Memory:
         """The memory of a rank; empty series if there is none."""
-        return self._memories.get(rank) or empty()
+        return self._memories.get(rank) or empty_memory()
 
     def record(self, snapshot: Snapshot) -> None:
         """Take the values of a snapshot; a new run of the job forgets the old one."""
@@ -60,10 +60,10 @@ class SeriesHistory:
         few = len(snapshot.ranks) <= ALL_UP_TO
         ranks = snapshot.ranks if few else [snapshot.rank(number) for number in self._watched]
         for rank in ranks:
-            _append(self._memories.setdefault(rank.rank, empty()), rank)
+            _append(self._memories.setdefault(rank.rank, empty_memory()), rank)
 
 
-def empty() -> Memory:
+def empty_memory() -> Memory:
     """A memory with nothing in it."""
     return Memory(*(deque(maxlen=DEPTH) for _ in SERIES))
 
@@ -257,7 +257,7 @@ class JobHistory:
                 if before is not None:
                     reach[at] = point.unix_ns - before
             before = point.unix_ns
-        return _filled(sums, reach, part, held)
+        return _cell_means(sums, reach, part, held)
 
     def now(self, field: Field, until_unix_ns: int) -> float | None:
         """The mean over the last seconds up to a moment."""
@@ -273,7 +273,7 @@ class JobHistory:
             found = field(point.numbers)
         return found
 
-    def lately(self, field: Field, until_unix_ns: int) -> Then | None:
+    def recent_median(self, field: Field, until_unix_ns: int) -> Then | None:
         """The ten minutes up to a minute ago, without the start; None while there are not five."""
         span_ns, warm_ns = _ns(self.policy.job_lately_s), _ns(self.policy.job_warm_s)
         first = self._first[0].unix_ns + warm_ns if self._first else until_unix_ns
@@ -281,7 +281,7 @@ class JobHistory:
             return None
         begin = max(until_unix_ns - span_ns, first)
         points = self.points(until_unix_ns - _ns(self.policy.job_apart_s))
-        return _then(field, (point for point in points if point.unix_ns >= begin))
+        return _earlier_median(field, (point for point in points if point.unix_ns >= begin))
 
     def at_start(self, field: Field, until_unix_ns: int) -> Then | None:
         """The first minutes that were measured, after a warm-up; None while they are not over for
@@ -290,7 +290,9 @@ class JobHistory:
             return None
         begin = self._first[0].unix_ns + _ns(self.policy.job_warm_s)
         end = until_unix_ns - _ns(self.policy.job_apart_s)
-        return _then(field, [point for point in self._first if begin <= point.unix_ns <= end])
+        return _earlier_median(
+            field, [point for point in self._first if begin <= point.unix_ns <= end]
+        )
 
 
 def _ns(seconds: float) -> int:
@@ -327,7 +329,7 @@ def numbers_of(snapshot: Snapshot) -> Numbers:
     )
 
 
-def _then(field: Field, points: Iterable[Point]) -> Then | None:
+def _earlier_median(field: Field, points: Iterable[Point]) -> Then | None:
     found = [
         (point.unix_ns, value) for point in points if (value := field(point.numbers)) is not None
     ]
@@ -350,7 +352,7 @@ def _mean(points: Iterable[Point]) -> Point:
     return Point(points[-1].unix_ns, numbers._replace(step_most_ms=max(most, default=None)))
 
 
-def _filled(
+def _cell_means(
     sums: list[list[float]], reach: list[int], part: int, last: float | None
 ) -> list[float | None]:
     """The mean of each cell; `last`: the value before the first one.

@@ -96,13 +96,13 @@ class LiveSource:
         if self._shown is None:
             contact = self._contact or (NOT_HEARD if silent_s > 2 * limit_s else None)
             return Look(None, Verdict(UNKNOWN, (), ""), contact, silent_s if contact else None)
-        if self._ended():
+        if self._has_ended():
             return self._shown
         contact = self._contact or NOT_HEARD
         verdict = self._shown.verdict.when_unheard(contact, silent_s)
         return replace(self._shown, verdict=verdict, contact=contact, contact_age_s=silent_s)
 
-    def _ended(self) -> bool:
+    def _has_ended(self) -> bool:
         snapshot = self._shown.snapshot if self._shown is not None else None
         return snapshot is not None and snapshot.ended is not None
 
@@ -176,7 +176,7 @@ class LiveSource:
 
     def _why_no_request(self) -> str | None:
         """Why no request can be sent to the relay now."""
-        if self._ended():
+        if self._has_ended():
             return "the job has ended"
         if self._contact is not None:
             return self._contact
@@ -283,7 +283,7 @@ class LiveSource:
 
     async def _show_last_state(self) -> None:
         try:
-            left = await self._route.left(left_state)
+            left = await self._route.read_left(left_state)
         except (NoContactError, UnreachableError) as error:
             self._contact = str(error)
             return

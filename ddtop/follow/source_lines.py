@@ -12,7 +12,7 @@ import stat
 import threading
 from dataclasses import dataclass
 
-from ddtop.redaction import redacted
+from ddtop.redaction import redact
 from ddtop.words.units import SECOND_NS
 
 FILE_BYTES_MAX = 4 << 20
@@ -124,7 +124,7 @@ def read_excerpt(file: str, line: int, started_unix_ns: int = 0) -> Excerpt | No
     return Excerpt(
         first,
         tuple(
-            redacted(one[:LINE_CHARACTERS].expandtabs(4).rstrip())
+            redact(one[:LINE_CHARACTERS].expandtabs(4).rstrip())
             for one in lines[first - 1 : line + AROUND - 1]
         ),
     )

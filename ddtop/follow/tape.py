@@ -18,7 +18,7 @@ from ddtop.diagnosis.diagnoses import conclude
 from ddtop.diagnosis.finding import INFO, Finding, Verdict
 from ddtop.diagnosis.judge import STEP_NS, Judge, began_to_end_unix_ns, is_over, with_what_stood
 from ddtop.feeds.route import LIVE_BYTES
-from ddtop.follow.history import DEPTH, PERIOD_NS, Memory, SeriesHistory, empty
+from ddtop.follow.history import DEPTH, PERIOD_NS, Memory, SeriesHistory, empty_memory
 from ddtop.model.facts import Snapshot
 from ddtop.model.job import Job
 from ddtop.model.memory import Series
@@ -290,7 +290,7 @@ class Past(SeriesHistory):
         super().__init__()
         self._tape, self._unix_ns = tape, unix_ns
 
-    def of(self, rank: int) -> Memory:
+    def memory_of(self, rank: int) -> Memory:
         """The rank's numbers up to that moment, one a second."""
         memory = self._memories.get(rank)
         if memory is None:
@@ -298,7 +298,7 @@ class Past(SeriesHistory):
         return memory
 
     def _read(self, rank: int) -> Memory:
-        memory, waits = empty(), Series(self._tape.policy.window_s)
+        memory, waits = empty_memory(), Series(self._tape.policy.window_s)
         state: RankState | None = None
         rss_bytes: int | None = None
         due_unix_ns = 0
@@ -330,7 +330,7 @@ def _append(
     rss_bytes: int | None,
     policy: Policy,
 ) -> None:
-    grown = waits.grown(policy.window_s, at)
+    grown = waits.growth(policy.window_s, at)
     measured = grown is not None and grown[0] >= policy.window_min_s and grown[1][1] > 0
     progress, step_ms = state.progress_unix_ns, state.step_ms
     old_ms = max(policy.step_old_s * 1e3, policy.step_old_factor * (step_ms or 0.0))

@@ -95,28 +95,34 @@ def rank(environ: Mapping[str, str], any_task: bool = True) -> int | None:
     from ddtop.launch.launcher import first_number
 
     known = (launcher for launcher in every_launcher() if any_task or not launcher.numbers_any_task)
-    return _first(first_number(environ, launcher.ranks) for launcher in known)
+    return _first_number(first_number(environ, launcher.ranks) for launcher in known)
 
 
 def world_size(environ: Mapping[str, str]) -> int | None:
     """The world size alone."""
     from ddtop.launch.launcher import first_number
 
-    return _first(first_number(environ, launcher.world_sizes) for launcher in every_launcher())
+    return _first_number(
+        first_number(environ, launcher.world_sizes) for launcher in every_launcher()
+    )
 
 
 def local_rank(environ: Mapping[str, str]) -> int | None:
     """The local rank alone."""
     from ddtop.launch.launcher import first_number
 
-    return _first(first_number(environ, launcher.local_ranks) for launcher in every_launcher())
+    return _first_number(
+        first_number(environ, launcher.local_ranks) for launcher in every_launcher()
+    )
 
 
 def local_size(environ: Mapping[str, str]) -> int | None:
     """How many ranks of the job are on this host."""
     from ddtop.launch.launcher import first_number
 
-    return _first(first_number(environ, launcher.local_sizes) for launcher in every_launcher())
+    return _first_number(
+        first_number(environ, launcher.local_sizes) for launcher in every_launcher()
+    )
 
 
 def local_and_world_size(environ: Mapping[str, str]) -> tuple[int, int] | None:
@@ -127,7 +133,7 @@ def local_and_world_size(environ: Mapping[str, str]) -> tuple[int, int] | None:
 
 def restarts(environ: Mapping[str, str]) -> int:
     """How often the launcher has restarted the ranks; 0 if it does not set such a variable."""
-    return _first(launcher.restarts(environ) for launcher in every_launcher()) or 0
+    return _first_number(launcher.restarts(environ) for launcher in every_launcher()) or 0
 
 
 def fingerprint(environ: Mapping[str, str]) -> str:
@@ -186,12 +192,12 @@ def start_across_nodes(environ: Mapping[str, str]) -> str | None:
 def nodes_of_world(environ: Mapping[str, str], size: int | None) -> int | None:
     """How many nodes the ranks are on, from a launcher that has as many tasks as there are
     ranks."""
-    return _first(launcher.nodes_of_world(environ, size) for launcher in every_launcher())
+    return _first_number(launcher.nodes_of_world(environ, size) for launcher in every_launcher())
 
 
 def nodes_of_rank(environ: Mapping[str, str], number: int | None) -> int | None:
     """How many nodes the ranks are on, from the launcher that numbered this rank."""
-    return _first(launcher.nodes_of_rank(environ, number) for launcher in every_launcher())
+    return _first_number(launcher.nodes_of_rank(environ, number) for launcher in every_launcher())
 
 
 def likely_first_hosts(environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -230,5 +236,5 @@ def _nodes(text: str) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 7 else 1
 
 
-def _first(found: Iterable[int | None]) -> int | None:
+def _first_number(found: Iterable[int | None]) -> int | None:
     return next((number for number in found if number is not None), None)

@@ -70,9 +70,9 @@ class LeafLink:
             self._close(place)
         for place in wanted:
             if place not in self._sockets:
-                self._open(place)
+                self._connect(place)
 
-    def _open(self, place: str) -> None:
+    def _connect(self, place: str) -> None:
         try:
             socket = self._context.socket(zmq.DEALER)
         except zmq.ZMQError:

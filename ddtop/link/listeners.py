@@ -138,7 +138,7 @@ def packet_filter(addresses: Iterable[Address]) -> bytes:
     return b"".join(struct.pack("HBBI", *instruction) for instruction in program)
 
 
-def attached(program: bytes) -> tuple[bytes, ctypes.Array[ctypes.c_char]]:
+def filter_argument(program: bytes) -> tuple[bytes, ctypes.Array[ctypes.c_char]]:
     """The arguments for SO_ATTACH_FILTER; the second must live until the end of the call."""
     held = ctypes.create_string_buffer(program, len(program))
     return struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(held)), held
@@ -329,7 +329,7 @@ class Listeners:
         elif kind == zmq.EVENT_ACCEPT_FAILED and now >= self._full_until_s:
             self._full_until_s = now + FULL_AGAIN_S / 10
             for listener in self._listeners.values():
-                _shut(listener, now + FULL_AGAIN_S)
+                _close_to_new(listener, now + FULL_AGAIN_S)
                 self._turn_away(listener)
 
     def _keep_out(self, now: float) -> None:
@@ -339,7 +339,7 @@ class Listeners:
         """
         for listener in self._listeners.values():
             if listener.shut_until_s is None:
-                _open(listener, self._penalties.kept_out(now))
+                _accept_all_but(listener, self._penalties.kept_out(now))
 
     def _turn_away(self, listener: _Listener) -> None:
         """Close the connections in the kernel's queue, with the one descriptor that is reserved for
@@ -372,17 +372,17 @@ class Listeners:
         for endpoint, listener in self._listeners.items():
             shut_s = self._penalties.shut_s(endpoint, now)
             if shut_s and listener.shut_until_s is None:
-                _shut(listener, now + shut_s)
+                _close_to_new(listener, now + shut_s)
             strangers = self.strangers(endpoint, now)
             if listener.shut_until_s is None and strangers >= listener.strangers_max:
-                _shut(listener, now)
+                _close_to_new(listener, now)
             elif (
                 listener.shut_until_s is not None
                 and strangers <= listener.strangers_max // 2
                 and now >= listener.shut_until_s
             ):
                 listener.shut_until_s = None
-                _open(listener, kept_out)
+                _accept_all_but(listener, kept_out)
 
     def strangers(self, endpoint: str, now: float) -> int:
         """Recent connections of this listener that are still here and have not shaken hands."""
@@ -404,13 +404,13 @@ class Listeners:
             self._spare = None
 
 
-def _shut(listener: _Listener, until_s: float) -> None:
+def _close_to_new(listener: _Listener, until_s: float) -> None:
     listener.shut_until_s = until_s
     # If the filter is not allowed, all connections are accepted up to the number of descriptors.
     _attach(listener, _DROP_ALL)
 
 
-def _open(listener: _Listener, kept_out: list[Address]) -> None:
+def _accept_all_but(listener: _Listener, kept_out: list[Address]) -> None:
     """Accept all connections except from these addresses."""
     if kept_out:
         _attach(listener, packet_filter(kept_out))
@@ -420,7 +420,7 @@ def _open(listener: _Listener, kept_out: list[Address]) -> None:
 
 
 def _attach(listener: _Listener, program: bytes) -> None:
-    value, held = attached(program)
+    value, held = filter_argument(program)
     with contextlib.suppress(OSError):
         listener.socket.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, value)
     del held

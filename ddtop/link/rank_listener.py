@@ -103,14 +103,14 @@ class RankListener:
         self.refused = 0
         self._bad_packets = 0
         self.complaint: str | None = None
-        self._listening = _listening(path, socket.SOCK_SEQPACKET)
+        self._listening = _listen_at(path, socket.SOCK_SEQPACKET)
         self._epoll = select.epoll()
         self._epoll.register(self._listening.fileno(), select.EPOLLIN)
         if self._old_path != path:
             # After ours, because an agent that finds only the old one takes this relay for an older
             # one.
             with contextlib.suppress(OSError):
-                self._old = _listening(self._old_path, socket.SOCK_STREAM)
+                self._old = _listen_at(self._old_path, socket.SOCK_STREAM)
                 self._epoll.register(self._old.fileno(), select.EPOLLIN)
         self.descriptor = self._epoll.fileno()
 
@@ -123,7 +123,7 @@ class RankListener:
         living = sum(connection.rejoiner.broken for connection in self._connections.values())
         return self._bad_packets + self._broken_of_gone + living
 
-    def who(self, name: bytes) -> Credentials | None:
+    def credentials(self, name: bytes) -> Credentials | None:
         """The process that made this connection; None if it is closed."""
         connection = self._by_name.get(name)
         return connection.who if connection is not None else None
@@ -307,7 +307,7 @@ class RankListener:
                 listening.close()
 
 
-def _listening(path: Path, kind: int) -> socket.socket:
+def _listen_at(path: Path, kind: int) -> socket.socket:
     found = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
         # The relay that made it has ended, because the caller holds the lock of this run.

@@ -100,7 +100,7 @@ class OwnSocket:
         self._identity = None
 
 
-def connected(path: Path, kind: int = socket.SOCK_SEQPACKET) -> OwnSocket:
+def connect(path: Path, kind: int = socket.SOCK_SEQPACKET) -> OwnSocket:
     """A socket that is connected to this path.
 
     Raises:
@@ -299,7 +299,7 @@ class RankLink:
                 return None
             try:
                 if is_greeting(packet):
-                    self._greeted(packet, now)
+                    self._take_greeting(packet, now)
                     continue
                 frame = self._rejoiner.take(packet, now)
             except PacketError:
@@ -308,7 +308,7 @@ class RankLink:
                 return frame
         return None
 
-    def _greeted(self, packet: bytes, now: float) -> None:
+    def _take_greeting(self, packet: bytes, now: float) -> None:
         theirs = other_version(packet)
         if theirs is None:
             self.complaint, self._pause_s = None, RECONNECT_S
@@ -379,12 +379,12 @@ class RankLink:
         return True
 
     def _connect(self) -> OwnSocket:
-        return connected(self._path)
+        return connect(self._path)
 
     def _look_for_older(self) -> None:
         """Whether an old relay with ZeroMQ listens, which has no socket of our type."""
         with contextlib.suppress(OSError):
-            connected(self._path.with_suffix(OLD_SUFFIX), socket.SOCK_STREAM).close()
+            connect(self._path.with_suffix(OLD_SUFFIX), socket.SOCK_STREAM).close()
             try:
                 # A relay of this version makes our socket first; it may have started in between.
                 self._connect().close()

@@ -89,7 +89,7 @@ class PeerQueues:
                 return False
             queue.frames.extend(frames)
             queue.size_bytes += sum(map(len, frames))
-        elif len(frames) > 1 or not self._took(peer, frames):
+        elif len(frames) > 1 or not self._push(peer, frames):
             now = time.monotonic()
             queue = _Queue(now, deque(frames), sum(map(len, frames)))
             self._send(peer, queue, TURN_BYTES, now)
@@ -125,7 +125,7 @@ class PeerQueues:
     def _send(self, peer: bytes, queue: _Queue, share: int, now: float) -> None:
         while queue.frames and share > 0:
             piece, size = _piece(queue.frames)
-            if not self._took(peer, piece):
+            if not self._push(peer, piece):
                 return
             for _ in piece:
                 queue.frames.popleft()
@@ -134,7 +134,7 @@ class PeerQueues:
             self._moved_bytes += size
             share -= size
 
-    def _took(self, peer: bytes, frames: Sequence[bytes]) -> bool:
+    def _push(self, peer: bytes, frames: Sequence[bytes]) -> bool:
         try:
             send_parts(self._router, (peer, *frames))
         except zmq.Again:
@@ -311,7 +311,7 @@ class RelayLink:
             except zmq.Again:
                 return
             role = _role(head)
-            parts = _rest(self._viewers) if head.more else [b""]
+            parts = _other_parts(self._viewers) if head.more else [b""]
             if (role != SERVER and len(parts) != 1) or len(parts) > BATCH_FRAMES_MAX:
                 parts = [b""]
             at_most -= len(parts)
@@ -321,9 +321,9 @@ class RelayLink:
             for part in parts:
                 yield peer, part, role
 
-    def who(self, peer: bytes) -> Credentials | None:
+    def credentials(self, peer: bytes) -> Credentials | None:
         """The process that made this connection to the unix socket; None if it is closed."""
-        return self._ranks.who(peer)
+        return self._ranks.credentials(peer)
 
     def _note_address(self, peer: bytes, head: zmq.Frame) -> None:
         while len(self._addresses) >= ADDRESSES_KEPT:
@@ -410,7 +410,7 @@ class RelayLink:
         self._context.destroy(linger=0)
 
 
-def _rest(socket: zmq.Socket[bytes]) -> list[bytes]:
+def _other_parts(socket: zmq.Socket[bytes]) -> list[bytes]:
     """The other parts of a message whose first one is taken."""
     parts, more = [], True
     while more:

@@ -128,7 +128,7 @@ class Pipe:
         """Of the program that was started."""
         return self._process.pid
 
-    async def greeted(self, seconds: float | None) -> bridge.Greeting:
+    async def wait_for_greeting(self, seconds: float | None) -> bridge.Greeting:
         """The bridge's greeting.
 
         `seconds` None: wait while the program runs, as a user may be typing a password.
@@ -138,7 +138,7 @@ class Pipe:
         """
         until = None if seconds is None else time.monotonic() + seconds
         while (greeting := self._incoming.greeting) is None:
-            await self._more(until)
+            await self._read_more(until)
         return greeting
 
     async def ask(self, message: Message, seconds: float) -> Message:
@@ -159,10 +159,10 @@ class Pipe:
         """
         until = time.monotonic() + seconds
         while not self._answers:
-            await self._more(until)
+            await self._read_more(until)
         return self._answers.popleft()
 
-    def answered(self) -> Message | None:
+    def next_message(self) -> Message | None:
         """The next message that is no frame, if it has come."""
         return self._answers.popleft() if self._answers else None
 
@@ -207,7 +207,7 @@ class Pipe:
                 end()
         self._process.wait()
 
-    async def _more(self, until: float | None) -> None:
+    async def _read_more(self, until: float | None) -> None:
         try:
             await self._wait(until)
         except asyncio.TimeoutError:
@@ -253,7 +253,7 @@ class Pipe:
             return
         if not data:
             self._open.discard(self._out)
-            self._failed = self._ended()
+            self._failed = self._end_error()
             return
         try:
             messages = self._incoming.feed(data)
@@ -292,7 +292,7 @@ class Pipe:
             if self._incoming.greeting is None:
                 self._on_words(text)
 
-    def _ended(self) -> PipeError:
+    def _end_error(self) -> PipeError:
         """Its stdout has ended, so the program will end; wait for its last lines on stderr."""
         try:
             code = self._process.wait(TERM_S)

@@ -114,7 +114,7 @@ def _round_of(
             if rank in answers:
                 by_host.setdefault(host_of(answers[rank].host), []).append(answers[rank])
         even = False
-        for members in _comparable(list(by_host.values())):
+        for members in _comparable_groups(list(by_host.values())):
             steps = _steps_of(group.name, members)
             few = steps is None or len(steps.ends) < policy.of(Straggler).few_steps
             # The recorder holds 2,000 collectives. With 300 a step those are too few steps to see
@@ -151,7 +151,7 @@ def _round_of(
     return Round(tuple(late for late in found if not waits & set(late.ranks)), tuple(balances))
 
 
-def _comparable(by_host: list[list[Answer]]) -> list[list[Answer]]:
+def _comparable_groups(by_host: list[list[Answer]]) -> list[list[Answer]]:
     """Ranks that may be compared.
 
     First all ranks of the hosts whose clocks are known, then the ranks of each host alone.
@@ -234,7 +234,7 @@ def _steps_of(group: str, members: Sequence[Answer], pieces: bool = False) -> _S
     if len(steps) < 2:
         return None
     overlaps = 2 * sum(answer.overlaps for answer in members) >= len(members)
-    waited = _longest if overlaps else _joined
+    waited = _longest_wait_us if overlaps else _total_wait_us
     waits = [[waited(own, last, step) for step in steps] for own in arrived]
     reducing = sum(times[0][seq][1] in (REDUCING, ROOTED) for seq in common) / len(common)
     return _Steps(members, per_step, waits, [last[step[-1]] for step in steps], reducing, each)
@@ -261,7 +261,7 @@ def _step_ms(ends: Sequence[int]) -> float:
 
 def _balance(group: str, steps: _Steps, limits: Straggler) -> Balance:
     between = _step_ms(steps.ends)
-    waited = fmean([fmean(_clipped(step, limits)) for step in steps.waits]) / 1000
+    waited = fmean([fmean(_clip(step, limits)) for step in steps.waits]) / 1000
     ranks = tuple(sorted(answer.rank for answer in steps.members))
     ratio = min(1.0, waited / between) if between > 0 else 1.0
     newest = max(answer.unix_ns for answer in steps.members)
@@ -273,7 +273,7 @@ def _late_in(group: str, steps: _Steps, policy: Policy) -> Late | None:
     limits = policy.of(Straggler)
     for width in WIDTHS:
         waits, ends = (
-            [_summed(step, width) for step in steps.waits],
+            [_sum_steps(step, width) for step in steps.waits],
             steps.ends[::-1][::width][::-1],
         )
         # A few steps are enough only if there are no more of them.
@@ -293,7 +293,7 @@ def _late_in(group: str, steps: _Steps, policy: Policy) -> Late | None:
     return None
 
 
-def _summed(waits: Sequence[int], width: int) -> list[int]:
+def _sum_steps(waits: Sequence[int], width: int) -> list[int]:
     """Sums of `width` steps each, the newest whole."""
     return [sum(waits[max(end - width, 0) : end]) for end in range(len(waits), 0, -width)][::-1]
 
@@ -333,13 +333,13 @@ def _per_step(members: Sequence[Answer], group: str) -> int:
     return max(1, round(median(found))) if found else 1
 
 
-def _longest(own: Sequence[int], last: Sequence[int], step: range) -> int:
+def _longest_wait_us(own: Sequence[int], last: Sequence[int], step: range) -> int:
     """The longest wait of one rank in a step, microseconds: overlapping collectives are waited for
     once."""
     return max(last[at] - own[at] for at in step)
 
 
-def _joined(own: Sequence[int], last: Sequence[int], step: range) -> int:
+def _total_wait_us(own: Sequence[int], last: Sequence[int], step: range) -> int:
     """All its waits in a step, microseconds; overlapping waits count once."""
     total, until = 0, 0
     for at in step:
@@ -369,7 +369,7 @@ def _late_ranks(
         for at in range(len(ends))
     ]
     # What happens only at some steps has no median.
-    cost = (median(gaps) if width == 1 else fmean(_clipped(gaps, limits))) / 1000
+    cost = (median(gaps) if width == 1 else fmean(_clip(gaps, limits))) / 1000
     step = _step_ms(ends)
     if step <= 0 or cost < max(limits.ratio * step, limits.least_ms * width):
         return None
@@ -406,12 +406,12 @@ def _beyond_chance(gaps: list[float], limits: Straggler) -> bool:
 
     A stall or two count no more than the largest of the other gaps.
     """
-    kept = _clipped(gaps, limits)
+    kept = _clip(gaps, limits)
     mean = fmean(kept)
     error = sqrt(sum((gap - mean) ** 2 for gap in kept) / max(len(kept) - 1, 1) / len(kept))
     return mean > 0 and mean >= limits.errors * error
 
 
-def _clipped(values: Sequence[float], limits: Straggler) -> list[float]:
+def _clip(values: Sequence[float], limits: Straggler) -> list[float]:
     top = sorted(values)[int((1 - limits.stall_ratio) * (len(values) - 1))]
     return [min(value, top) for value in values]

@@ -71,7 +71,7 @@ def fatal_exception(rank: RankFields) -> bool:
     return exception.thread == "main" or (exception.leads and not rank.reported.went_on)
 
 
-def failed(rank: RankFields) -> bool:
+def has_failed(rank: RankFields) -> bool:
     """Whether it has failed, or is about to end after an exception."""
     if rank.process.exit is None:
         return fatal_exception(rank)
@@ -178,7 +178,7 @@ def first_to_go(ranks: Collection[Rank], policy: Policy) -> tuple[Rank, ...]:
 
     One failed rank, or the ranks that finished too early.
     """
-    bad = [rank for rank in ranks if failed(rank)]
+    bad = [rank for rank in ranks if has_failed(rank)]
     if not bad:
         return ()
     first = min(bad, key=lambda rank: (is_consequence(rank), went_unix_ns(rank)))
@@ -188,7 +188,7 @@ def first_to_go(ranks: Collection[Rank], policy: Policy) -> tuple[Rank, ...]:
         early = [
             rank
             for rank in ranks
-            if rank.gone and not failed(rank) and went_unix_ns(rank) <= went_unix_ns(first)
+            if rank.gone and not has_failed(rank) and went_unix_ns(rank) <= went_unix_ns(first)
         ]
         if not is_consequence(first):
             # A rank that ended normally has passed MPI_Finalize, so the launcher ends no other
@@ -218,7 +218,7 @@ def first_from_outside(
     that are clearly apart have an order. A signal that nobody sends to clean up is a cause.
     """
     gone = [rank for rank in ranks if rank.gone]
-    lost = [rank for rank in gone if failed(rank)]
+    lost = [rank for rank in gone if has_failed(rank)]
     if not lost:
         return (), True
     latest = min(went_unix_ns(rank) for rank in gone) + int(policy.together_s * 1e9)
@@ -232,7 +232,7 @@ def first_from_outside(
     ]
     if struck:
         return tuple(struck), len(struck) == 1
-    left = tuple(rank for rank in early if not failed(rank))
+    left = tuple(rank for rank in early if not has_failed(rank))
     if not left:
         # Its peers fail within moments, if it is the cause, and may be gone before it.
         alone = len(early) == 1 and (now_unix_ns > latest or len(gone) == len(ranks))
@@ -308,12 +308,12 @@ def raised_alike(first: RankFields, bad: Collection[RankFields], policy: Policy)
         if rank.rank == first.rank or is_consequence(rank) or not fatal_exception(rank):
             continue
         apart_ns = abs(went_unix_ns(rank) - went_unix_ns(first))
-        if _raised(rank) == _raised(first) and apart_ns <= policy.together_s * 1e9:
+        if _exception_key(rank) == _exception_key(first) and apart_ns <= policy.together_s * 1e9:
             same.append(rank.rank)
     return tuple(sorted(same))
 
 
-def _raised(rank: RankFields) -> tuple[object, ...] | None:
+def _exception_key(rank: RankFields) -> tuple[object, ...] | None:
     exception = rank.reported.exception
     if exception is None or not fatal_exception(rank):
         return None
@@ -354,7 +354,7 @@ def was_cancelled(gone: Collection[RankFields], policy: Policy) -> bool:
     cleans up only its own host, and a signal does not reach all hosts at the same time. So the gap
     is measured on the host whose ranks ended first.
     """
-    bad = [rank for rank in gone if failed(rank)]
+    bad = [rank for rank in gone if has_failed(rank)]
     if not bad or not all(_by_cancel(rank) for rank in bad):
         return False
     kills = [_signalled_unix_ns(rank) for rank in bad if _may_be_by_mpirun(rank)]
@@ -395,7 +395,7 @@ def failed_helper(
     ranks have finished, that program may still have failed. The exit codes of launchers are not
     used: torchrun and those of MPI turn SIGTERM into one, so each `scancel` would be a crash.
     """
-    bad = [rank for rank in ranks if failed(rank)]
+    bad = [rank for rank in ranks if has_failed(rank)]
     if not bad and all(rank.gone for rank in ranks):
         return next((helper for helper in helpers if helper.launcher and _went_wrong(helper)), None)
     if not bad or any(
@@ -449,7 +449,7 @@ def _by_cancel(rank: RankFields) -> bool:
     return rank.process.exit.code in (128 + 15, 128 + 2) or interrupted(rank)
 
 
-def ended(
+def find_end(
     ranks: Collection[RankFields],
     launcher_alive: bool,
     policy: Policy,
@@ -460,7 +460,7 @@ def ended(
     if not gone or len(gone) < len(ranks) or launcher_alive:
         return None
     last = max(rank.process.exit_unix_ns or 0 for rank in gone)
-    fine = not any(failed(rank) for rank in gone)
+    fine = not any(has_failed(rank) for rank in gone)
     helper = failed_helper(helpers, gone, policy)
     if helper is None and fine:
         return Ended("all ranks finished", None, last)
@@ -482,7 +482,7 @@ def _first_went(gone: Collection[RankFields], last: int, policy: Policy) -> Ende
     if any(rank.from_outside for rank in gone):
         candidates, certain = first_from_outside(gone, last, policy)
         if not certain:
-            numbers = tuple(sorted(rank.rank for rank in gone if failed(rank)))
+            numbers = tuple(sorted(rank.rank for rank in gone if has_failed(rank)))
             return Ended(f"{ranks_text(numbers)} failed", None, last, failed=True)
         first = candidates[0]
     else:

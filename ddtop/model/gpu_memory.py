@@ -36,14 +36,14 @@ States = tuple[Union[RankState, None], ...]
 """The last reports of the ranks on one GPU; None for a rank that has not reported yet."""
 
 
-def done(states: States) -> GpuProgress:
+def progress_of(states: States) -> GpuProgress:
     """How far the ranks of one GPU are."""
     steps = states[0].iteration if len(states) == 1 and states[0] is not None else None
     calls = sum([group.enqueued for state in states if state for group in state.groups])
-    return GpuProgress(steps, calls, _refused(states))
+    return GpuProgress(steps, calls, _refused_bytes(states))
 
 
-def _refused(states: States) -> int:
+def _refused_bytes(states: States) -> int:
     total = 0
     for state in states:
         cuda = state.cuda if state is not None else None
@@ -95,12 +95,12 @@ class Load:
         number = int(at_unix_ns // (mean_s * 1e9))
         if number != self._number:
             # What was refused since the last report counts for the new span.
-            self._close(number, done(states)._replace(refused=self._refused), policy)
+            self._close(number, progress_of(states)._replace(refused=self._refused), policy)
         if not -mean_s < (at_unix_ns - self._at) / 1e9 < mean_s:
             self._known = 0
-        self._at, self._refused = at_unix_ns, _refused(states)
+        self._at, self._refused = at_unix_ns, _refused_bytes(states)
         if self._first is None:
-            self._first = done(states)
+            self._first = progress_of(states)
         self._count += 1
         util, power = gpu.util_ratio, gpu.power_watts
         if util is None:

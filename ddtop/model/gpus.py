@@ -36,9 +36,9 @@ class GpuNumbers(Limits, of="gpu", was="gpu_"):
 def own_gpu(hello: Hello, cuda: CudaState | None, gpus: Sequence[Gpu]) -> Own | None:
     """The rank's GPU among those of its host; None where it is not known."""
     if cuda is not None:
-        uuid = bare(cuda.uuid) if cuda.uuid is not None else None
+        uuid = bare_uuid(cuda.uuid) if cuda.uuid is not None else None
         for gpu in gpus:
-            if bare(gpu.uuid) == uuid:
+            if bare_uuid(gpu.uuid) == uuid:
                 return Own(gpu, TORCH, cuda.uuid)
         for gpu in gpus:
             if cuda.pci is not None and gpu.pci == cuda.pci and not gpu.mig:
@@ -88,7 +88,7 @@ def by_environment(hello: Hello, gpus: Sequence[Gpu]) -> Gpu | None:
     """The GPU that CUDA_VISIBLE_DEVICES (or AMD's variables) and the local rank select, read as
     CUDA and HIP read them.
     """
-    found = visible(hello.environment, gpus)
+    found = visible_gpus(hello.environment, gpus)
     if found is None:
         return None
     if len(found) == 1:
@@ -97,7 +97,7 @@ def by_environment(hello: Hello, gpus: Sequence[Gpu]) -> Gpu | None:
     return found[local] if local is not None and 0 <= local < len(found) else None
 
 
-def visible(environment: Mapping[str, str], gpus: Sequence[Gpu]) -> list[Gpu] | None:
+def visible_gpus(environment: Mapping[str, str], gpus: Sequence[Gpu]) -> list[Gpu] | None:
     """The GPUs that a program with this environment sees, in its order; None: not known.
 
     CUDA numbers the fastest GPU first and NVML numbers by PCI address. The two numberings agree
@@ -162,12 +162,14 @@ def _by_prefix(words: Iterable[str], gpus: Sequence[Gpu]) -> list[Gpu]:
     return found
 
 
-def bare(uuid: str) -> str:
+def bare_uuid(uuid: str) -> str:
     """The uuid in lower case without `GPU-` or `MIG-`, which torch leaves out."""
     return uuid.lower().removeprefix("gpu-").removeprefix("mig-")
 
 
-def large(processes: Iterable[GpuProcess], gpu: Gpu, policy: Policy) -> tuple[GpuProcess, ...]:
+def large_processes(
+    processes: Iterable[GpuProcess], gpu: Gpu, policy: Policy
+) -> tuple[GpuProcess, ...]:
     """The processes that hold a significant part of the GPU's memory.
 
     The context of a display server or of an idle notebook does not count.
@@ -311,7 +313,7 @@ def _power_is_work(gpu: Gpu, foreign: Sequence[GpuProcess], policy: Policy) -> b
     """
     if gpu.vendor == AMD:
         return False
-    return _HELD_DOWN.isdisjoint(gpu.throttle or ()) and not large(foreign, gpu, policy)
+    return _HELD_DOWN.isdisjoint(gpu.throttle or ()) and not large_processes(foreign, gpu, policy)
 
 
 def _waits(load: Load, gpu: Gpu, foreign: Sequence[GpuProcess], policy: Policy) -> bool | None:
@@ -371,7 +373,7 @@ def take_in(
     for rank, memory in here.items():
         cuda = memory.state.cuda if memory.state is not None else None
         own = memory.own = (
-            _same(memory.own, cuda, by_uuid)
+            _same_gpu(memory.own, cuda, by_uuid)
             or own_gpu(memory.hello, cuda, host.gpus)
             or refreshed(memory.own, host.gpus)
         )
@@ -383,7 +385,7 @@ def take_in(
     take(job.gpus, host, owns, at_unix_ns, job.policy, states, sender, pids)
 
 
-def _same(own: Own | None, cuda: CudaState | None, by_uuid: Mapping[str, Gpu]) -> Own | None:
+def _same_gpu(own: Own | None, cuda: CudaState | None, by_uuid: Mapping[str, Gpu]) -> Own | None:
     """The GPU that torch reported before and still reports. In nearly all cases this is enough."""
     if own is None or own.by != TORCH or own.uuid is None or cuda is None or cuda.uuid != own.uuid:
         return None
@@ -437,20 +439,20 @@ def all_devices(found: Mapping[str, tuple[Device, ...]]) -> tuple[Device, ...]:
         [
             part
             for parts in by_host.values()
-            for part in (parts[0] if len(parts) == 1 else _once(parts))
+            for part in (parts[0] if len(parts) == 1 else _each_once(parts))
         ]
     )
 
 
-def _once(parts: Iterable[tuple[Device, ...]]) -> list[Device]:
+def _each_once(parts: Iterable[tuple[Device, ...]]) -> list[Device]:
     by_uuid: dict[str, list[Device]] = {}
     for devices in parts:
         for device in devices:
             by_uuid.setdefault(device.gpu.uuid, []).append(device)
-    return [_joined(same) if len(same) > 1 else same[0] for same in by_uuid.values()]
+    return [_merge(same) if len(same) > 1 else same[0] for same in by_uuid.values()]
 
 
-def _joined(same: list[Device]) -> Device:
+def _merge(same: list[Device]) -> Device:
     """One GPU, from the reports of several relays: a process is outside the job if all of them say
     so."""
     ours = {

@@ -18,7 +18,7 @@ from ddtop.model.memory import Clock, JobMemory, RankMemory
 from ddtop.policy import Limits, Policy
 from ddtop.wire.frames import Envelope, host_of
 from ddtop.wire.records import ALONE, HUB, LEAF, AnyRecord, Hello, HostClock, HostState, RankState
-from ddtop.wire.times import moved, rank_period_s
+from ddtop.wire.times import rank_period_s, shift
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,8 @@ def hosts_seen(job: JobMemory, now_unix_ns: int) -> dict[str, HostSeen]:
     """All relays that have reported, by sender, in the order of their hosts' names."""
     every = sorted(job.hosts.items(), key=lambda item: (item[1][1].host, item[0]))
     return {
-        sender: _seen(job, sender, host, now_unix_ns, job.policy) for sender, (_, host) in every
+        sender: _host_seen(job, sender, host, now_unix_ns, job.policy)
+        for sender, (_, host) in every
     }
 
 
@@ -184,7 +185,7 @@ _COUNTS = ("relay_cpu_ns", "relay_rss_bytes", "dropped", "refused", "garbled", "
 _LISTS = ("processes", "rendezvous", "candidates", "candidacies", "helpers")
 
 
-def _seen(job: JobMemory, sender: str, host: HostState, now: int, policy: Policy) -> HostSeen:
+def _host_seen(job: JobMemory, sender: str, host: HostState, now: int, policy: Policy) -> HostSeen:
     clock, role = job.clocks.get(sender), role_of(host)
     stated = job.stated.get(sender, now)
     heard = max(stated, job.heard.get(sender, stated))
@@ -206,11 +207,11 @@ def _seen(job: JobMemory, sender: str, host: HostState, now: int, policy: Policy
         heard,
         quiet,
         heard if silent else None,
-        _completing(job, sender, heard, policy) if silent else None,
+        _last_completion_ns(job, sender, heard, policy) if silent else None,
     )
 
 
-def _completing(job: JobMemory, sender: str, heard: int, policy: Policy) -> int | None:
+def _last_completion_ns(job: JobMemory, sender: str, heard: int, policy: Policy) -> int | None:
     """When a collective of its ranks with ranks of other hosts last completed after its silence
     began."""
     mine = job.ranks_of.get(sender, set())
@@ -280,7 +281,7 @@ def outside_of(job: JobMemory, seen: dict[str, HostSeen], now: int) -> dict[str,
     return found
 
 
-def apart(reports: Sequence[HostState]) -> str | None:
+def why_one_host(reports: Sequence[HostState]) -> str | None:
     """Why only one host of several is seen; None where it is the only one, or where the others are
     seen."""
     link = reports[0].hub if len(reports) == 1 else None
@@ -345,7 +346,7 @@ OFFSET_MAX_NS = 40 * 365 * 86_400 * 1_000_000_000
 """A larger offset is refused. A host whose battery is dead starts in 1970 or 2000."""
 
 
-def agreed(used: Clock | None, reported: HostClock | None) -> Clock | None:
+def agree_clock(used: Clock | None, reported: HostClock | None) -> Clock | None:
     """The clock to use after a relay has reported its offset.
 
     A change within the error of the new measurement is ignored. If times changed with every report,
@@ -369,7 +370,7 @@ def on_hub_clock(
     )
     if frequent and abs(clock.offset_ns) < policy.clock_matters_s * 1e9:
         return envelope, record
-    return moved(envelope, clock.offset_ns), moved(record, clock.offset_ns)
+    return shift(envelope, clock.offset_ns), shift(record, clock.offset_ns)
 
 
 def learn(job: JobMemory, sender: str, reported: HostClock | None) -> None:
@@ -378,7 +379,7 @@ def learn(job: JobMemory, sender: str, reported: HostClock | None) -> None:
     Earlier reports are converted again if the offset changed by `policy.clock_matters_s` or more.
     """
     used = job.clocks.get(sender)
-    clock = agreed(used, reported)
+    clock = agree_clock(used, reported)
     if clock is None or clock == used:
         return
     job.clocks[sender] = clock
@@ -393,7 +394,7 @@ def _move_all(job: JobMemory, sender: str, by_ns: int) -> None:
             times[sender] += by_ns
     if sender in job.hosts:
         at, host = job.hosts[sender]
-        job.hosts[sender] = (at + by_ns, moved(host, by_ns))
+        job.hosts[sender] = (at + by_ns, shift(host, by_ns))
     for rank in job.ranks_of.get(sender, ()):
         job.ranks[rank].move(by_ns)
     job.rounds.move(sender, by_ns)

@@ -25,7 +25,7 @@ from ddtop.wire.records import (
     ProcessState,
     RankState,
     Stacks,
-    unpacked,
+    unpack,
 )
 
 
@@ -270,7 +270,7 @@ class Job(JobMemory):
         if envelope.rank is None:
             return
         looks = ratios.part(
-            memory.counters.grown(self.policy.window_s, envelope.unix_ns), ratios.ACTIVITIES
+            memory.counters.growth(self.policy.window_s, envelope.unix_ns), ratios.ACTIVITIES
         )
         overlaps = (
             looks is not None
@@ -287,7 +287,7 @@ class Job(JobMemory):
         coordinates = coordinates_of(record.groups, envelope.rank or 0)
         if coordinates != memory.coordinates:
             memory.coordinates, self.axes = coordinates, None
-        for group in map(unpacked, record.groups):
+        for group in map(unpack, record.groups):
             known, since = self.groups.get(group.name), self.groups_of.get(group.name, 0)
             if known is not None and memory.generation < since:
                 continue

@@ -39,7 +39,7 @@ from ddtop.wire.records import (
     Speed,
     Stacks,
 )
-from ddtop.wire.times import moved
+from ddtop.wire.times import shift
 
 
 @dataclass(frozen=True)
@@ -118,11 +118,11 @@ class Rounds:
         for answers in self.answers.values():
             for rank, answer in answers.items():
                 if answer.host == host:
-                    before = moved(answer.before, by_ns) if answer.before is not None else None
+                    before = shift(answer.before, by_ns) if answer.before is not None else None
                     answers[rank] = replace(
                         answer,
                         unix_ns=answer.unix_ns + by_ns,
-                        arrivals=moved(answer.arrivals, by_ns),
+                        arrivals=shift(answer.arrivals, by_ns),
                         before=before,
                     )
         self.found.clear()
@@ -233,7 +233,7 @@ class Series:
     def __len__(self) -> int:
         return len(self._points) // self._stride
 
-    def grown(self, window_s: float, now_unix_ns: int) -> tuple[float, tuple[float, ...]] | None:
+    def growth(self, window_s: float, now_unix_ns: int) -> tuple[float, tuple[float, ...]] | None:
         """(seconds, growth of each counter) over the last `window_s` (at most `keep_s`).
 
         The window ends at the newest point. None with fewer than two points, or if the newest point
@@ -250,7 +250,7 @@ class Series:
     def grown_of(
         self, counters: Sequence[int], window_s: float, now_unix_ns: int
     ) -> tuple[float, float] | None:
-        """(seconds, growth of these counters together); as `grown`, which takes twice as long."""
+        """(seconds, growth of these counters together); as `growth`, which takes twice as long."""
         begin = self._begin(window_s, now_unix_ns)
         if begin is None:
             return None
@@ -261,7 +261,7 @@ class Series:
         return (points[end] - points[begin]) / 1e9, grown
 
     def _begin(self, window_s: float, now_unix_ns: int) -> int | None:
-        """Where the point is with which the window begins; None as `grown` says."""
+        """Where the point is with which the window begins; None as `growth` says."""
         points, stride = self._points, self._stride
         end = len(points) - stride
         if end <= 0:
@@ -344,9 +344,9 @@ class Candidates:
         for key, memory in self._found.items():
             if key[0] == sender:
                 memory.first_unix_ns += by_ns
-                memory.process = moved(memory.process, by_ns)
+                memory.process = shift(memory.process, by_ns)
                 if memory.candidacy is not None:
-                    memory.candidacy = moved(memory.candidacy, by_ns)
+                    memory.candidacy = shift(memory.candidacy, by_ns)
                 memory.cpu.move(by_ns)
 
     def clear(self) -> None:
@@ -357,7 +357,7 @@ class Candidates:
         """All candidates, by host and pid."""
         candidates = []
         for memory in self._found.values():
-            grown = memory.cpu.grown(policy.cpu_window_s, now_unix_ns)
+            grown = memory.cpu.growth(policy.cpu_window_s, now_unix_ns)
             cpu_ratio = working = woke = None
             if grown is not None:
                 seconds, (cpu_ns, io_bytes, switches) = grown
@@ -367,7 +367,7 @@ class Candidates:
                     or io_bytes / seconds >= policy.io_working_bytes_per_s
                 )
                 # A slow import reads a little between its pauses. A stuck process does not wake up.
-                longer = memory.cpu.grown(policy.of(CandidateLimits).asleep_s, now_unix_ns)
+                longer = memory.cpu.growth(policy.of(CandidateLimits).asleep_s, now_unix_ns)
                 woke = bool(switches) or (longer is not None and bool(longer[1][2]))
             candidates.append(
                 Candidate(
@@ -494,25 +494,25 @@ class RankMemory:
 
     def move(self, by_ns: int) -> None:
         """Add `by_ns` to all times: the offset of the sender's clock was corrected."""
-        self.hello = moved(self.hello, by_ns)
-        self.hello_unix_ns = _later(self.hello_unix_ns, by_ns)
-        self.state = _moved(self.state, by_ns)
-        self.state_unix_ns = _later(self.state_unix_ns, by_ns)
-        self.line_since_unix_ns = _later(self.line_since_unix_ns, by_ns)
-        self.phase_since_unix_ns = _later(self.phase_since_unix_ns, by_ns)
-        self.process = _moved(self.process, by_ns)
-        self.process_unix_ns = _later(self.process_unix_ns, by_ns)
-        self.process_state_since_unix_ns = _later(self.process_state_since_unix_ns, by_ns)
+        self.hello = shift(self.hello, by_ns)
+        self.hello_unix_ns = _shift(self.hello_unix_ns, by_ns)
+        self.state = _shift_record(self.state, by_ns)
+        self.state_unix_ns = _shift(self.state_unix_ns, by_ns)
+        self.line_since_unix_ns = _shift(self.line_since_unix_ns, by_ns)
+        self.phase_since_unix_ns = _shift(self.phase_since_unix_ns, by_ns)
+        self.process = _shift_record(self.process, by_ns)
+        self.process_unix_ns = _shift(self.process_unix_ns, by_ns)
+        self.process_state_since_unix_ns = _shift(self.process_state_since_unix_ns, by_ns)
         if self.stalled_since_unix_ns:
             self.stalled_since_unix_ns += by_ns
-        self.exit = _moved(self.exit, by_ns)
-        self.exit_unix_ns = _later(self.exit_unix_ns, by_ns)
-        self.rendezvous = _moved(self.rendezvous, by_ns)
-        self.stacks = _moved(self.stacks, by_ns)
+        self.exit = _shift_record(self.exit, by_ns)
+        self.exit_unix_ns = _shift(self.exit_unix_ns, by_ns)
+        self.rendezvous = _shift_record(self.rendezvous, by_ns)
+        self.stacks = _shift_record(self.stacks, by_ns)
         self.worker_stacks = {
-            pid: moved(answer, by_ns) for pid, answer in self.worker_stacks.items()
+            pid: shift(answer, by_ns) for pid, answer in self.worker_stacks.items()
         }
-        self.others_gone = {pid: moved(one, by_ns) for pid, one in self.others_gone.items()}
+        self.others_gone = {pid: shift(one, by_ns) for pid, one in self.others_gone.items()}
         for series in (self.counters, self.loader, self.cpu):
             series.move(by_ns)
         if self.load is not None:
@@ -521,13 +521,13 @@ class RankMemory:
             self.owing = self.owing.moved(by_ns)
 
 
-def _later(at_unix_ns: int, by_ns: int) -> int:
+def _shift(at_unix_ns: int, by_ns: int) -> int:
     """0 stays 0: that is not reported yet."""
     return at_unix_ns + by_ns if at_unix_ns else 0
 
 
-def _moved(record: Record | None, by_ns: int) -> Record | None:
-    return moved(record, by_ns) if record is not None else None
+def _shift_record(record: Record | None, by_ns: int) -> Record | None:
+    return shift(record, by_ns) if record is not None else None
 
 
 class JobMemory:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from ddtop.model.ending import failed
+from ddtop.model.ending import has_failed
 from ddtop.model.facts import PeerWait, RankFields, State, Wait
 from ddtop.model.wait_graph import STILL, AnyWait, condition_of
 from ddtop.policy import Policy
@@ -63,7 +63,7 @@ def peer_waits_of(ranks: Mapping[int, RankFields]) -> tuple[PeerWait, ...]:
         facts = ranks[rank]
         if facts.gone or facts.agent.unheard or facts.state in (State.STOPPED, State.SILENT):
             continue
-        for call in _innermost(facts):
+        for call in _innermost_calls(facts):
             behind = (
                 _peer_behind(ranks, rank, call)
                 if call.name != BARRIER
@@ -86,7 +86,7 @@ def peer_waits_of(ranks: Mapping[int, RankFields]) -> tuple[PeerWait, ...]:
     return tuple(waits)
 
 
-def _innermost(facts: RankFields) -> list[OpenCall]:
+def _innermost_calls(facts: RankFields) -> list[OpenCall]:
     """One call for each thread: a recv that waits for its Work is on the page twice."""
     calls: dict[int, OpenCall] = {}
     for call in facts.comm.open_calls:
@@ -209,11 +209,13 @@ def any_waits_of(
     if not choices:
         return ()
     stuck = {rank for rank, facts in ranks.items() if _is_stuck(facts, now_unix_ns, policy)}
-    free = _free(ranks, choices, [*waits, *peer_waits], stuck)
+    free = _free_ranks(ranks, choices, [*waits, *peer_waits], stuck)
     return tuple(
         PeerWait(
             choice.rank, choice.call.name, None, choice.call.tag, choice.call.since_unix_ns,
-            tuple(sorted(choice.others & stuck or _here(ranks, choice.others) or choice.others)),
+            tuple(
+                sorted(choice.others & stuck or _ranks_here(ranks, choice.others) or choice.others)
+            ),
             choice.call.within, choice.call.group,
         )
         for choice in choices
@@ -243,7 +245,7 @@ def _choices(
             yield _Choice(rank, calls[thread], frozenset(who - {rank}))
 
 
-def _free(
+def _free_ranks(
     ranks: Mapping[int, RankFields],
     choices: list[_Choice],
     waits: list[Wait | PeerWait],
@@ -272,7 +274,7 @@ def _free(
         undecided -= more
 
 
-def _here(ranks: Mapping[int, RankFields], others: frozenset[int]) -> set[int]:
+def _ranks_here(ranks: Mapping[int, RankFields], others: frozenset[int]) -> set[int]:
     """The ranks that have not ended; nothing more was expected from those that have."""
     return {rank for rank in others if rank in ranks and not _has_left(ranks[rank])}
 
@@ -392,7 +394,7 @@ def _is_apart(look: OutsideLook, counted: bool, now: int, policy: Policy) -> boo
 # open on its communicator; a Wait is open in every operation of its requests.
 
 
-def newest(
+def newest_state(
     state: RankState, process: ProcessState | None, ended: Exit | None = None
 ) -> MpiState | None:
     """What is known of the rank's MPI: the newer look, with the details that only the agent has.
@@ -451,7 +453,7 @@ def with_calls(state: RankState, mpi: MpiState | None) -> RankState:
                 )  # fmt: skip
     groups = tuple(_progress(comm, open_now.get(comm.name)) for comm in mpi.comms)
     done = tuple(
-        _done(part)
+        _completed_collective(part)
         for part in mpi.done
         if part.seq is not None and not _is_open(part, open_now.get(part.group or ""))
     )
@@ -492,7 +494,7 @@ def _collective(part: MpiPart, call: MpiCall) -> Collective:
     )  # fmt: skip
 
 
-def _done(part: MpiPart) -> Collective:
+def _completed_collective(part: MpiPart) -> Collective:
     sizes = ((part.nbytes,),) if part.nbytes is not None else ()
     seq = part.seq or 0
     return Collective(
@@ -556,7 +558,7 @@ def _in_finalize(
         if not facts.agent.unheard and (at := _finalizing_since(facts)) is not None
     }
     # A rank that raised and stays there has a rule of its own.
-    if not since or any(failed(ranks[rank]) for rank in since):
+    if not since or any(has_failed(ranks[rank]) for rank in since):
         return ()
     held = set()
     every: tuple[AnyWait, ...] = (*waits, *peer_waits)

@@ -29,7 +29,7 @@ def of_job(ranks: Iterable[RankFacts], still: bool, now_unix_ns: int) -> Trainin
     if not known:
         return None
     counting = [progress for _, progress in known if progress.step is not None]
-    source = _most(
+    source = _most_frequent(
         [progress.source for progress in counting or [progress for _, progress in known]]
     )
     trainings = [
@@ -46,17 +46,17 @@ def of_job(ranks: Iterable[RankFacts], still: bool, now_unix_ns: int) -> Trainin
     training = TrainingProgress(
         source=source,
         step=int(median(steps)) if steps else None,
-        total_steps=_first(progress.total_steps for progress in trainings),
-        epoch=_median([progress.epoch for progress in trainings]),
-        total_epochs=_first(progress.total_epochs for progress in trainings),
+        total_steps=_first_value(progress.total_steps for progress in trainings),
+        epoch=_median_of([progress.epoch for progress in trainings]),
+        total_epochs=_first_value(progress.total_epochs for progress in trainings),
         phase=phased.phase,
-        samples_per_s=_median([progress.samples_per_s for progress in rest]),
-        tokens_per_s=_median([progress.tokens_per_s for progress in rest]),
-        loss=_first(progress.loss for progress in rest),
-        lr=_first(progress.lr for progress in rest),
-        eta_s=_median([progress.eta_s for progress in trainings]),
+        samples_per_s=_median_of([progress.samples_per_s for progress in rest]),
+        tokens_per_s=_median_of([progress.tokens_per_s for progress in rest]),
+        loss=_first_value(progress.loss for progress in rest),
+        lr=_first_value(progress.lr for progress in rest),
+        eta_s=_median_of([progress.eta_s for progress in trainings]),
         since_unix_ns=phased.since_unix_ns,
-        steps_per_s=_median([progress.steps_per_s for progress in trainings]),
+        steps_per_s=_median_of([progress.steps_per_s for progress in trainings]),
         usual_s=phased.usual_s,
         longest_s=phased.longest_s,
         phases_ended=phased.phases_ended,
@@ -93,22 +93,22 @@ def _phase(trainings: Sequence[TrainingProgress]) -> TrainingProgress:
     others = [progress for progress in named if progress.phase != TRAIN]
     if not named:
         return trainings[0]
-    phase = _most([progress.phase or "" for progress in others or named])
+    phase = _most_frequent([progress.phase or "" for progress in others or named])
     same = [progress for progress in named if progress.phase == phase]
     return min(same, key=lambda progress: progress.since_unix_ns or 0)
 
 
-def _most(names: Sequence[str]) -> str:
+def _most_frequent(names: Sequence[str]) -> str:
     """The most frequent name, the first of equals."""
     return Counter(names).most_common(1)[0][0]
 
 
-def _median(values: Sequence[float | None]) -> float | None:
+def _median_of(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return float(median(known)) if known else None
 
 
-def _first(values: Iterable[T | None]) -> T | None:
+def _first_value(values: Iterable[T | None]) -> T | None:
     return next((value for value in values if value is not None), None)
 
 
@@ -142,7 +142,7 @@ class Owing:
         )
 
 
-def helpless(loader: Loader) -> bool:
+def is_helpless(loader: Loader) -> bool:
     """Whether that worker is gone or stopped: it cannot work, whatever it has used before."""
     return loader.owing_state in _HELPLESS
 
@@ -165,13 +165,13 @@ def follow(
         or (now.waiting_since_unix_ns is None and not now.closing)
     ):
         return None
-    cannot = helpless(now)
+    cannot = is_helpless(now)
     if not cannot and now.workers_cpu_ns is None:
         return None
     key = (now.owing_pid, now.batches, now.exhausted)
     if owing is None or before is None or (owing.key, owing.helpless) != (key, cannot):
         return Owing(key, cannot, at_unix_ns)
-    if not cannot and _moved(before, now, seconds, policy):
+    if not cannot and _has_moved(before, now, seconds, policy):
         return Owing(key, False, at_unix_ns, at_unix_ns)
     return owing
 
@@ -183,19 +183,22 @@ def moves(owing: Owing | None, now_unix_ns: int, policy: Policy) -> bool:
     return moved is not None and now_unix_ns - moved <= policy.still_limit_s * 1e9
 
 
-def _moved(before: Loader, now: Loader, seconds: float, policy: Policy) -> bool:
-    if _grown(before.workers_cpu_ns, now.workers_cpu_ns) > policy.cpu_working_ratio * seconds * 1e9:
+def _has_moved(before: Loader, now: Loader, seconds: float, policy: Policy) -> bool:
+    if (
+        _growth(before.workers_cpu_ns, now.workers_cpu_ns)
+        > policy.cpu_working_ratio * seconds * 1e9
+    ):
         return True
-    if _grown(before.owing_io_bytes, now.owing_io_bytes) > policy.io_working_bytes_per_s * seconds:
+    if _growth(before.owing_io_bytes, now.owing_io_bytes) > policy.io_working_bytes_per_s * seconds:
         return True
     # A download shows in no other counter. A loop that sleeps between two polls is no download.
-    wakes = _grown(before.owing_switches, now.owing_switches)
+    wakes = _growth(before.owing_switches, now.owing_switches)
     return wakes > policy.socket_working_switches_per_s * seconds and _ASLEEP not in (
         now.owing_wchan or ""
     )
 
 
-def _grown(before: int | None, now: int | None) -> int:
+def _growth(before: int | None, now: int | None) -> int:
     return now - before if before is not None and now is not None else 0
 
 

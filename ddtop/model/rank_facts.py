@@ -71,9 +71,9 @@ def fields_of(
     `outside`: how its host is heard; `device`: its GPU, if it has one for itself.
     """
     last = memory.state or _NO_REPORT
-    inside = peer_waits.newest(last, memory.process, memory.exit)
+    inside = peer_waits.newest_state(last, memory.process, memory.exit)
     state = peer_waits.with_calls(last, inside)
-    counters = memory.counters.grown(policy.window_s, now)
+    counters = memory.counters.growth(policy.window_s, now)
     waits = ratios.part(counters, ratios.WAITS)
     comm, pending_s = _comm(state, memory, inside, waits, now, policy)
     process = _process(memory, comm, now, policy)
@@ -82,7 +82,7 @@ def fields_of(
         rank,
         State.RUNNING,
         memory.hello,
-        _reported(state, memory, counters, waits, policy),
+        _reported_facts(state, memory, counters, waits, policy),
         _progress(state, memory, outside, now, policy),
         comm,
         _loader(memory, now, policy),
@@ -108,7 +108,7 @@ def fields_of(
     return facts
 
 
-def _reported(
+def _reported_facts(
     state: RankState,
     memory: RankMemory,
     counters: ratios.Grown,
@@ -240,7 +240,7 @@ def _comm(
 
 
 def _loader(memory: RankMemory, now: int, policy: Policy) -> LoaderFacts:
-    grown = memory.loader.grown(policy.window_s, now)
+    grown = memory.loader.growth(policy.window_s, now)
     ratio, low = ratios.loader_ratios(memory.loader, grown, now, policy)
     owing = memory.owing if memory.exit is None else None
     return LoaderFacts(

@@ -75,7 +75,7 @@ def loader_ratios(
         part = (
             whole
             if quarter == QUARTERS
-            else series.grown(policy.window_s * quarter / QUARTERS, now)
+            else series.growth(policy.window_s * quarter / QUARTERS, now)
         )
         if part is None or part[0] - seconds < policy.window_s / QUARTERS / 2:
             return ratio, None
@@ -95,7 +95,7 @@ def cpu(
         return None, None, None
     # A relay that is being replaced does not look: its last look is still what is known.
     now = max(min(now, memory.process_unix_ns), now - int(policy.relay_away_s * 1e9))
-    grown = memory.cpu.grown(policy.cpu_window_s, now)
+    grown = memory.cpu.growth(policy.cpu_window_s, now)
     if grown is None:
         return None, None, None
     seconds, (cpu_ns, io_bytes, switches) = grown
@@ -105,7 +105,7 @@ def cpu(
     if ratio >= policy.cpu_working_ratio or io_bytes / seconds >= policy.io_working_bytes_per_s:
         return ratio, True, wakes_per_s
     if ratio >= policy.of(Working).cpu_waning_ratio:
-        whole = memory.cpu.grown(policy.window_s, now)
+        whole = memory.cpu.growth(policy.window_s, now)
         if _cpu_mean(memory, whole, now, policy) >= policy.cpu_working_ratio:
             return ratio, True, wakes_per_s
     served = _is_served(memory) and wakes_per_s >= policy.socket_working_switches_per_s
@@ -123,7 +123,7 @@ def lacks_cpu(memory: RankMemory, now: int, policy: Policy) -> bool:
     now = max(min(now, memory.process_unix_ns), now - int(policy.relay_away_s * 1e9))
     spans_s = (policy.cpu_window_s, policy.window_s)
     for span_s in spans_s if memory.process.state == "R" else spans_s[:1]:
-        grown = memory.load.grown(span_s, now)
+        grown = memory.load.growth(span_s, now)
         if grown is not None and grown[1][0] >= policy.oversubscribed_ratio * grown[0] * 1e9:
             return True
     return False
@@ -135,7 +135,7 @@ def transfers(memory: RankMemory, now: int, policy: Policy) -> bool:
     An endless loop may write a log as well, but it uses a core. Only for a process that works.
     """
     now = max(min(now, memory.process_unix_ns), now - int(policy.relay_away_s * 1e9))
-    grown = memory.cpu.grown(policy.window_s, now)
+    grown = memory.cpu.growth(policy.window_s, now)
     if grown is None or _cpu_mean(memory, grown, now, policy) >= policy.busy_ratio:
         return False
     seconds, (_, io_bytes, switches) = grown

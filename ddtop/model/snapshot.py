@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ddtop.model import gpus, hosts, stragglers, wait_graph
 from ddtop.model import progress as job_progress
-from ddtop.model.ending import ended
+from ddtop.model.ending import find_end
 from ddtop.model.facts import (
     Axis,
     Blame,
@@ -49,7 +49,7 @@ def snapshot(job: JobMemory, now_unix_ns: int) -> Snapshot:
     devices = gpus.all_devices(by_relay) if by_relay else ()
     if by_relay:
         stragglers.mark_late_gpus(facts, groups, devices, now_unix_ns, job.policy)
-    end = _ended(job, facts.values(), seen)
+    end = _find_end(job, facts.values(), seen)
     ranks = tuple(
         [
             freeze(facts[rank]) if rank in facts else RankFacts(rank, State.MISSING)
@@ -96,7 +96,7 @@ def snapshot(job: JobMemory, now_unix_ns: int) -> Snapshot:
         ras=job.ras[1] if job.ras is not None else None,
         ras_age_s=ras_age_s,
         seen=reports.seen,
-        apart=hosts.apart(reports.hosts),
+        apart=hosts.why_one_host(reports.hosts),
         orders=tuple(job.orders),
         mutes=muted,
         progress=job_progress.of_job(
@@ -240,7 +240,9 @@ def _moves(rank: RankFacts, now: int, policy: Policy) -> bool:
     return age_s <= max(policy.moving_s, policy.step_old_factor * step_s)
 
 
-def _ended(job: JobMemory, facts: Iterable[RankFields], seen: dict[str, HostSeen]) -> Ended | None:
+def _find_end(
+    job: JobMemory, facts: Iterable[RankFields], seen: dict[str, HostSeen]
+) -> Ended | None:
     """How the job ended; None while it lives.
 
     If all other ranks have ended, a rank on a lost host counts as ended too.
@@ -249,7 +251,7 @@ def _ended(job: JobMemory, facts: Iterable[RankFields], seen: dict[str, HostSeen
     launchers = [job.hosts[sender][1].launcher_alive for sender in heard]
     helpers = [helper for sender in seen for helper in job.hosts[sender][1].helpers]
     ranks = [rank for rank in facts if rank.state is not State.LOST]
-    return ended(ranks, any(launchers), job.policy, helpers)
+    return find_end(ranks, any(launchers), job.policy, helpers)
 
 
 class _Reports(NamedTuple):

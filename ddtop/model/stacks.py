@@ -250,11 +250,11 @@ def merge(stacks: Iterable[Stacks], blamed: Iterable[int] = ()) -> Merged:
 
     `blamed`: ranks at fault, whose classes come first.
     """
-    answers = _newest(stacks)
+    answers = _newest_stacks(stacks)
     found: dict[_Key, list[_Entry]] = {}
     for answer in answers:
         for place, thread in enumerate(answer.threads):
-            frames = _shown(thread, answer.worker)
+            frames = _shown_frames(thread, answer.worker)
             if frames is None:
                 continue
             member = Member(
@@ -279,7 +279,7 @@ def merge(stacks: Iterable[Stacks], blamed: Iterable[int] = ()) -> Merged:
     return Merged(
         classes=ranks,
         workers=tuple(stack_class for stack_class in classes if stack_class.worker),
-        odd=_odd(ranks, at_fault),
+        odd=_odd_numbers(ranks, at_fault),
         asked=len(asked),
         answered=len(given),
         methods=tuple(
@@ -316,7 +316,7 @@ def _number(rank: int | None) -> int:
     return -1 if rank is None else rank
 
 
-def _newest(stacks: Iterable[Stacks]) -> list[Stacks]:
+def _newest_stacks(stacks: Iterable[Stacks]) -> list[Stacks]:
     """One answer for each process, by rank and pid."""
     found: dict[tuple[int, bool, int], Stacks] = {}
     for answer in stacks:
@@ -340,7 +340,7 @@ def role_of(thread: ThreadStack) -> str:
     return (UNNAMED if name in ("", MAIN) else name) if thread.name else UNNAMED
 
 
-def _shown(thread: ThreadStack, worker: bool) -> tuple[Frame, ...] | None:
+def _shown_frames(thread: ThreadStack, worker: bool) -> tuple[Frame, ...] | None:
     """The frames without ddtop's own; None for a thread of ddtop and for one without frames."""
     frames = [
         Frame(frame.function, frame.file, frame.line, owner_of(frame)) for frame in thread.frames
@@ -384,7 +384,7 @@ def _order(stack_class: StackClass, at_fault: frozenset[int]) -> tuple[object, .
     )
 
 
-def _odd(classes: tuple[StackClass, ...], at_fault: frozenset[int]) -> frozenset[int]:
+def _odd_numbers(classes: tuple[StackClass, ...], at_fault: frozenset[int]) -> frozenset[int]:
     main = [(number, stack_class) for number, stack_class in enumerate(classes) if stack_class.main]
     if len(main) < 2:
         return frozenset()

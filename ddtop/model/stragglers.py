@@ -11,7 +11,7 @@ from statistics import fmean, median
 from ddtop.model import arrivals, ratios
 from ddtop.model.facts import Balance, Device, GpuLate, Hold, Late, Pressure, RankFields, State
 from ddtop.model.gpu_memory import SPANS
-from ddtop.model.gpus import large
+from ddtop.model.gpus import large_processes
 from ddtop.model.memory import JobMemory, RankMemory, Round
 from ddtop.policy import Limits, Policy
 from ddtop.wire.records import Group, OutsideLook
@@ -94,7 +94,7 @@ def mark_late(
     if not job.rounds:
         return ()
     rounds = arrivals.findings_of(
-        job.rounds, job.groups.values(), _staged(job, facts, policy), policy
+        job.rounds, job.groups.values(), _stage_test(job, facts, policy), policy
     )
     found: list[Late] = []
     # The last read may have met a noisy moment, or half of the ranks have answered so far. Then the
@@ -126,7 +126,7 @@ def mark_late(
 def pressure(memory: RankMemory, now_unix_ns: int, policy: Policy) -> Pressure | None:
     """What its host does to a rank; None where the relay does not measure it."""
     grown = (
-        memory.load.grown(policy.oversubscribed_window_s, now_unix_ns)
+        memory.load.growth(policy.oversubscribed_window_s, now_unix_ns)
         if memory.load is not None
         else None
     )
@@ -151,7 +151,7 @@ def pressure(memory: RankMemory, now_unix_ns: int, policy: Policy) -> Pressure |
 
 
 def _hold(memory: RankMemory, now_unix_ns: int, policy: Policy) -> Hold | None:
-    grown = memory.counters.grown(policy.window_s, now_unix_ns)
+    grown = memory.counters.growth(policy.window_s, now_unix_ns)
     if grown is None:
         return None
     seconds, (_, held, gc_ns), looks = (
@@ -167,7 +167,7 @@ def _hold(memory: RankMemory, now_unix_ns: int, policy: Policy) -> Hold | None:
     )
 
 
-def _staged(
+def _stage_test(
     job: JobMemory, facts: Mapping[int, RankFields], policy: Policy
 ) -> Callable[[Group], bool]:
     """Whether two members of a group hand each other their work by send and recv.
@@ -215,10 +215,14 @@ def _still_holds(
     if (late.few or not long or not strong or turns) and not _seen_before(late, earlier, apart_s):
         return False
     waiters = [
-        ratio for rank in late.waiters if (ratio := _sampled(job, facts, rank, strong)) is not None
+        ratio
+        for rank in late.waiters
+        if (ratio := _sampled_wait_ratio(job, facts, rank, strong)) is not None
     ]
     own = [
-        ratio for rank in late.ranks if (ratio := _sampled(job, facts, rank, strong)) is not None
+        ratio
+        for rank in late.ranks
+        if (ratio := _sampled_wait_ratio(job, facts, rank, strong)) is not None
     ]
     if not waiters or not own:
         return True
@@ -275,7 +279,7 @@ def _seen_before(late: Late, earlier: list[Round], apart_s: float) -> bool:
     )
 
 
-def _sampled(
+def _sampled_wait_ratio(
     job: JobMemory, facts: Mapping[int, RankFields], rank: int, strong: bool
 ) -> float | None:
     """How much it waits by the agent's samples.
@@ -330,7 +334,7 @@ def suspects_of(looks: Mapping[int, OutsideLook | None], policy: Policy) -> Late
         rank: look.wait_looks / look.looks for rank, look in known.items() if rank not in late
     }
     # Half of the ratio: after a few looks it may be so low by chance, and more looks decide.
-    if not late or not waiters or _together(known, waiters) < limits.late_wait_ratio / 2:
+    if not late or not waiters or _together_ratio(known, waiters) < limits.late_wait_ratio / 2:
         return None
     return LateByStack(
         tuple(sorted(late)),
@@ -342,7 +346,7 @@ def suspects_of(looks: Mapping[int, OutsideLook | None], policy: Policy) -> Late
     )
 
 
-def _together(known: Mapping[int, OutsideLook], ranks: Iterable[int]) -> float:
+def _together_ratio(known: Mapping[int, OutsideLook], ranks: Iterable[int]) -> float:
     """The share of all looks at these ranks that found one in a collective."""
     looks = [known[rank] for rank in ranks]
     return sum(look.wait_looks for look in looks) / sum(look.looks for look in looks)
@@ -356,7 +360,7 @@ def late_of(looks: Mapping[int, OutsideLook | None], policy: Policy) -> LateBySt
     if found.wait_ratio < limits.late_wait_ratio * 2 / 3:
         return None
     known = {rank: look for rank, look in looks.items() if look is not None}
-    ratio = _together(known, found.waiters)
+    ratio = _together_ratio(known, found.waiters)
     if ratio < limits.late_wait_ratio:
         return None
     if len(found.ranks) > len(found.waiters):
@@ -423,10 +427,10 @@ def mark_late_gpus(
     policy: Policy,
 ) -> None:
     """Mark the ranks whose GPUs are stragglers in `facts`."""
-    busy = _busy(devices, facts, now_unix_ns, policy)
+    busy = _busy_devices(devices, facts, now_unix_ns, policy)
     if not busy or _are_alike(busy.values(), policy):
         return
-    for late in _found(busy, _Work(facts, list(groups), now_unix_ns, policy)):
+    for late in _late_gpus(busy, _Work(facts, list(groups), now_unix_ns, policy)):
         for rank in late.ranks:
             fields = facts[rank]
             fields.gpu_late = late
@@ -434,7 +438,7 @@ def mark_late_gpus(
                 fields.state = State.STRAGGLER
 
 
-def _busy(
+def _busy_devices(
     devices: Iterable[Device], facts: Mapping[int, RankFields], now_unix_ns: int, policy: Policy
 ) -> dict[int, Device]:
     """The GPU of each rank that was busy and fully measured in the newest span."""
@@ -511,7 +515,7 @@ class _Work:
         return any(len(stage.intersection(group.ranks)) > 1 for stage in self._stages)
 
 
-def _found(busy: Mapping[int, Device], work: _Work) -> list[GpuLate]:
+def _late_gpus(busy: Mapping[int, Device], work: _Work) -> list[GpuLate]:
     policy = work.policy
     found: list[GpuLate] = []
     seen: set[int] = set()
@@ -570,7 +574,7 @@ def _by_power(members: Sequence[_Gpu], policy: Policy) -> _Split | None:
     )
     late, others = ordered[split:], ordered[:split]
     for at in range(SPANS):
-        if _most([gpu.watts[at] for gpu in others], policy) > policy.gpu_wait_power_ratio * min(
+        if _largest([gpu.watts[at] for gpu in others], policy) > policy.gpu_wait_power_ratio * min(
             gpu.watts[at] for gpu in late
         ):
             return None
@@ -608,12 +612,12 @@ def _by_clock(members: Sequence[_Gpu], now_unix_ns: int, policy: Policy) -> _Spl
         for at in range(SPANS)
         if gpu.device.power_peak_watts
     ]
-    if not below or _most(below, policy) > policy.of(GpuWait).below_peak_ratio:
+    if not below or _largest(below, policy) > policy.of(GpuWait).below_peak_ratio:
         return None
     return late, others
 
 
-def _most(values: Sequence[float], policy: Policy) -> float:
+def _largest(values: Sequence[float], policy: Policy) -> float:
     """The largest value. Of many values the few largest are left out."""
     return sorted(values)[round(policy.of(GpuWait).most_ratio * (len(values) - 1))]
 
@@ -637,7 +641,7 @@ def _compares(group: Group, members: Sequence[_Gpu], work: _Work) -> bool:
             return False
         if now - (rank.reported.phase_since_unix_ns or now) < limits.job_s * 1e9:
             return False
-        if not _moves(gpu, limits) or _busiest(rank, work.on_nccl) != group.name:
+        if not _moves(gpu, limits) or _busiest_group(rank, work.on_nccl) != group.name:
             return False
     steps = [
         (gpu.device.spans[-1].done.steps or 0) - (gpu.device.spans[0].done.steps or 0)
@@ -657,7 +661,7 @@ def _moves(gpu: _Gpu, limits: GpuWait) -> bool:
     return all(after.calls - before.calls >= limits.calls for before, after in pairwise(done))
 
 
-def _busiest(rank: RankFields, on_nccl: Collection[str]) -> str | None:
+def _busiest_group(rank: RankFields, on_nccl: Collection[str]) -> str | None:
     """The group in which it has enqueued most."""
     counts = {group.group: group.enqueued for group in rank.comm.groups if group.group in on_nccl}
     return max(counts, key=lambda name: counts[name], default=None)
@@ -678,5 +682,7 @@ def _late_of(group: Group, split: _Split, policy: Policy) -> GpuLate:
         sm_mhz=median([fmean(gpu.mhz) for gpu in late]),
         others_mhz=median([fmean(gpu.mhz) for gpu in others]),
         seconds=SPANS * policy.gpu_mean_s,
-        others_there=any(large(gpu.device.foreign, gpu.device.gpu, policy) for gpu in late),
+        others_there=any(
+            large_processes(gpu.device.foreign, gpu.device.gpu, policy) for gpu in late
+        ),
     )

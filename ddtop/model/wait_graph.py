@@ -186,12 +186,16 @@ class _Kind:
 def _kind(graph: Graph, numbers: tuple[int, ...], ranks: Mapping[int, RankFields]) -> _Kind:
     who = graph.ranks_of(graph.leading_to(numbers))
     here = sorted(found for number in numbers for found in graph.crowds[number].waits)
-    direct = min((wait for _, wait in here if isinstance(wait, Wait)), key=_since, default=None)
-    single = min((wait for _, wait in here if isinstance(wait, PeerWait)), key=_since, default=None)
+    direct = min(
+        (wait for _, wait in here if isinstance(wait, Wait)), key=_since_unix_ns, default=None
+    )
+    single = min(
+        (wait for _, wait in here if isinstance(wait, PeerWait)), key=_since_unix_ns, default=None
+    )
     healthy_ms = max((ranks[rank].comm.healthy_wait_max_ms or 0.0 for rank in who), default=0.0)
     # All of them have made a pause of this length twice.
     pause_s = min((ranks[rank].progress.usual_pause_s or 0.0 for rank in who), default=0.0)
-    since_unix_ns = min(_since(wait) for _, wait in here)
+    since_unix_ns = min(_since_unix_ns(wait) for _, wait in here)
     return _Kind(tuple(sorted(who)), healthy_ms, pause_s, since_unix_ns, direct, single)
 
 
@@ -205,7 +209,7 @@ def _stayed_s(facts: RankFields, since_unix_ns: int, policy: Policy) -> float:
     return 0.0 if longer else stayed_s
 
 
-def _since(wait: AnyWait) -> int:
+def _since_unix_ns(wait: AnyWait) -> int:
     return wait.since_unix_ns
 
 
@@ -249,7 +253,7 @@ def _components(crowds: list[Crowd]) -> list[list[int]]:
                 if todo:
                     lowest[todo[-1][0]] = min(lowest[todo[-1][0]], lowest[one])
                 if lowest[one] == number[one]:
-                    component = _popped(stack, one)
+                    component = _pop(stack, one)
                     on_stack.difference_update(component)
                     if len(component) > 1:
                         found.append(component)
@@ -263,7 +267,7 @@ def _components(crowds: list[Crowd]) -> list[list[int]]:
     return found
 
 
-def _popped(stack: list[int], down_to: int) -> list[int]:
+def _pop(stack: list[int], down_to: int) -> list[int]:
     component = [stack.pop()]
     while component[-1] != down_to:
         component.append(stack.pop())
@@ -472,7 +476,7 @@ class _Front:
     ) -> None:
         self._ranks, self._members = ranks, members
         self._outside: tuple[int, ...] | None = None
-        reached = [_reached(ranks.get(member), group) for member in members]
+        reached = [_last_enqueued(ranks.get(member), group) for member in members]
         self._places = sorted(range(len(reached)), key=reached.__getitem__)
         self._reached = [reached[place] for place in self._places]
         self._known: dict[int, tuple[tuple[int, ...], frozenset[int]]] = {}
@@ -507,7 +511,7 @@ def _is_outside_mpi(member: RankFields | None) -> bool:
     return mpi is not None and not mpi.calls and mpi.finalize_since_unix_ns is None
 
 
-def _reached(member: RankFields | None, group: str) -> float:
+def _last_enqueued(member: RankFields | None, group: str) -> float:
     """The last collective that this member has enqueued.
 
     -inf: it will never enqueue more; inf: nothing is known of it.

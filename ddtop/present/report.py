@@ -35,7 +35,7 @@ __all__ = ("HIDDEN", "redacted")
 
 def redacted(text: str, home: str | None = None) -> str:
     """The text without what looks like a secret; `home`, the user's folder, becomes `~`."""
-    text = redaction.redacted(text)
+    text = redaction.redact(text)
     if home and len(home.rstrip("/")) > 1:
         text = re.sub(re.escape(home.rstrip("/")) + r"(?![\w.-])", "~", text)
     return text

@@ -177,7 +177,7 @@ def compared(
     """
     now = history.now(measure.field, until_unix_ns)
     start = history.at_start(measure.field, until_unix_ns)
-    lately = history.lately(measure.field, until_unix_ns)
+    lately = history.recent_median(measure.field, until_unix_ns)
     if measure is not THROUGHPUT:
         last_run = None
     if now is None or (start is None and lately is None and last_run is None):

@@ -97,7 +97,7 @@ def main() -> None:
     except Exception:  # noqa: BLE001 - the last handler of this process: it writes the reason and ends
         # Nobody reads our stderr: the reason is written next to the socket, where `ddtop doctor`
         # finds it.
-        log = private.opened(path.with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        log = private.open_file(path.with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.write(log, traceback.format_exc().encode(errors="replace"))
         sys.exit(1)
     finally:

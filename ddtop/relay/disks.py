@@ -18,7 +18,7 @@ from functools import partial
 import msgspec
 
 from ddtop.patience import CALLS_MAX, FILE_CALL_SLOW_S, LatestResult
-from ddtop.procfs import link, listed, read, status_of
+from ddtop.procfs import link, names_in, read, status_of
 from ddtop.wire.records import Disk, Hello
 
 DISKS_MAX, FOLDERS_MAX = 8, 12
@@ -78,7 +78,7 @@ class DiskWatch:
                 (link(hello.pid, "cwd"), "cwd"),
                 (hello.environment.get("TMPDIR", "/tmp"), "TMPDIR"),
             ):
-                where = path and self._where(hello.pid, path, outside)
+                where = path and self._path_from_here(hello.pid, path, outside)
                 if path is not None and where and (where in uses or len(uses) < DISKS_MAX):
                     uses.setdefault(where, Use(path, where, use)).add(hello.rank)
         self._look_at_files(ranks, outside, now)
@@ -90,12 +90,12 @@ class DiskWatch:
                 del self._asked[path]
         for path in uses:
             if path not in self._asked and len(self._asked) < CALLS_MAX:
-                self._asked[path] = LatestResult(partial(_sized, path))
+                self._asked[path] = LatestResult(partial(_size, path))
             if path in self._asked:
                 self._asked[path].ask(now)
         return uses
 
-    def _where(self, pid: int, path: str, outside: dict[str, int]) -> str:
+    def _path_from_here(self, pid: int, path: str, outside: dict[str, int]) -> str:
         """The path as the relay reaches it.
 
         In another mount namespace the path goes through a process of that namespace.
@@ -118,7 +118,7 @@ class DiskWatch:
         self._turn += RANKS_A_LOOK
         for hello in (*first[:1], *chosen):
             for folder in (*_written_folders(hello.pid), *hello.saves_to):
-                where = self._where(hello.pid, folder, outside)
+                where = self._path_from_here(hello.pid, folder, outside)
                 use = self._written.get(where)
                 if use is None:
                     if len(self._written) >= FOLDERS_MAX:
@@ -142,11 +142,11 @@ class DiskWatch:
                 found[sized[0]] = msgspec.structs.replace(first, ranks=ranks)
         # It is memory of this host, without a server.
         with contextlib.suppress(OSError):
-            if (shm := _sized(SHM)) is not None:
+            if (shm := _size(SHM)) is not None:
                 found.setdefault(shm[0], Disk(SHM, "shm", *shm[1:]))
         return tuple(found.values())[:DISKS_MAX]
 
-    def unanswered(self, now: float) -> tuple[tuple[str, float], ...]:
+    def unanswered_paths(self, now: float) -> tuple[tuple[str, float], ...]:
         """The paths whose file system has not answered for more than a moment, and for how long
         (s).
         """
@@ -160,7 +160,7 @@ def _written_folders(pid: int) -> Iterator[str]:
     Check: `ls -l /proc/PID/fd`, `grep flags /proc/PID/fdinfo/*`.
     """
     found: set[str] = set()
-    for number in (listed(pid, "fd") or ())[:FILES_MAX]:
+    for number in (names_in(pid, "fd") or ())[:FILES_MAX]:
         path = link(pid, f"fd/{number}") or ""
         if not path.startswith("/") or path.startswith(_NO_DISKS) or path.endswith(" (deleted)"):
             continue
@@ -176,7 +176,7 @@ def _is_for_writing(pid: int, number: str) -> bool:
     return flags is not None and int(flags, 8) & os.O_ACCMODE != os.O_RDONLY
 
 
-def _sized(path: str) -> _Sized | None:
+def _size(path: str) -> _Sized | None:
     """None if it is read-only."""
     space, device = os.statvfs(path), os.stat(path).st_dev
     if space.f_flag & os.ST_RDONLY or not space.f_blocks:

@@ -88,7 +88,7 @@ class FrameHistory:
         latest = [item for key, item in self._latest.copy().items() if key[0] in FACTS]
         return [frame for _, frame, _ in sorted(latest, key=lambda item: item[0])]
 
-    def since(self, unix_ns: int, own: bool = False) -> list[bytes]:
+    def frames_since(self, unix_ns: int, own: bool = False) -> list[bytes]:
         """The history from that time on, after the older ones of the latest frames, all in order of
         arrival. `own`: only those of this host. With the latest frames first, the model would have
         to tell old from new in every field.

@@ -40,10 +40,10 @@ class HostWatch:
         now = time.monotonic()
         if self._looks % SLOWLY_EVERY == 0:
             self._slow = HostLoad(
-                cpu_stall_ratio=_stalled("cpu"),
-                memory_stall_ratio=_stalled("memory"),
-                io_stall_ratio=_stalled("io"),
-                swapped_pages=_swapped(),
+                cpu_stall_ratio=_stalled_ratio("cpu"),
+                memory_stall_ratio=_stalled_ratio("memory"),
+                io_stall_ratio=_stalled_ratio("io"),
+                swapped_pages=_swapped_pages(),
             )
             self._uses = self._disks.ask(hellos, now)
         self._looks += 1
@@ -66,7 +66,7 @@ class HostWatch:
             slow.io_stall_ratio,
             slow.swapped_pages,
             self._disks.disks(self._uses, now),
-            self._disks.unanswered(now),
+            self._disks.unanswered_paths(now),
         )
 
 
@@ -81,7 +81,7 @@ def _stat() -> tuple[int | None, int | None, int | None]:
     return max(runnable - 1, 0), times[7] if len(times) > 7 else None, sum(times)
 
 
-def _stalled(what: str) -> float | None:
+def _stalled_ratio(what: str) -> float | None:
     try:
         text = Path(f"/proc/pressure/{what}").read_text()
         return float(text[text.index("avg10=") + 6 :].split(None, 1)[0]) / 100
@@ -89,7 +89,7 @@ def _stalled(what: str) -> float | None:
         return None
 
 
-def _swapped() -> int | None:
+def _swapped_pages() -> int | None:
     try:
         words = Path("/proc/vmstat").read_text().split()
         return sum(int(words[words.index(name) + 1]) for name in ("pswpin", "pswpout"))

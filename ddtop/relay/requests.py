@@ -220,7 +220,7 @@ class Turns:
 
         If a viewer asks again, its new request replaces the one that waits.
         """
-        due = max(now, self._last(asked.ranks) + EVERY_S)
+        due = max(now, self._last_turn_s(asked.ranks) + EVERY_S)
         turn = self._waiting.setdefault(asked.how, Turn(due))
         turn.due = max(turn.due, due)
         turn.asked[asked.viewer] = asked
@@ -253,7 +253,7 @@ class Turns:
         else:
             self._at.update(dict.fromkeys(ranks, now))
 
-    def _last(self, ranks: RankBudgets) -> float:
+    def _last_turn_s(self, ranks: RankBudgets) -> float:
         dict_values = (
             self._at.values()
             if ranks is None
@@ -374,9 +374,9 @@ class RelayRequests:
 
     def consider(self, envelope: Envelope, who: Hashable, now: float) -> None:
         """Remember what a rank reports, if it is a reason to ask all ranks for more."""
-        self._arrivals_trigger.saw(who, envelope.wait_ratio, now)
+        self._arrivals_trigger.note_wait(who, envelope.wait_ratio, now)
         if envelope.stuck_key:
-            self._dump_trigger.saw(envelope.stuck_key[:200], now)
+            self._dump_trigger.note_stuck(envelope.stuck_key[:200], now)
 
     def ask_for_stacks_if_due(self, now: float) -> None:
         """Ask all ranks for stacks once, if something is stuck."""
@@ -415,7 +415,7 @@ class RelayRequests:
             if role != CONTROLLER:
                 raise OrderError("this viewer is read-only")
             if order.name == "mute":
-                return self._mute(order.arguments, who)
+                return self._add_mute(order.arguments, who)
             rank, _, number_text = (*order.arguments, "", "", "")[:3]
             if self.hub is not None and not self._is_ours(order.arguments):
                 reply = self.hub.signal(
@@ -439,7 +439,7 @@ class RelayRequests:
     def _publish_order(self, order: Order) -> None:
         self._outlet.publish(msgspec.structs.replace(order, mutes=self._mutes))
 
-    def _mute(self, arguments: tuple[str, ...], who: str) -> Reply:
+    def _add_mute(self, arguments: tuple[str, ...], who: str) -> Reply:
         """Add a mute; one of zero seconds ends it."""
         kind, ranks, seconds, because = (*arguments, "", "", "", "")[:4]
         ranks_of(ranks)
@@ -546,9 +546,9 @@ class RelayRequests:
         )
         self.dumps.ask(request, watched, how=how, automatic=how == "auto")
         for pid in pids.difference(process.hello.pid for process in watched):
-            self.unanswered(Stacks(request, None, pid, time.time_ns(), why="gone"))
+            self.report_unanswered(Stacks(request, None, pid, time.time_ns(), why="gone"))
 
-    def unanswered(self, stacks: Stacks) -> None:
+    def report_unanswered(self, stacks: Stacks) -> None:
         """Report to all viewers that a process gives no stacks, and why."""
         self._outlet.publish_about(stacks, stacks.of_rank, stacks.pid)
 

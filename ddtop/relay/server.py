@@ -149,7 +149,7 @@ class Viewers:
         self._tell_history(peer, history_s if room else 0.0)
 
     def _tell_history(self, peer: bytes, seconds: float) -> None:
-        history = self._history.since(
+        history = self._history.frames_since(
             time.time_ns() - int(min(max(0.0, seconds), HISTORY_S_MAX) * 1e9)
         )
         joined = Reply("joined", count=len(history), instance=self._instance)
@@ -255,7 +255,7 @@ class Server:
 
     def serve(self) -> None:
         """Serve until stopped, or until the job is over and no viewer came for the linger time."""
-        self._abandoned = sample.abandoned()
+        self._abandoned = sample.abandoned_files()
         self._take_over()
         try:
             while not self.stopping and not self._may_end():
@@ -270,7 +270,7 @@ class Server:
                 with without_descriptors_left():
                     for kind, what in self._link.wait(due - now):
                         if kind == PROCESS and isinstance(what, int):
-                            self._on_gone(self._ranks.ended(what), time.time_ns())
+                            self._on_gone(self._ranks.take_ended(what), time.time_ns())
                         elif kind == HUB:
                             self._garbled += self._role.on_hub(what, time.monotonic())
                         elif kind == RANK:
@@ -353,7 +353,7 @@ class Server:
     def _consider(self, envelope: frames.Envelope, who: Hashable, now: float) -> None:
         self._requests.consider(envelope, who, now)
         if envelope.stuck_key:
-            self._ras.saw(now)
+            self._ras.note_stuck(now)
 
     def _on_hello(self, hello: Hello, spoke: bool = True) -> None:
         self._hello = hello if self._hello is None or hello.rank == 0 else self._hello
@@ -441,7 +441,7 @@ class Server:
                 len(data), isinstance(record, Stacks) and record.automatic
             )
         else:
-            self._journal_share.wrote(len(data))
+            self._journal_share.note_written(len(data))
         self._history.keep(envelope, data, latest, own, past=whole)
         if whole:
             self._journal.put(data)
@@ -483,19 +483,19 @@ class Server:
 
     def publish_about(self, record: AnyRecord, rank: int | None, pid: int) -> None:
         attempt = self._hello.attempt if self._hello is not None else 0
-        data = self._sealed(record, time.time_ns(), attempt, rank, pid)
+        data = self._seal_record(record, time.time_ns(), attempt, rank, pid)
         self._forward(frames.open_envelope(data), data)
 
     def seal(self, record: AnyRecord, of: Hello | None = None, unix_ns: int | None = None) -> bytes:
         """A record of ours in its envelope."""
         at = time.time_ns() if unix_ns is None else unix_ns
         return (
-            self._sealed(record, at, of.attempt, of.rank, of.pid)
+            self._seal_record(record, at, of.attempt, of.rank, of.pid)
             if of
-            else self._sealed(record, at, 0, None, None)
+            else self._seal_record(record, at, 0, None, None)
         )
 
-    def _sealed(
+    def _seal_record(
         self, record: AnyRecord, unix_ns: int, attempt: int, rank: int | None, pid: int | None
     ) -> bytes:
         mono_ns = time.monotonic_ns()

@@ -118,14 +118,14 @@ class StateFiles:
         """Write what viewers show when this relay has ended."""
         path, frames = (
             self._last_state,
-            self._history.since(time.time_ns() - int(LAST_STATE_S * 1e9)),
+            self._history.frames_since(time.time_ns() - int(LAST_STATE_S * 1e9)),
         )
         self._state.put("last state", lambda: _write(path, frames))
 
     def write_roster(self) -> None:
         """Write which ranks of this host are watched, for a relay that takes over. The other hosts
         report theirs again."""
-        path, frames = self.roster, self._history.since(time.time_ns(), own=True)
+        path, frames = self.roster, self._history.frames_since(time.time_ns(), own=True)
         self._runtime.put("roster", lambda: _write(path, frames))
 
     def sweep(self, abandoned: Iterable[Path]) -> None:
@@ -168,7 +168,7 @@ def _remove_join_file(path: Path) -> None:
     """Remove the file in which plain ranks have joined, unless one of them lives."""
     with (
         contextlib.suppress(OSError, ValueError, LookupError, TypeError),
-        os.fdopen(private.opened(path), "rb") as file,
+        os.fdopen(private.open_file(path), "rb") as file,
     ):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         runs = msgspec.json.decode(file.read(1 << 20))

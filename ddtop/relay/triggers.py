@@ -55,7 +55,7 @@ class ArrivalsTrigger:
         self._times = 0
         self._least: Hashable | None = None
 
-    def saw(self, pid: Hashable, wait_ratio: float | None, now: float) -> None:
+    def note_wait(self, pid: Hashable, wait_ratio: float | None, now: float) -> None:
         """Note the share of the last 20 s that a rank has waited."""
         if wait_ratio is not None and 0.0 <= wait_ratio <= 1.0:
             looks = self._looks.get(pid, LOOKS_FIRST - LOOKS_EACH) + LOOKS_EACH
@@ -122,7 +122,7 @@ class DumpTrigger:
         self._done: dict[str, None] = {}
         self._asked = float("-inf")
 
-    def saw(self, key: str, now: float) -> None:
+    def note_stuck(self, key: str, now: float) -> None:
         """Note that an agent reports this as stuck."""
         if key in self._done or not self._enabled:
             return

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from random import Random
 
-from ddtop.wire.records import Group, Hello, packed
+from ddtop.wire.records import Group, Hello, pack
 
 WORLD_MAX = 1 << 17
 LOCAL_SIZE = 8
@@ -81,12 +81,10 @@ class SimulatedFleet:
         _, data, tensor = self.groups_of(rank) if self.grouped else (WORLD, "", "")
         groups = []
         if every or rank == 0:
-            groups.append(
-                packed(Group(WORLD, "default_pg", tuple(range(self.world_size)), BACKEND))
-            )
+            groups.append(pack(Group(WORLD, "default_pg", tuple(range(self.world_size)), BACKEND)))
         if self.grouped and (every or host == 0):
             groups.append(
-                packed(
+                pack(
                     Group(
                         data,
                         f"dp_{local}",
@@ -96,7 +94,7 @@ class SimulatedFleet:
                 )
             )
         if self.grouped and (every or local == 0):
-            groups.append(packed(Group(tensor, f"tp_{host}", tuple(self.ranks_of(host)), BACKEND)))
+            groups.append(pack(Group(tensor, f"tp_{host}", tuple(self.ranks_of(host)), BACKEND)))
         return tuple(groups)
 
     def hello(

@@ -20,7 +20,7 @@ from ddtop.sim.incidents import ABSENT, GONE, STOPPED, Course, Era, Scenario, co
 from ddtop.sim.reports import Moment, answers_of
 from ddtop.wire import frames
 from ddtop.wire.records import AnyRecord, Exit, Groups, Stacks
-from ddtop.wire.times import host_period_s, moved, rank_period_s
+from ddtop.wire.times import host_period_s, rank_period_s, shift
 
 SECOND_NS = 1_000_000_000
 SLOT_NS = 100_000_000
@@ -361,7 +361,7 @@ class SimulatedJob:
         for data in found:
             envelope = frames.open_envelope(data)
             by_ns = -self._offsets_ns.get(envelope.sender, 0)
-            record = moved(frames.open_record(envelope), by_ns)
+            record = shift(frames.open_record(envelope), by_ns)
             yield frames.seal(
                 record,
                 sender=envelope.sender,

@@ -20,18 +20,18 @@ from ddtop.wire.records import AnyRecord
 _T = TypeVar("_T")
 
 
-def escaped(value: _T) -> _T:
+def escape(value: _T) -> _T:
     """The same record, tuple, list, dict or text with every lone surrogate in it escaped."""
     found: Any = value
     if isinstance(found, str):
         found = found.encode("utf-8", "backslashreplace").decode("utf-8")
     elif isinstance(found, msgspec.Struct):
-        fields = {name: escaped(getattr(found, name)) for name in found.__struct_fields__}
+        fields = {name: escape(getattr(found, name)) for name in found.__struct_fields__}
         found = msgspec.structs.replace(found, **fields)
     elif isinstance(found, (tuple, list)):
-        found = type(found)(escaped(item) for item in found)
+        found = type(found)(escape(item) for item in found)
     elif isinstance(found, dict):
-        found = {escaped(name): escaped(one) for name, one in found.items()}
+        found = {escape(name): escape(one) for name, one in found.items()}
     return found  # type: ignore[no-any-return]
 
 
@@ -87,12 +87,12 @@ _record_decoder = msgspec.msgpack.Decoder(AnyRecord)
 _version_decoder = msgspec.msgpack.Decoder(tuple[int, ...])
 
 
-def encoded(record: msgspec.Struct) -> bytes:
+def encode(record: msgspec.Struct) -> bytes:
     """The bytes of a record; text that is no UTF-8 is escaped."""
     try:
         return _encoder.encode(record)
     except UnicodeEncodeError:
-        return _encoder.encode(escaped(record))
+        return _encoder.encode(escape(record))
 
 
 def seal(
@@ -108,7 +108,7 @@ def seal(
     wait_ratio: float | None = None,
 ) -> bytes:
     """The record in its envelope, as bytes. Text that is not UTF-8 is escaped."""
-    return encoded(
+    return encode(
         Envelope(
             SCHEMA_MAJOR,
             SCHEMA_MINOR,
@@ -120,7 +120,7 @@ def seal(
             unix_ns,
             mono_ns,
             stuck_key,
-            msgspec.Raw(encoded(record)),
+            msgspec.Raw(encode(record)),
             wait_ratio,
         )
     )
@@ -138,7 +138,7 @@ def open_envelope(data: bytes) -> Envelope:
     try:
         envelope = _envelope_decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _why(data, error) from None
+        raise _frame_error(data, error) from None
     if envelope.major != SCHEMA_MAJOR:
         raise _other_version(envelope.major)
     return envelope
@@ -161,7 +161,7 @@ def open_record(envelope: Envelope) -> AnyRecord:
     return cast(AnyRecord, record)
 
 
-def _why(data: bytes, error: Exception) -> WireError:
+def _frame_error(data: bytes, error: Exception) -> WireError:
     # Another major version may have another envelope: its first number is still the version.
     if data[:1] and (0x90 <= data[0] <= 0x9F or data[0] in (0xDC, 0xDD)):
         head = {0xDC: 3, 0xDD: 5}.get(data[0], 1)

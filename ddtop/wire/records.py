@@ -1441,7 +1441,7 @@ MEMBERS_MAX = 1 << 17
 Runs = tuple[tuple[int, int, int], ...]
 
 
-def packed(group: Group) -> Group:
+def pack(group: Group) -> Group:
     """The group for sending: `runs` instead of `ranks` if that is much shorter."""
     if len(group.ranks) <= TOLD_ONE_BY_ONE:
         return group
@@ -1451,7 +1451,7 @@ def packed(group: Group) -> Group:
     return Group(group.name, group.description, (), group.backend, runs, group.meanings)
 
 
-def unpacked(group: Group) -> Group:
+def unpack(group: Group) -> Group:
     """The same group with its `ranks`. Groups with the same members share one tuple.
 
     A group whose runs are not valid has no members.

@@ -19,7 +19,7 @@ Moved = Callable[[Any, int], Any]
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-def moved(record: T, by_ns: int) -> T:
+def shift(record: T, by_ns: int) -> T:
     """The record with all of its times `by_ns` later, in the structs inside it too.
 
     `mono_ns` is not moved.

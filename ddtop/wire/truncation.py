@@ -14,7 +14,7 @@ NAME_CHARACTERS_MAX = 200
 """A thread pool may put a whole URL into the names of its threads."""
 
 
-def fitting(threads: tuple[ThreadStack, ...]) -> tuple[ThreadStack, ...]:
+def fit_threads(threads: tuple[ThreadStack, ...]) -> tuple[ThreadStack, ...]:
     """The threads with as many of their innermost frames as fit, the same number for all.
 
     The rest is in `omitted`.
@@ -35,11 +35,11 @@ def fitting(threads: tuple[ThreadStack, ...]) -> tuple[ThreadStack, ...]:
     for thread in threads:
         keep = deepest if _cost(thread, deepest) <= left else 0
         left -= _cost(thread, keep)
-        found.append(_cut(thread, keep))
+        found.append(_cut_frames(thread, keep))
     return tuple(found)
 
 
-def _cut(thread: ThreadStack, deepest: int) -> ThreadStack:
+def _cut_frames(thread: ThreadStack, deepest: int) -> ThreadStack:
     more = len(thread.frames) - deepest
     if more <= 0:
         return thread

@@ -12,7 +12,7 @@ PROGRAM = """
 import os, sys
 from ddtop import registry
 from ddtop.agent.state_page import StatePage
-from ddtop.relay.processes.sample import abandoned
+from ddtop.relay.processes.sample import abandoned_files
 if sys.argv[1] == "lives":
     page = StatePage(os.getpid(), registry.start_ticks(os.getpid()) or 0)
     print(page.path, flush=True)
@@ -20,7 +20,7 @@ if sys.argv[1] == "lives":
     page.path.unlink()
     page.path.parent.rmdir()
 else:
-    print(*abandoned(), sep="\\n")
+    print(*abandoned_files(), sep="\\n")
 """
 
 

@@ -249,7 +249,7 @@ async def test_a_readonly_bridge_refuses_signals(stage, words, sent):
     pid = stage.children[-1].pid
     pipe = Pipe([sys.executable, "-m", "ddtop", "bridge", *words], asks=False)
     try:
-        await pipe.greeted(DEADLINE_S)
+        await pipe.wait_for_greeting(DEADLINE_S)
         assert await pipe.ask(bridge.Open("train", "r1", True), DEADLINE_S) == bridge.Opened()
         for command in (
             Command("join", history_s=0.0),

@@ -299,7 +299,7 @@ def test_other_jobs_in_a_shared_state_folder_are_not_meant():
     own, other = entry("7.0", "vm", over=True), entry("8.0", "node9")
     torchrun, old = entry("train", "node1.cluster"), entry("train", "node1", over=True)
 
-    assert there.own([own, other, torchrun, old], "node0") == [own, torchrun]
+    assert there.select([own, other, torchrun, old], "node0") == [own, torchrun]
 
 
 @pytest.mark.parametrize(
@@ -329,6 +329,6 @@ def test_a_pod_without_ddtop_is_said_to_have_none(double):
     from ddtop.link.ssh_pipe import PipeError
 
     error = PipeError("it ended", 127)
-    assert there.why(error, ["command terminated with exit code 127"]).startswith(
+    assert there.sentence(error, ["command terminated with exit code 127"]).startswith(
         "ddtop is not found in pod train-x; say where it is: --remote"
     )

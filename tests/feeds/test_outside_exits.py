@@ -11,7 +11,7 @@ import pytest
 
 from ddtop import registry
 from ddtop.feeds.outside.jobs import Departed
-from ddtop.feeds.outside.look import STARTED_S, DepartedRanks, ended
+from ddtop.feeds.outside.look import STARTED_S, DepartedRanks, take_ended
 from ddtop.relay.processes import sample
 from ddtop.wire.records import COLLECTIVE, Hello, OutsideLook
 
@@ -43,16 +43,16 @@ def process():
 def test_a_rank_of_torchrun_without_a_process_has_left_when_the_others_are_old(process):
     own = process(DEFAULT)
 
-    assert DepartedRanks([BY_TORCHRUN], [own.pid]).due({}, LONG_AGO) == [BY_TORCHRUN]
-    assert DepartedRanks([BY_TORCHRUN], [own.pid]).due({}, time.time_ns()) == []
+    assert DepartedRanks([BY_TORCHRUN], [own.pid]).take_due({}, LONG_AGO) == [BY_TORCHRUN]
+    assert DepartedRanks([BY_TORCHRUN], [own.pid]).take_due({}, time.time_ns()) == []
 
 
 def test_a_rank_is_departed_once_the_others_communicate(process):
     departed = DepartedRanks([Departed(1)], [process(DEFAULT).pid])
 
-    assert departed.due({0: None}, LONG_AGO) == []
-    assert departed.due({0: ASLEEP}, LONG_AGO) == [Departed(1)]
-    assert departed.due({0: ASLEEP}, LONG_AGO) == []
+    assert departed.take_due({0: None}, LONG_AGO) == []
+    assert departed.take_due({0: ASLEEP}, LONG_AGO) == [Departed(1)]
+    assert departed.take_due({0: ASLEEP}, LONG_AGO) == []
 
 
 def test_others_that_outlive_sigterm_say_nothing_of_how_it_left(process):
@@ -61,7 +61,7 @@ def test_others_that_outlive_sigterm_say_nothing_of_how_it_left(process):
     """
     departed = DepartedRanks([BY_TORCHRUN], [process(CATCHES).pid])
 
-    (found,) = departed.due({0: ASLEEP}, LONG_AGO)
+    (found,) = departed.take_due({0: ASLEEP}, LONG_AGO)
 
     assert (found.rank, found.by_torchrun) == (1, False)
 
@@ -70,12 +70,12 @@ def test_who_has_ended_is_known_at_once(process):
     """The ranks in the order of their ends: the first one is the cause."""
     one, other = process(DEFAULT), process(DEFAULT)
     watched = [watch(rank, each.pid) for rank, each in enumerate((one, other))]
-    assert ended(watched) == []
+    assert take_ended(watched) == []
 
     other.kill()
     os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
 
-    assert [each.hello.rank for each in ended(watched)] == [1]
+    assert [each.hello.rank for each in take_ended(watched)] == [1]
     for each in watched:
         sample.forget(each)
 

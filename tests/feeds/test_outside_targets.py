@@ -41,7 +41,7 @@ def target(pid, rank=-1, worker=False):
 
 def test_a_rank_that_two_processes_claim_is_not_believed():
     """Two jobs on one host both have a rank 0."""
-    found, note = targets.numbered([target(9, 0), target(8, 0), target(7, 1)])
+    found, note = targets.number_targets([target(9, 0), target(8, 0), target(7, 1)])
 
     assert [(one.pid, one.rank, one.guessed) for one in found] == [
         (9, 0, True),
@@ -52,7 +52,7 @@ def test_a_rank_that_two_processes_claim_is_not_believed():
 
 
 def test_processes_without_a_rank_get_the_numbers_that_are_free():
-    found, note = targets.numbered([target(9), target(8, 0), target(7)])
+    found, note = targets.number_targets([target(9), target(8, 0), target(7)])
 
     assert [(one.pid, one.rank, one.guessed) for one in found] == [
         (8, 0, False),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.feeds.outside.stacks import Thread, marked, read, training_thread
+from ddtop.feeds.outside.stacks import Thread, mark, read, training_thread
 from ddtop.wire.records import COLLECTIVE, StackFrame, ThreadStack
 
 LIB = "/usr/lib/python3.11"
@@ -51,7 +51,7 @@ def test_a_main_thread_that_waits_for_threads_is_judged_by_the_one_that_trains(w
     assert found == (trains, 5003)
     reading = read(Thread(trains.frames, state="S", torch=True))
     assert (reading.kind, reading.phase, reading.place.function) == (COLLECTIVE, "running", "step")
-    assert [one.main for one in marked((waiting, idle, trains), trains)] == [False, False, True]
+    assert [one.main for one in mark((waiting, idle, trains), trains)] == [False, False, True]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from tests.second_policy import Case
 def past_of(job, policy):
     """What the sparklines of rank 0 show at the end."""
     tape = taped(job, model=Job(job.name, policy))
-    return Past(tape, unix_ns(job.now)).of(0)
+    return Past(tape, unix_ns(job.now)).memory_of(0)
 
 
 def last_step_ms(seconds, step_ms):

@@ -135,13 +135,13 @@ async def test_a_bracket_in_the_filter_is_a_bracket(dead):
 
 async def test_the_sparklines_are_not_those_of_another_moment(dead):
     async with replaying(dead) as (app, pilot):
-        at_end = list(app.session.history.of(0).rss_bytes)
+        at_end = list(app.session.history.memory_of(0).rss_bytes)
         await press(app, pilot, "left_square_bracket", "left_square_bracket")
-        before = list(app.session.history.of(0).rss_bytes)
+        before = list(app.session.history.memory_of(0).rss_bytes)
 
         assert len(before) == pytest.approx(len(at_end) - 9, abs=2)
         assert at_end[: len(before)] == before
-        assert not app.session._history.of(0).step_ms
+        assert not app.session._history.memory_of(0).step_ms
 
 
 async def test_without_colours_and_without_unicode_nothing_is_lost(dead, monkeypatch):
@@ -364,7 +364,7 @@ def test_who_travels_lets_go_of_the_frozen_picture():
 def test_looks_of_the_past_leave_the_sparklines_alone():
     source = travelling()
     session = Session(source, JOB)
-    before = list(session.history.of(0).rss_bytes)
+    before = list(session.history.memory_of(0).rss_bytes)
     snapshot = replace(source.shown.snapshot, time_unix_ns=NOW - 50 * SECOND)
     source.shown = replace(source.shown, snapshot=snapshot, travelled=True)
     session.refresh()
@@ -373,4 +373,4 @@ def test_looks_of_the_past_leave_the_sparklines_alone():
     )
     session.refresh()
 
-    assert len(session.history.of(0).rss_bytes) == len(before) + 1
+    assert len(session.history.memory_of(0).rss_bytes) == len(before) + 1

@@ -218,7 +218,7 @@ def test_the_sparklines_of_a_moment_are_those_that_a_live_viewer_had():
         if second in (30.0, 60.0, 100.0):
             past = Past(tape, unix_ns(second))
             for rank in range(4):
-                was, live = past.of(rank), history.of(rank)
+                was, live = past.memory_of(rank), history.memory_of(rank)
                 for name in SERIES:
                     # Not of the same half of each second: a ratio that rises is up to a twentieth
                     # apart.
@@ -228,7 +228,7 @@ def test_the_sparklines_of_a_moment_are_those_that_a_live_viewer_had():
 
 
 def test_the_past_of_a_rank_that_never_came_is_empty():
-    assert not Past(taped(hangs()), unix_ns(50)).of(99).step_ms
+    assert not Past(taped(hangs()), unix_ns(50)).memory_of(99).step_ms
 
 
 def test_a_world_that_is_too_large_is_not_taped_and_costs_nothing():

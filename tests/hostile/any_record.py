@@ -7,7 +7,7 @@ import json
 import msgspec
 
 from ddtop.diagnosis.judge import Judge
-from ddtop.follow.history import empty
+from ddtop.follow.history import empty_memory
 from ddtop.model.job import Job
 from ddtop.policy import POLICY
 from ddtop.present import documents
@@ -65,7 +65,7 @@ def bears(found):
         for row in rows_of(timeline.entries)
     ]
     for rank in range(min(4, snapshot.world_size)):
-        lines += [plain(line) for line in detail_lines(snapshot, rank, empty(), 100)]
+        lines += [plain(line) for line in detail_lines(snapshot, rank, empty_memory(), 100)]
     json.dumps(documents.status_json(snapshot))
     json.dumps(documents.diagnose_json(snapshot, verdict))
     assert all(line.isprintable() for line in lines), [

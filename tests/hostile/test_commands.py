@@ -61,7 +61,7 @@ def test_a_home_folder_that_hangs_is_named(home, tmp_path, monkeypatch):
 
 
 def answers(monkeypatch, text):
-    monkeypatch.setattr("ddtop.feeds.schedulers.asked", lambda *_: (0, text, ""))
+    monkeypatch.setattr("ddtop.feeds.schedulers.ask", lambda *_: (0, text, ""))
 
 
 def pod(name="train", labels=None, status=None):

@@ -465,7 +465,7 @@ def test_a_page_that_is_not_our_file_is_not_read_and_does_not_block(monkeypatch,
 def test_a_file_may_be_truncated_while_it_is_read(tmp_path):
     path = tmp_path / "x"
     path.write_bytes(b"x" * 10_000)
-    descriptor = private.opened(path)
+    descriptor = private.open_file(path)
     try:
         os.truncate(path, 10)
         assert os.read(descriptor, 10_000) == b"x" * 10

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from ddtop.agent.probes import groups
-from ddtop.redaction import redacted
+from ddtop.redaction import redact
 from tests import planted
 
 BYTES = 512 << 10
@@ -35,7 +35,7 @@ def test_half_a_mebibyte_of_any_text_is_redacted_in_a_moment(name):
     piece = TEXTS[name]
     text = (piece * (BYTES // len(piece) + 1))[:BYTES]
     began = time.process_time()
-    redacted(text)
+    redact(text)
 
     assert time.process_time() - began < CPU_S_MAX
 

@@ -21,7 +21,7 @@ from ddtop.link.listeners import (
     PENALTY_MOST_S,
     PENALTY_S,
     Penalties,
-    attached,
+    filter_argument,
     packet_filter,
 )
 
@@ -112,7 +112,7 @@ def test_the_filter_drops_those_addresses_and_no_others(kept_out, other):
 @pytest.mark.parametrize("kept_out", ["127.0.0.1", "10.0.0.7"])
 def test_the_kernel_takes_the_filter_and_keeps_out_who_is_in_it(kept_out):
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        value, held = attached(
+        value, held = filter_argument(
             packet_filter([ipaddress.ip_address(kept_out), ipaddress.ip_address("2001:db8::1")])
         )
         listening.setsockopt(socket.SOL_SOCKET, ATTACH, value)

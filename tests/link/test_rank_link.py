@@ -92,7 +92,10 @@ def test_rank_and_relay_hear_each_other(listener, rank):
     assert listener.send(name, b"alive")
 
     assert until(rank.receive, lambda: rank.wait(0.01)) == b"alive"
-    assert (listener.who(name).pid, listener.who(name).uid) == (os.getpid(), os.getuid())
+    assert (listener.credentials(name).pid, listener.credentials(name).uid) == (
+        os.getpid(),
+        os.getuid(),
+    )
     assert (rank.drops, listener.refused, listener.broken) == (0, 0, 0)
 
 
@@ -387,7 +390,7 @@ def test_a_forked_child_that_leaves_closes_nothing_of_its_parents(listener, rank
     rank.send(b"still here")
 
     assert heard(listener, rank) == [b"still here"]
-    assert listener.who(name) is not None
+    assert listener.credentials(name) is not None
 
 
 def test_without_a_descriptor_left_it_only_drops(path, listener):

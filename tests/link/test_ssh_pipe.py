@@ -48,7 +48,7 @@ async def test_a_question_is_answered_and_frames_come_beside_it(started):
     found = started(
         a_bridge("say(bridge.pack(bridge.BridgeFrame(b'f')) + bridge.pack(bridge.Refused('no')))")
     )
-    greeting = await found.greeted(20)
+    greeting = await found.wait_for_greeting(20)
     answer = await found.ask(AskJobs(), 20)
     frames = [frame async for frame in found.frames(0.01)]
 
@@ -58,7 +58,7 @@ async def test_a_question_is_answered_and_frames_come_beside_it(started):
 def test_a_pipe_that_one_loop_opened_is_used_by_another(started):
     """The first connection is made before the screen and its event loop exist."""
     found = started(a_bridge("say(bridge.pack(message))"))
-    asyncio.run(found.greeted(20))
+    asyncio.run(found.wait_for_greeting(20))
 
     async def echoed():
         found.send(BridgeFrame(b"x" * 500_000))
@@ -74,7 +74,7 @@ async def test_its_words_are_told_until_it_has_greeted_and_are_harmless(started)
     )
     found = started(code, on_words=told.append)
     with pytest.raises(PipeError, match="exit code 9") as raised:
-        await found.greeted(20)
+        await found.wait_for_greeting(20)
 
     assert raised.value.code == 9
     assert told == list(found.words) == ["?[31mred", "x" * ssh_pipe.WORD_CHARACTERS_MAX, "last"]
@@ -82,7 +82,7 @@ async def test_its_words_are_told_until_it_has_greeted_and_are_harmless(started)
 
 async def test_what_was_said_before_the_end_is_heard_before_the_end_is(started):
     found = started(a_bridge("say(bridge.pack(bridge.BridgeFrame(b'last'))); sys.exit(0)"))
-    await found.greeted(20)
+    await found.wait_for_greeting(20)
     found.send(AskJobs())
     frames = found.frames(20)
 
@@ -93,14 +93,14 @@ async def test_what_was_said_before_the_end_is_heard_before_the_end_is(started):
 
 async def test_no_answer_is_an_error_and_not_for_ever(started):
     found = started(a_bridge("pass"))
-    await found.greeted(20)
+    await found.wait_for_greeting(20)
     with pytest.raises(PipeError, match="no answer came"):
         await found.ask(AskJobs(), 0.05)
 
 
 async def test_garbage_after_the_greeting_ends_it(started):
     found = started(a_bridge("say(b'\\xff' * 100)"))
-    await found.greeted(20)
+    await found.wait_for_greeting(20)
     with pytest.raises(PipeError, match=f"a message of {0xFFFFFFFF} bytes"):
         await found.ask(AskJobs(), 20)
 
@@ -110,7 +110,7 @@ async def test_a_program_that_ends_for_nothing_is_killed(started, monkeypatch):
     monkeypatch.setattr(ssh_pipe, "TERM_S", 0.05)
     ignoring = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
     found = started(ignoring + a_bridge("pass") + "signal.pause()")
-    await found.greeted(20)
+    await found.wait_for_greeting(20)
     found.close()
 
     assert registry.start_ticks(found.pid) is None
@@ -134,7 +134,7 @@ async def test_a_program_that_never_stops_talking_holds_up_nobody(started):
     found = started("import os\nwhile True: os.write(2, b'word\\n' * 10000)")
 
     with pytest.raises(PipeError, match="no answer came"):
-        await asyncio.wait_for(found.greeted(0.3), 20)
+        await asyncio.wait_for(found.wait_for_greeting(0.3), 20)
     assert len(found.words) <= ssh_pipe.WORDS_KEPT
 
 
@@ -144,5 +144,5 @@ async def test_words_of_any_bytes_have_nothing_in_them_that_moves_a_cursor(start
     )
 
     with pytest.raises(PipeError):
-        await found.greeted(20)
+        await found.wait_for_greeting(20)
     assert all(word.isprintable() for word in found.words)

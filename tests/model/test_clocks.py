@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddtop.diagnosis.judge import Judge
-from ddtop.model.hosts import OFFSET_MAX_NS, agreed
+from ddtop.model.hosts import OFFSET_MAX_NS, agree_clock
 from ddtop.model.job import Job
 from ddtop.model.memory import Clock
 from ddtop.policy import POLICY
@@ -129,12 +129,12 @@ def test_the_offset_of_a_clock_that_was_not_measured_is_unknown():
     "clock", [HostClock(OFFSET_MAX_NS + 1, 5), HostClock(-(2**62), 5), HostClock(5, -1)]
 )
 def test_an_absurd_offset_is_refused(clock):
-    assert agreed(None, clock) is None
+    assert agree_clock(None, clock) is None
 
 
 def test_a_change_within_the_error_of_a_new_measurement_is_ignored():
     used = Clock(100 * MS, 2 * MS)
 
-    assert agreed(used, HostClock(101 * MS, 3 * MS)) == Clock(100 * MS, 4 * MS)
-    assert agreed(used, HostClock(110 * MS, 3 * MS)) == Clock(110 * MS, 3 * MS)
-    assert agreed(used, None) == used
+    assert agree_clock(used, HostClock(101 * MS, 3 * MS)) == Clock(100 * MS, 4 * MS)
+    assert agree_clock(used, HostClock(110 * MS, 3 * MS)) == Clock(110 * MS, 3 * MS)
+    assert agree_clock(used, None) == used

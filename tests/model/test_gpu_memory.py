@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddtop.model.facts import GpuProgress
-from ddtop.model.gpu_memory import SPANS, Load, done
+from ddtop.model.gpu_memory import SPANS, Load, progress_of
 from ddtop.policy import POLICY
 from ddtop.wire.records import CudaState, Gpu, GroupProgress, RankState
 from tests.jobs import SECOND
@@ -106,6 +106,6 @@ def test_reports_in_any_order_and_with_any_gaps_give_means_within_the_reported_v
 def test_progress_of_a_gpu_counts_all_its_ranks_but_steps_of_only_one():
     one, two = reported(7, 100, 2), reported(8, 50, 1)
 
-    assert done(one) == GpuProgress(7, 100, 2)
-    assert done(one + two) == done((*one, None, *two)) == GpuProgress(None, 150, 3)
-    assert done((None,)) == done(()) == GpuProgress()
+    assert progress_of(one) == GpuProgress(7, 100, 2)
+    assert progress_of(one + two) == progress_of((*one, None, *two)) == GpuProgress(None, 150, 3)
+    assert progress_of((None,)) == progress_of(()) == GpuProgress()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddtop.model.facts import CommFacts, PeerWait, RankFacts, State
-from ddtop.model.peer_waits import any_waits_of, is_inside, newest, with_calls
+from ddtop.model.peer_waits import any_waits_of, is_inside, newest_state, with_calls
 from ddtop.policy import POLICY
 from ddtop.wire.mpi import MpiCall, MpiComm, MpiPart, MpiState, MpiTraffic
 from ddtop.wire.records import Group, OpenCall, ProcessState, RankState
@@ -24,13 +24,13 @@ def test_the_later_look_counts_and_the_details_of_the_agent_stay():
         traffic=(MpiTraffic(WORLD, 1, 2, 3, 4),),
     )  # fmt: skip
     later = MpiState(20, (BARRIER,), (COMM,))
-    found = newest(RankState("running", mpi=own), outside(later))
+    found = newest_state(RankState("running", mpi=own), outside(later))
 
     assert (found.unix_ns, found.comms, found.traffic) == (20, (COMM,), own.traffic)
     assert (found.calls[0].dtype, found.calls[0].nbytes) == ("float64", 8)
-    assert newest(RankState("running", mpi=own), outside(MpiState(5))) is own
-    assert newest(RankState("running"), outside(later)) is later
-    assert newest(RankState("running"), None) is None
+    assert newest_state(RankState("running", mpi=own), outside(MpiState(5))) is own
+    assert newest_state(RankState("running"), outside(later)) is later
+    assert newest_state(RankState("running"), None) is None
 
 
 def test_an_open_collective_is_pending_on_its_communicator():

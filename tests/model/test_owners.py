@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddtop.model.gpus import by_environment, devices_of, own_gpu, visible
+from ddtop.model.gpus import by_environment, devices_of, own_gpu, visible_gpus
 from ddtop.wire.records import CudaState, Gpu, GpuProcess, GpuWatch, Hello
 from tests.jobs import FakeJob
 
@@ -58,7 +58,7 @@ def indices(found):
     ],
 )
 def test_visible_devices_are_read_as_cuda_reads_them(text, seen):
-    assert indices(visible({"CUDA_VISIBLE_DEVICES": text}, GPUS)) == seen
+    assert indices(visible_gpus({"CUDA_VISIBLE_DEVICES": text}, GPUS)) == seen
 
 
 def test_indices_of_unequal_gpus_mean_nothing_without_the_pci_order():
@@ -66,18 +66,18 @@ def test_indices_of_unequal_gpus_mean_nothing_without_the_pci_order():
     other."""
     mixed = (*GPUS[:3], Gpu(3, "GPU-3", name="T400"))
 
-    assert visible({"CUDA_VISIBLE_DEVICES": "0"}, mixed) is None
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": "0"}, mixed) is None
     assert indices(
-        visible({"CUDA_VISIBLE_DEVICES": "3", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, mixed)
+        visible_gpus({"CUDA_VISIBLE_DEVICES": "3", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, mixed)
     ) == [3]
-    assert indices(visible({"CUDA_VISIBLE_DEVICES": "GPU-3"}, mixed)) == [3]
+    assert indices(visible_gpus({"CUDA_VISIBLE_DEVICES": "GPU-3"}, mixed)) == [3]
 
 
 def test_a_mig_instance_is_found_by_its_own_name():
     parts = (msgspec.structs.replace(GPUS[0], mig=True), Gpu(0, "MIG-77-88", parent=GPUS[0].uuid))
 
     assert by_environment(hello(0, CUDA_VISIBLE_DEVICES="MIG-77-88"), parts) == parts[1]
-    assert visible({}, parts) is None
+    assert visible_gpus({}, parts) is None
 
 
 def test_the_local_rank_counts_among_the_visible_ones():
@@ -113,7 +113,7 @@ def test_a_rank_on_gloo_that_the_driver_does_not_list_has_no_gpu():
 
 @given(st.text(alphabet="0123456789,-GPUMIG ab", max_size=30), st.integers(0, 9))
 def test_no_environment_yields_a_gpu_twice_or_one_that_is_not_there(text, local):
-    found = visible({"CUDA_VISIBLE_DEVICES": text}, GPUS)
+    found = visible_gpus({"CUDA_VISIBLE_DEVICES": text}, GPUS)
 
     assert found is None or (
         len({gpu.uuid for gpu in found}) == len(found) and set(found) <= set(GPUS)

@@ -8,7 +8,7 @@ import pytest
 
 from ddtop.model.facts import Axis
 from ddtop.model.parallel import axes_of, coordinates_of
-from ddtop.wire.records import Group, Groups, packed, place_in
+from ddtop.wire.records import Group, Groups, pack, place_in
 from tests.jobs import FakeJob
 
 
@@ -30,7 +30,7 @@ def test_a_rank_reports_its_place_in_each_group_that_has_a_meaning():
 
 
 def test_the_place_in_a_large_group_is_found_without_unpacking_it():
-    group = packed(Group("1", "mesh_dp", tuple(range(3, 8192, 8)), "nccl", (), ("dp",)))
+    group = pack(Group("1", "mesh_dp", tuple(range(3, 8192, 8)), "nccl", (), ("dp",)))
 
     assert group.ranks == ()
     assert [place_in(group, rank) for rank in (3, 11, 4, 8187, 8195)] == [0, 1, None, 1023, None]

@@ -21,28 +21,28 @@ def series(*points):
 def test_growth_is_measured_over_the_given_window():
     found = series((0, 0), (1, 10), (2, 20), (3, 40), (4, 80))
 
-    assert found.grown(2.0, 4 * S) == (2.0, (60,))
-    assert found.grown(100.0, 4 * S) == (4.0, (80,))
+    assert found.growth(2.0, 4 * S) == (2.0, (60,))
+    assert found.growth(100.0, 4 * S) == (4.0, (80,))
 
 
 def test_the_window_reaches_back_to_the_last_point_before_it():
     """Reports come at 2 Hz with some jitter: a window of 2 s must not become one of 1.5 s."""
     found = series((0, 0), (1.9, 19), (4, 40))
 
-    assert found.grown(2.0, 4 * S) == ((4 * S - 1.9 * S) / S, (21,))
+    assert found.growth(2.0, 4 * S) == ((4 * S - 1.9 * S) / S, (21,))
 
 
 def test_one_point_is_no_growth():
-    assert series((0, 5)).grown(10.0, 0) is None
-    assert series().grown(10.0, 0) is None
+    assert series((0, 5)).growth(10.0, 0) is None
+    assert series().growth(10.0, 0) is None
 
 
 def test_points_older_than_the_window_give_nothing():
     """If a rank stopped reporting a minute ago, its wait share is unknown, not 0 %."""
     found = series((0, 0), (1, 10))
 
-    assert found.grown(10.0, 11 * S) == (1.0, (10,))
-    assert found.grown(10.0, 11 * S + 1) is None
+    assert found.growth(10.0, 11 * S) == (1.0, (10,))
+    assert found.growth(10.0, 11 * S + 1) is None
 
 
 @pytest.mark.parametrize(
@@ -57,13 +57,13 @@ def test_points_older_than_the_window_give_nothing():
     ids=["it fell", "one of several fell", "another number of counters"],
 )
 def test_a_counter_that_is_another_one_starts_anew(points, grown):
-    assert series(*points).grown(10.0, 3 * S) == (1.0, grown)
+    assert series(*points).growth(10.0, 3 * S) == (1.0, grown)
 
 
 def test_a_point_that_is_not_newer_is_ignored():
     found = series((0, 0), (2, 20), (1, 999), (2, 999))
 
-    assert found.grown(10.0, 2 * S) == (2.0, (20,))
+    assert found.growth(10.0, 2 * S) == (2.0, (20,))
 
 
 @given(
@@ -72,7 +72,7 @@ def test_a_point_that_is_not_newer_is_ignored():
 )
 def test_growth_is_never_negative_and_memory_is_bounded(points, window_s):
     found = series(*((at / S, value) for at, value in points))
-    grown = found.grown(window_s, max((at for at, _ in points), default=0))
+    grown = found.growth(window_s, max((at for at, _ in points), default=0))
 
     assert len(found) <= POINTS
     assert grown is None or (grown[0] > 0 and grown[1][0] >= 0)
@@ -104,7 +104,7 @@ def test_points_that_are_forgotten_change_no_window(steps, window_s, later_ns):
         found.add(at, first, second)
         points.append((at, first, second))
 
-    assert found.grown(window_s, at + later_ns) == grown_of_all_points(
+    assert found.growth(window_s, at + later_ns) == grown_of_all_points(
         points, window_s, at + later_ns
     )
     assert len(found) <= POINTS
@@ -114,7 +114,7 @@ def test_a_counter_beyond_63_bits_is_refused():
     """Foreign bytes may contain 2**64 - 1. Later values are counted anew."""
     found = series((0, 1), (1, 2), (2, 1 << 64), (3, 3), (4, 5))
 
-    assert found.grown(10.0, 4 * S) == (1.0, (2,))
+    assert found.growth(10.0, 4 * S) == (1.0, (2,))
 
 
 def test_a_series_can_keep_more_seconds():
@@ -122,8 +122,8 @@ def test_a_series_can_keep_more_seconds():
     for second in range(100):
         found.add(second * S, second)
 
-    assert found.grown(60.0, 99 * S) == (60.0, (60,))
-    assert Series().grown(60.0, 0) is None
+    assert found.growth(60.0, 99 * S) == (60.0, (60,))
+    assert Series().growth(60.0, 0) is None
 
 
 @given(
@@ -147,7 +147,7 @@ def test_a_window_begins_at_the_last_point_that_it_covers(pauses, window_s, late
         seconds = (times[-1] - begin_ns) / S
         expected = (seconds, (7 * (last - begin), last * last - begin * begin))
 
-    assert found.grown(window_s, now) == expected
+    assert found.growth(window_s, now) == expected
     for counter in (0, 1):
         one = expected and (expected[0], expected[1][counter])
         assert found.grown_of((counter,), window_s, now) == one

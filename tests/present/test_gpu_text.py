@@ -29,7 +29,9 @@ def status(snapshot, width=140):
 
 
 def page(snapshot, rank, width=90):
-    return [plain(line) for line in detail_lines(snapshot, rank, SeriesHistory().of(rank), width)]
+    return [
+        plain(line) for line in detail_lines(snapshot, rank, SeriesHistory().memory_of(rank), width)
+    ]
 
 
 def cards(snapshot, width=100, glyphs=None):

@@ -62,7 +62,7 @@ def test_its_line_of_step_times_has_a_gap_there():
     for snapshot in (trained().snapshot(), resting(3)):
         history.record(snapshot)
 
-    first, second = history.of(0).step_ms
+    first, second = history.memory_of(0).step_ms
     assert first is not None
     assert second is None
 

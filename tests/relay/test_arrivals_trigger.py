@@ -15,7 +15,7 @@ def asked(seconds, shares, trigger=None, begin=0.0):
     for second in range(seconds):
         now = begin + second
         for pid, share in enumerate(shares(second)):
-            trigger.saw(pid, share, now)
+            trigger.note_wait(pid, share, now)
         if trigger.due(now):
             found.append(second)
     return found

@@ -9,7 +9,7 @@ def stands(trigger, key, since, until, every=0.5):
     """The keys that were due while agents reported this from one moment to another."""
     found, now = [], since
     while now <= until:
-        trigger.saw(key, now)
+        trigger.note_stuck(key, now)
         found.append(trigger.due(now))
         now += every
     return [one for one in found if one]
@@ -53,7 +53,7 @@ def test_a_second_standstill_waits_for_the_rate_limit_and_is_not_forgotten():
 
 def test_a_key_that_went_away_is_not_asked_for():
     trigger = DumpTrigger(enabled=True)
-    trigger.saw("a|1|0", 0.0)
+    trigger.note_stuck("a|1|0", 0.0)
 
     assert trigger.due(10.0) is None
 
@@ -65,6 +65,6 @@ def test_switched_off_it_never_asks():
 def test_invented_keys_do_not_make_it_grow():
     trigger = DumpTrigger(enabled=True)
     for number in range(10 * KEYS_KEPT):
-        trigger.saw(f"{number}", 0.0)
+        trigger.note_stuck(f"{number}", 0.0)
 
     assert len(trigger._seen) == KEYS_KEPT

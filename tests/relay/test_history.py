@@ -34,7 +34,7 @@ def test_a_viewer_that_joins_gets_the_history_it_asked_for():
     for number in range(10):
         kept.keep(*state(number))
 
-    assert iterations(kept.since(6)) == [6, 7, 8, 9]
+    assert iterations(kept.frames_since(6)) == [6, 7, 8, 9]
 
 
 def test_it_gets_the_latest_of_every_rank_however_old():
@@ -44,7 +44,7 @@ def test_it_gets_the_latest_of_every_rank_however_old():
     for number in range(10, 20):
         kept.keep(*state(number))
 
-    assert iterations(kept.since(15)) == [1, 15, 16, 17, 18, 19]
+    assert iterations(kept.frames_since(15)) == [1, 15, 16, 17, 18, 19]
 
 
 def test_hellos_and_exits_outlive_the_history():
@@ -55,7 +55,7 @@ def test_hellos_and_exits_outlive_the_history():
     for number in range(10, 500):
         kept.keep(*state(number))
 
-    assert kinds(kept.since(0))[:2] == ["Hello", "Exit"]
+    assert kinds(kept.frames_since(0))[:2] == ["Hello", "Exit"]
 
 
 def test_no_frame_comes_twice():
@@ -63,7 +63,7 @@ def test_no_frame_comes_twice():
     for number in range(5):
         kept.keep(*state(number))
 
-    assert iterations(kept.since(0)) == [0, 1, 2, 3, 4]
+    assert iterations(kept.frames_since(0)) == [0, 1, 2, 3, 4]
 
 
 def test_frames_come_in_the_order_of_their_arrival():
@@ -71,7 +71,7 @@ def test_frames_come_in_the_order_of_their_arrival():
     for number in (5, 3, 4):
         kept.keep(*state(number, rank=number))
 
-    assert iterations(kept.since(0)) == [5, 3, 4]
+    assert iterations(kept.frames_since(0)) == [5, 3, 4]
 
 
 @settings(max_examples=30)
@@ -101,8 +101,8 @@ def test_of_other_hosts_nothing_is_in_what_a_successor_gets():
     kept.keep(*state(1, rank=0))
     kept.keep(*state(2, rank=1), own=False)
 
-    assert iterations(kept.since(10, own=True)) == [1]
-    assert iterations(kept.since(10)) == [1, 2]
+    assert iterations(kept.frames_since(10, own=True)) == [1]
+    assert iterations(kept.frames_since(10)) == [1, 2]
 
 
 def test_another_frame_of_the_same_rank_is_not_known():

@@ -57,7 +57,7 @@ def times_asked(*spans):
     for seconds, ratios in spans:
         for _ in range(seconds):
             for pid, ratio in enumerate(ratios):
-                trigger.saw(pid, ratio, now)
+                trigger.note_wait(pid, ratio, now)
             found += trigger.due(now)
             now += 1.0
     return found
@@ -95,7 +95,7 @@ def dumps_asked(pause_s=0):
     for second in range(60):
         for key in ("one", "another"):
             if not pause_s or second % pause_s == 0:
-                trigger.saw(key, float(second))
+                trigger.note_stuck(key, float(second))
         found += trigger.due(float(second)) is not None
     return found
 
@@ -121,9 +121,9 @@ def is_stuck():
     asked = ras.Ras(POLICY)
     for second in range(10):
         if second < 5:
-            asked.saw(float(second))
+            asked.note_stuck(float(second))
         asked.look(float(second), ())
-    return asked.stuck(10.0)
+    return asked.is_stuck(10.0)
 
 
 def test_a_limit_says_how_long_a_stuck_call_counts_after_its_last_report(monkeypatch):

@@ -53,7 +53,7 @@ def test_a_folder_that_does_not_answer_holds_nobody_up_and_is_reported_with_its_
     begun = watch._asked["/data"]
     watch.ask([hello], 105.0)
     names = [disk.path for disk in watch.disks(uses, time.monotonic())]
-    unanswered = dict(watch.unanswered(112.0))
+    unanswered = dict(watch.unanswered_paths(112.0))
     go.set()
     threads = [one for one in threading.enumerate() if one.name == "ddtop-file-call"]
     for thread in threads:
@@ -148,7 +148,7 @@ def test_a_folder_is_that_of_the_ranks_that_use_it_and_a_disk_that_of_all_its_fo
 
 def test_so_many_paths_that_hang_hold_a_bounded_number_of_threads(monkeypatch):
     go = threading.Event()
-    monkeypatch.setattr("ddtop.relay.disks._sized", lambda path: go.wait(20.0) and None)
+    monkeypatch.setattr("ddtop.relay.disks._size", lambda path: go.wait(20.0) and None)
     watch = disks.DiskWatch()
     for number in range(200):
         watch.ask(

@@ -117,7 +117,7 @@ def test_stacks_leave_most_of_the_recording_to_everything_else():
     for _ in range(1800):
         stacks += 160_000 * share.admits(160_000, automatic=False)
         rest += 12_000
-        share.wrote(12_000)
+        share.note_written(12_000)
 
     assert stacks <= (64 << 20) // 8 + rest // 4
     assert share.left_out > 1000

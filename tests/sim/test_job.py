@@ -21,7 +21,7 @@ from ddtop.wire.records import (
     HostState,
     RankState,
     Stacks,
-    unpacked,
+    unpack,
 )
 from tests.sim.watching import BEGAN, Watcher, at, simulated
 
@@ -170,7 +170,7 @@ def test_the_largest_group_fits_a_frame() -> None:
     assert len(first) < frames.FRAME_BYTES_MAX
     record = frames.open_record(frames.open_envelope(first))
     assert isinstance(record, Groups)
-    assert len(unpacked(record.groups[0]).ranks) == 65_536
+    assert len(unpack(record.groups[0]).ranks) == 65_536
 
 
 def test_who_joins_after_a_death_learns_of_it_and_of_the_last_report() -> None:

@@ -222,7 +222,7 @@ async def test_frozen_facts_make_no_progress_while_the_feed_goes_on():
         await show(app, pilot, Look(replace(hang, time_unix_ns=NOW + 12 * SECOND), verdict))
         assert "FROZEN at 22:13:20, 12 s ago" in screen_text(app)[0]
         assert screen_text(app)[2] == "ok: 8/8 moving, watched 2 min"
-        assert len(app.session.history.of(0).step_ms) == 2
+        assert len(app.session.history.memory_of(0).step_ms) == 2
         await pilot.press("p")
         await pilot.pause()
         assert screen_text(app)[2].startswith("✖ rank 5")

@@ -84,7 +84,9 @@ def test_a_collective_that_is_open_for_a_moment_is_no_wait_of_nccl():
 
 
 def page(snapshot, rank, width=80):
-    return [plain(line) for line in detail_lines(snapshot, rank, SeriesHistory().of(rank), width)]
+    return [
+        plain(line) for line in detail_lines(snapshot, rank, SeriesHistory().memory_of(rank), width)
+    ]
 
 
 def test_the_page_of_a_rank_begins_with_what_its_gpu_does():

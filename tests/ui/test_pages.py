@@ -301,9 +301,9 @@ def test_history_takes_one_value_a_second_and_is_bounded():
     for tick in range(3 * DEPTH):
         history.record(replace(snapshot, time_unix_ns=NOW + tick * SECOND // 2))
 
-    assert len(history.of(0).step_ms) == DEPTH
+    assert len(history.memory_of(0).step_ms) == DEPTH
     history.record(replace(snapshot, run="r2", time_unix_ns=NOW))
-    assert len(history.of(0).step_ms) == 1
+    assert len(history.memory_of(0).step_ms) == 1
 
 
 def test_history_of_a_huge_job_is_kept_only_for_ranks_that_were_looked_at():
@@ -311,8 +311,8 @@ def test_history_of_a_huge_job_is_kept_only_for_ranks_that_were_looked_at():
     history.watch(7)
     history.record(snapshot)
 
-    assert list(history.of(7).step_ms) == [snapshot.rank(7).progress.step_ms]
-    assert not history.of(8).step_ms
+    assert list(history.memory_of(7).step_ms) == [snapshot.rank(7).progress.step_ms]
+    assert not history.memory_of(8).step_ms
 
 
 def test_a_collective_past_its_timeout_says_so():

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddtop.wire import frames
-from ddtop.wire.frames import escaped
+from ddtop.wire.frames import escape
 from ddtop.wire.records import LastException, RankState
 
 
@@ -41,4 +41,4 @@ def test_a_lone_surrogate_is_shown_as_python_shows_it(text, shown):
 
 @given(st.recursive(st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
 def test_whatever_is_utf_8_is_left_alone(value):
-    assert escaped(value) == value
+    assert escape(value) == value

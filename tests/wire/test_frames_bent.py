@@ -118,7 +118,7 @@ def test_a_job_file_is_read_or_refused(changes):
 
 @given(CHANGES)
 def test_a_journal_gives_whole_frames_only(changes):
-    packed = b"".join(journal._packed(frame) for frame in WHOLE[:4])
+    packed = b"".join(journal._pack(frame) for frame in WHOLE[:4])
     reading = journal.parse(bent(packed, changes))
 
     assert all(0 < len(frame) <= frames.FRAME_BYTES_MAX for frame in reading.frames)

@@ -17,7 +17,7 @@ from ddtop.wire.records import (
     RankState,
     Stacks,
 )
-from ddtop.wire.times import moved
+from ddtop.wire.times import shift
 from tests.wire.strategies import RECORDS, struct_of
 
 STATE = RankState(
@@ -34,7 +34,7 @@ STATE = RankState(
 
 
 def test_every_time_in_a_record_moves_however_deep_it_lies_and_nothing_else_does():
-    found = moved(STATE, 1000)
+    found = shift(STATE, 1000)
 
     assert [one.pending_since_unix_ns for one in found.groups] == [1100, None]
     assert found.open_collectives[0].created_unix_ns == 1101
@@ -48,22 +48,22 @@ def test_every_time_in_a_record_moves_however_deep_it_lies_and_nothing_else_does
 def test_a_time_that_is_not_set_is_not_set_elsewhere():
     hello = Hello("j", "r", 0, 0, 0, 1, "h", 1, 1)
 
-    assert moved(hello, 1000) is hello or moved(hello, 1000) == hello
-    assert moved(ProcessState(0, 1, "S"), 5) == ProcessState(0, 1, "S")
+    assert shift(hello, 1000) is hello or shift(hello, 1000) == hello
+    assert shift(ProcessState(0, 1, "S"), 5) == ProcessState(0, 1, "S")
 
 
 def test_what_has_no_time_is_the_same_object():
     stacks = Stacks("r", 0, 1, 50)
 
-    assert moved(stacks, 0) is stacks
-    assert moved(stacks, 7).taken_unix_ns == 57
+    assert shift(stacks, 0) is stacks
+    assert shift(stacks, 7).taken_unix_ns == 57
 
 
 @settings(max_examples=60)
 @given(st.sampled_from(RECORDS).flatmap(struct_of), st.integers(-(2**60), 2**60))
 def test_moved_there_and_back_a_record_is_what_it_was(record, by_ns):
-    there = moved(record, by_ns)
-    back = moved(there, -by_ns)
+    there = shift(record, by_ns)
+    back = shift(there, -by_ns)
 
     # A time that happens to come out as 0 is taken for one that is not set.
     assert back == record or "unix_ns=0" in repr(there)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from ddtop.wire import frames
 from ddtop.wire.records import StackFrame, Stacks, ThreadStack
-from ddtop.wire.truncation import fitting
+from ddtop.wire.truncation import fit_threads
 
 
 def threads(count: int, depth: int, length: int, letter: str = "f") -> tuple[ThreadStack, ...]:
@@ -25,12 +25,12 @@ def sealed(found: tuple[ThreadStack, ...]) -> bytes:
 def test_stacks_that_fit_are_as_they_were() -> None:
     found = threads(100, 30, 40)
 
-    assert fitting(found) == found
+    assert fit_threads(found) == found
 
 
 def test_of_too_deep_stacks_the_outer_frames_go_and_are_counted() -> None:
     """A hundred threads in a recursion of a hundred: the innermost frames show where they are."""
-    found = fitting(threads(256, 128, 100))
+    found = fit_threads(threads(256, 128, 100))
 
     assert len(found) == 256
     assert {len(thread.frames) + thread.omitted for thread in found} == {128}
@@ -39,7 +39,7 @@ def test_of_too_deep_stacks_the_outer_frames_go_and_are_counted() -> None:
 
 def test_a_pool_of_threads_with_long_names_keeps_a_frame_of_each() -> None:
     """The names took what was left for the last four."""
-    found = fitting(
+    found = fit_threads(
         tuple(
             msgspec.structs.replace(thread, name=thread.name + "\u00e9" * 1000)
             for thread in threads(256, 4, 1000)
@@ -63,7 +63,7 @@ def test_what_comes_out_can_always_be_sent(
     """A frame over the limit is refused unread, and the missing answer of a rank would have no
     explanation.
     """
-    found = fitting(threads(count, depth, length, letter))
+    found = fit_threads(threads(count, depth, length, letter))
 
     assert len(found) == count
     assert frames.open_record(frames.open_envelope(sealed(found)))

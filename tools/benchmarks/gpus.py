@@ -56,7 +56,7 @@ def _sampled(library: Library, samples: int, owners: dict[int, int | None]) -> I
         spent = []
         for second in range(samples):
             began = time.process_time_ns()
-            found = tuple(gpus._described(number) for number in nvml.sample(float(second)))
+            found = tuple(gpus._describe(number) for number in nvml.sample(float(second)))
             spent.append((time.process_time_ns() - began) / 1e6)
     assert [one.rank for one in found[0].processes or ()] == list(owners.values())
     mean = statistics.fmean(spent)

@@ -25,7 +25,7 @@ from ddtop.sim.fleet import LOCAL_SIZE
 from ddtop.sim.incidents import Scenario
 from ddtop.sim.job import SECOND_NS, SLOT_NS, SimulatedJob
 from ddtop.wire import frames
-from ddtop.wire.records import AnyRecord, Command, Group, Groups, Reply, packed
+from ddtop.wire.records import AnyRecord, Command, Group, Groups, Reply, pack
 
 RUN = "simulated"
 LIVED_S = 60
@@ -171,7 +171,7 @@ class Loop:
     def _groups(self) -> Iterator[bytes]:
         """Each rank reports its three groups, as agents do."""
         fleet = self.job.fleet
-        world = packed(Group("0", "default_pg", tuple(range(fleet.world_size)), "nccl"))
+        world = pack(Group("0", "default_pg", tuple(range(fleet.world_size)), "nccl"))
         for rank in range(LOCAL_SIZE, fleet.world_size):
             host, local = divmod(rank, LOCAL_SIZE)
             _, data, tensor = fleet.groups_of(rank)
@@ -180,7 +180,7 @@ class Loop:
                 Groups(
                     (
                         world,
-                        packed(Group(data, f"dp_{local}", across, "nccl")),
+                        pack(Group(data, f"dp_{local}", across, "nccl")),
                         Group(tensor, f"tp_{host}", tuple(fleet.ranks_of(host)), "nccl"),
                     )
                 ),

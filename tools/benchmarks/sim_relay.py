@@ -78,7 +78,7 @@ class SimRelay:
                     self._welcome(peer, record.history_s)
 
     def _welcome(self, peer: bytes, history_s: float) -> None:
-        history = self._history.since(time.time_ns() - int(history_s * SECOND_NS))
+        history = self._history.frames_since(time.time_ns() - int(history_s * SECOND_NS))
         self._link.send(VIEW, peer, _sealed(Reply("joined", count=len(history), instance="sim")))
         for frame in history:
             self._link.send(VIEW, peer, frame)

@@ -11,7 +11,7 @@ from hashlib import blake2b
 from typing import Any
 
 from ddtop.wire import mpi as layout
-from ddtop.wire.records import Group, packed
+from ddtop.wire.records import Group, pack
 
 SCRATCH_AT = 7
 """A word that is never read. Communicators without a place in the table count there."""
@@ -140,7 +140,7 @@ class Communicators:
         index = self._free.pop()
         # Otherwise each of thousands of ranks would report the same thousands.
         tells = len(members) <= MEMBERS_TOLD_BY_ALL or self._rank in members[:2]
-        group = packed(Group(layout.group_name(uid), text, members if tells else (), self._backend))
+        group = pack(Group(layout.group_name(uid), text, members if tells else (), self._backend))
         self.by_handle[handle] = Comm(uid, index, members, group)
         self._words[layout.COMMS_AT + index * layout.COMM_WORDS + layout.COMM_UID] = uid
 

@@ -333,12 +333,12 @@ def _encode_to_fit(exception: LastException) -> bytes:
     from ddtop.wire import frames
     from ddtop.wire.page import EXCEPTION_BYTES_MAX
 
-    data = frames.encoded(exception)
+    data = frames.encode(exception)
     while len(data) > EXCEPTION_BYTES_MAX and exception.frames:
         kept = exception.frames[: len(exception.frames) // 2]
         left = exception.omitted + len(exception.frames) - len(kept)
         exception = msgspec.structs.replace(exception, frames=kept, omitted=left)
-        data = frames.encoded(exception)
+        data = frames.encode(exception)
     return data
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from ddtop.redaction import redacted
-from ddtop.wire.records import BESIDE, Collective, Group, is_loopback, packed
+from ddtop.redaction import redact
+from ddtop.wire.records import BESIDE, Collective, Group, is_loopback, pack
 
 RETIRED_KEPT = 8
 """Retired entries kept per group. With gloo one side of a mismatch completes, and its entry is the
@@ -395,16 +395,16 @@ def _meets_in(store: Any) -> tuple[str, str, str] | None:
     host, port = str(getattr(store, "host", "")), getattr(store, "port", "")
     address = f"{host}:{port}" if port else str(getattr(store, "path", ""))[-PATH_CHARACTERS:]
     own = f"localhost:{port}" if is_loopback(host) else address
-    return type(store).__name__, own, redacted(address)
+    return type(store).__name__, own, redact(address)
 
 
 def describe(world: Any, name: str, group: Any, meanings: tuple[str, ...] = ()) -> Group:
     """The record of the group. `name`: torch's; with `BESIDE` at its end it is the gloo half."""
     own, foreign = name.removesuffix(BESIDE), foreign_store(world, group)
     ranks = tuple(sorted(world.pg_group_ranks.get(group, ()))) if foreign is None else ()
-    description = redacted(str(getattr(group, "group_desc", "") or ""))
+    description = redact(str(getattr(group, "group_desc", "") or ""))
     if description in ("", "undefined"):
         description = "default_pg" if group is world.default_pg else own
     if name != own:
-        return packed(Group(name, f"{description} (gloo)", ranks, "gloo", (), meanings, foreign))
-    return packed(Group(name, description, ranks, _backend(world, group), (), meanings, foreign))
+        return pack(Group(name, f"{description} (gloo)", ranks, "gloo", (), meanings, foreign))
+    return pack(Group(name, description, ranks, _backend(world, group), (), meanings, foreign))

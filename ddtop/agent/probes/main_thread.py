@@ -22,7 +22,7 @@ from ddtop.agent.stacks.frames import (
     Stay,
     ThreadLook,
 )
-from ddtop.procfs import listed, read
+from ddtop.procfs import names_in, read
 from ddtop.wire import page as layout
 from ddtop.wire.page import LEAD_AT
 from ddtop.wire.records import ACTIVITIES, Place, Spot
@@ -438,7 +438,7 @@ def _positions(own: int | None) -> dict[str, int]:
     Without standard input, output and error, which ranks share, and without ddtop's own file.
     """
     found = {}
-    for number in (listed("self", "fd") or ())[:FILES_MAX]:
+    for number in (names_in("self", "fd") or ())[:FILES_MAX]:
         if number in ("0", "1", "2", str(own)):
             continue
         with contextlib.suppress(ValueError, IndexError):

@@ -25,7 +25,7 @@ from ddtop.agent.stacks.frames import FrameReader
 from ddtop.procfs import signals_in, status
 from ddtop.redaction import redacted_start
 from ddtop.wire.records import StackFrame, Stacks, ThreadStack
-from ddtop.wire.truncation import fitting
+from ddtop.wire.truncation import fit_threads
 
 _registered: tuple[int, int | None] | None = None
 """The signal that this process, or the one it was forked from, has given to faulthandler, and the
@@ -66,7 +66,7 @@ class DumpFile:
             return
         path = folder / name
         try:
-            self.descriptor = private.opened(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            self.descriptor = private.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             if not ours:
                 # At the end of the interpreter faulthandler restores the action that it found. The
                 # default action would kill a process that gets the signal after that.
@@ -210,7 +210,7 @@ def take(
         pid=pid,
         taken_unix_ns=time.time_ns(),
         method="agent",
-        threads=fitting(threads),
+        threads=fit_threads(threads),
         pause_ns=time.perf_counter_ns() - began,
         automatic=automatic,
         omitted_threads=max(0, len(order) - THREADS_MAX),

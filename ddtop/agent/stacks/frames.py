@@ -15,7 +15,7 @@ from typing import Any
 
 import ddtop
 from ddtop.agent.stacks.walk import Place, Walk
-from ddtop.redaction import redacted
+from ddtop.redaction import redact
 from ddtop.wire.names import framework_of, word_of
 from ddtop.wire.records import ACTIVITIES, StackFrame
 
@@ -209,7 +209,7 @@ class FrameReader:
         paths = [text for text in texts if len(text) <= LOCK_PATH_MAX and _is_path(text)]
         longest = max(paths, key=len, default="")
         # The others may be the folders from which it was made.
-        return redacted(longest) if longest and all(map(longest.startswith, paths)) else None
+        return redact(longest) if longest and all(map(longest.startswith, paths)) else None
 
     def _pass_library(self, seen: ThreadLook, file: str, name: str, line: int) -> None:
         meaning = self._meanings.get((file, name))

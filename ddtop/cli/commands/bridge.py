@@ -159,7 +159,7 @@ class _Bridge:
     async def _send_files(self, message: AskFiles) -> None:
         entry = registry.of_run(message.job, message.run)
         for kind, path, size in _files(entry, message.last) if entry is not None else ():
-            with contextlib.suppress(OSError), os.fdopen(private.opened(path), "rb") as file:
+            with contextlib.suppress(OSError), os.fdopen(private.open_file(path), "rb") as file:
                 left = size
                 while left > 0 and (data := file.read(min(left, bridge.PART_BYTES))):
                     left -= len(data)

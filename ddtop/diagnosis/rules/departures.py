@@ -16,11 +16,11 @@ from ddtop.diagnosis.waiters import called_at, first_wait, waits_clause
 from ddtop.model.ending import (
     CANCEL_SIGNALS,
     comm_failure,
-    failed,
     failed_helper,
     fatal_exception,
     first_from_outside,
     first_to_go,
+    has_failed,
     interrupted,
     raised_alike,
     was_cancelled,
@@ -63,7 +63,7 @@ _TEXT_CHARACTERS = 100
 def rule(context: Context) -> list[Finding]:
     """At most one finding: the rank that ended first, and the consequences for the others."""
     snapshot, policy = context.snapshot, context.policy
-    bad = [rank for rank in snapshot.ranks if failed(rank)]
+    bad = [rank for rank in snapshot.ranks if has_failed(rank)]
     present = [rank for rank in snapshot.ranks if rank.hello is not None]
     helper = failed_helper(
         [one for host in snapshot.hosts for one in host.helpers], present, policy
@@ -104,7 +104,7 @@ def _findings_after(
 ) -> list[Finding]:
     """`found`: the ranks that went first; `bad`: those that failed."""
     first, *more = ranks
-    if not failed(first):
+    if not has_failed(first):
         return [_left_early(snapshot, [first, *more], [rank.rank for rank in bad])]
     # Every failure looks like a consequence of an unseen one: `comm_error` reports it if no living
     # rank explains it.
@@ -145,7 +145,7 @@ def _unclear_finding(snapshot: Snapshot, candidates: tuple[RankFacts, ...]) -> F
     if len(gone) == 1:
         why = "it may have failed because of another rank: its exception is not known from outside"
     return Finding(
-        kind=kind if failed(first) else Kind.LEFT_EARLY,
+        kind=kind if has_failed(first) else Kind.LEFT_EARLY,
         severity=WARNING,
         ranks=ranks,
         victims=tuple(
@@ -482,7 +482,7 @@ def _evidence(snapshot: Snapshot, first: RankFacts) -> tuple[str, ...]:
         (
             rank
             for rank in snapshot.ranks
-            if rank.rank != first.rank and (failed(rank) or rank.gone)
+            if rank.rank != first.rank and (has_failed(rank) or rank.gone)
         ),
         key=went_unix_ns,
     )

@@ -9,7 +9,7 @@ from ddtop.diagnosis.finding import CRITICAL, INFO, WARNING, Context, Finding
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.rendezvous import INIT, Joining, entered_unix_ns, joining_of, path_line
 from ddtop.diagnosis.waiters import waits_clause
-from ddtop.model.ending import comm_failure, failed, first_to_go
+from ddtop.model.ending import comm_failure, first_to_go, has_failed
 from ddtop.model.facts import Blame, HostSeen, RankFacts, Snapshot, State
 from ddtop.model.wait_graph import LOST, waiters_of
 from ddtop.policy import Limits, Policy
@@ -72,7 +72,7 @@ def _is_over(snapshot: Snapshot, policy: Policy) -> bool:
     ]
     if not all(rank.gone for rank in others):
         return False
-    bad = [rank for rank in others if failed(rank)]
+    bad = [rank for rank in others if has_failed(rank)]
     return not bad or not comm_failure(first_to_go(others, policy)[0])
 
 

@@ -29,7 +29,7 @@ from ddtop.diagnosis.stuck_worker import (
 )
 from ddtop.diagnosis.waiters import first_wait, waits_clause
 from ddtop.model.facts import Blame, RankFacts, Snapshot, State
-from ddtop.model.progress import helpless
+from ddtop.model.progress import is_helpless
 from ddtop.model.wait_graph import GONE, LOST, STOPPED, waiters_of
 from ddtop.policy import Policy, Waits
 from ddtop.words.sentences import ranks_text, verb
@@ -249,7 +249,7 @@ def _worker_line(rank: RankFacts, number: int) -> str:
     loader = rank.loader.report
     assert loader is not None
     be = "is" if number == 1 else "are"
-    if helpless(loader):
+    if is_helpless(loader):
         how = {"T": "stopped (SIGSTOP or Ctrl-Z)", "t": "held by a debugger"}.get(
             loader.owing_state or "", "dead"
         )
@@ -277,7 +277,7 @@ def _evidence(snapshot: Snapshot, rank: RankFacts, policy: Policy) -> list[str]:
     loader = rank.loader.report
     assert loader is not None
     lines = [loader_line(rank)]
-    if not helpless(loader):
+    if not is_helpless(loader):
         stood_s = (snapshot.time_unix_ns - (rank.loader.stuck_since_unix_ns or 0)) / 1e9
         at = f", wchan {loader.owing_wchan}" if loader.owing_wchan else ""
         lines.append(

@@ -24,7 +24,7 @@ from ddtop.diagnosis.rendezvous import (
     store_of,
 )
 from ddtop.launch.launchers import is_elastic
-from ddtop.model.ending import CANCEL_SIGNALS, failed
+from ddtop.model.ending import CANCEL_SIGNALS, has_failed
 from ddtop.model.facts import Candidate, RankFacts, Snapshot, State
 from ddtop.model.stacks import Owner, owner_of
 from ddtop.policy import Policy, Waits
@@ -78,7 +78,7 @@ def rule(context: Context) -> list[Finding]:
 
 def _left_findings(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Finding]:
     """Ranks that ended normally before they joined."""
-    gone = [rank for rank in snapshot.ranks if rank.gone and not failed(rank)]
+    gone = [rank for rank in snapshot.ranks if rank.gone and not has_failed(rank)]
     if not gone or joining.waited_s < policy.gone_limit_s:
         return []
     ranks = tuple(rank.rank for rank in gone)

@@ -283,11 +283,11 @@ class OutsideJob:
 
 def jobs_of(host: HostProcesses) -> tuple[OutsideJob, ...]:
     """The jobs of this host that no agent watches, the newest first."""
-    numbered = _numbered(host)
+    numbered = _numbered_processes(host)
     jobs = [*_by_variables(host, numbered)]
     taken = {pid for job in jobs for pid in job.pids}
     below = {process.pid for process in numbered}
-    jobs += _spawned(host, taken | below)
+    jobs += _spawned_jobs(host, taken | below)
     return tuple(sorted(jobs, key=lambda job: -job.started_unix_ns))
 
 
@@ -306,11 +306,11 @@ def job_with(
         job for job in jobs if any(_is_below(host, rank.pid, pid) for rank in job.ranks)
     ]
     if not above and communicates is not None:
-        return next(_unmet(host, pid, communicates), None)
+        return next(_unmet_jobs(host, pid, communicates), None)
     return above[0] if len(above) == 1 else None
 
 
-def _unmet(
+def _unmet_jobs(
     host: HostProcesses, pid: int, communicates: Callable[[int], bool]
 ) -> Iterator[OutsideJob]:
     """The Python children of this process, or of a Python below it, of which one communicates."""
@@ -362,7 +362,7 @@ def _is_on(process: Process) -> bool:
 # -- ranks with variables
 
 
-def _numbered(host: HostProcesses) -> list[Process]:
+def _numbered_processes(host: HostProcesses) -> list[Process]:
     """The topmost Pythons that a launcher has numbered; their helpers inherit the variables."""
     processes = []
     for process in host.processes.values():
@@ -467,7 +467,7 @@ def _job(host: HostProcesses, members: list[Process]) -> OutsideJob:
         members[0].owner,
         min(target.started_unix_ns for target in ranks),
     )
-    return replace(job, departed=_departed(host, job, members)) if here else job
+    return replace(job, departed=_departed_ranks(host, job, members)) if here else job
 
 
 def _target(process: Process, rank: int, guessed: bool) -> Target:
@@ -499,7 +499,9 @@ def _all_here(members: list[Process], size: int) -> bool:
     return len(members) == size
 
 
-def _departed(host: HostProcesses, job: OutsideJob, members: list[Process]) -> tuple[Departed, ...]:
+def _departed_ranks(
+    host: HostProcesses, job: OutsideJob, members: list[Process]
+) -> tuple[Departed, ...]:
     """The ranks of a job of one host that have no process; their zombies by the order of starts."""
     here = {target.rank for target in job.ranks}
     absent = [rank for rank in range(job.world_size) if rank not in here]
@@ -560,7 +562,7 @@ def _is_below(host: HostProcesses, pid: int, above: int) -> bool:
 # -- ranks without variables
 
 
-def _spawned(host: HostProcesses, below_ranks: set[int]) -> Iterable[OutsideJob]:
+def _spawned_jobs(host: HostProcesses, below_ranks: set[int]) -> Iterable[OutsideJob]:
     """Children of one Python that have TCP connections of their own, such as those of mp.spawn."""
     parents = {
         process.parent

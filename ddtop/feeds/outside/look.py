@@ -31,7 +31,7 @@ from ddtop.feeds.outside.rank import (
     moment_of,
     switches_of,
 )
-from ddtop.feeds.outside.stacks import marked, read, training_thread
+from ddtop.feeds.outside.stacks import mark, read, training_thread
 from ddtop.model import stragglers
 from ddtop.policy import Policy
 from ddtop.procfs import parent_of, signals_in, status
@@ -100,7 +100,7 @@ class Surface:
         """
         self._nccl, self._waits = nccl, bool(nccl)
         if nccl:
-            self._ras.saw(time.monotonic())
+            self._ras.note_stuck(time.monotonic())
 
     @property
     def asks(self) -> bool:
@@ -118,7 +118,7 @@ class Surface:
             same_s = (answer.same_ms or 0) / 1000
             goes_on = self._answered and not same_s
             stands = same_s >= self._policy.longest_wait_s
-            self._answered, self._is_certain = True, goes_on or stands or not _uneven(answer)
+            self._answered, self._is_certain = True, goes_on or stands or not _is_uneven(answer)
             yield CommStatus(answer)
         elif self._answered and not self._waits:
             # What NCCL reported of a wait does not hold any more.
@@ -160,7 +160,7 @@ class Surface:
         self._gpus.close()
 
 
-def _uneven(answer: RasAnswer) -> bool:
+def _is_uneven(answer: RasAnswer) -> bool:
     """Whether some rank has launched fewer collectives than most."""
     return any(
         rank.counts.get(op, usual) < usual
@@ -195,7 +195,7 @@ _SIGTERM_BIT = 1 << (signal.SIGTERM - 1)
 _MASKS = ("SigPnd", "ShdPnd", "SigBlk", "SigIgn", "SigCgt")
 
 
-def ended(living: Iterable[sample.Watched]) -> list[sample.Watched]:
+def take_ended(living: Iterable[sample.Watched]) -> list[sample.Watched]:
     """The exits of those that have ended by now."""
     poll, held, processes = select.poll(), {}, []
     for watched in living:
@@ -214,13 +214,13 @@ class DepartedRanks:
         """`pids`: those of the ranks that live."""
         self.began_unix_ns = time.time_ns()
         may_outlive = any(_outlives_sigterm(pid) for pid in pids)
-        self._waiting = [_unknown(process) if may_outlive else process for process in departed]
+        self._waiting = [_unknown_end(process) if may_outlive else process for process in departed]
 
     def add(self, departed: Departed) -> None:
         """Add a rank that ended before it could be watched."""
         self._waiting.append(departed)
 
-    def due(
+    def take_due(
         self, looks: Mapping[int, OutsideLook | None], last_start_unix_ns: int
     ) -> list[Departed]:
         """The ranks that certainly existed. A rank without a zombie may not have been started yet,
@@ -241,7 +241,7 @@ class DepartedRanks:
         return found
 
 
-def _unknown(departed: Departed) -> Departed:
+def _unknown_end(departed: Departed) -> Departed:
     """torchrun ends the other ranks when one has failed, but some may survive that. Then a rank
     without a process may have failed."""
     return Departed(departed.rank, departed.pid, departed.exit_status, by_torchrun=False)
@@ -356,7 +356,7 @@ class OutsideFeed(Feed):
         self.observe()
 
     @property
-    def _eager(self) -> bool:
+    def _is_eager(self) -> bool:
         """Whether a user waits for the verdict: at a prompt, or at the start of a dashboard."""
         first = time.monotonic() - self._began_mono_s < FIRST_S and not self.judged()
         return self._asked_for or first
@@ -402,9 +402,9 @@ class OutsideFeed(Feed):
             self._note_exits()
             if now >= next_look_s:
                 self.observe()
-                next_look_s = now + (EAGER_LOOK_S if self._eager else LOOK_S)
+                next_look_s = now + (EAGER_LOOK_S if self._is_eager else LOOK_S)
             self._step(now)
-            await asyncio.sleep(EAGER_POLL_S if self._eager else POLL_S)
+            await asyncio.sleep(EAGER_POLL_S if self._is_eager else POLL_S)
 
     def end(self) -> None:
         """End the running samples and release the processes."""
@@ -542,7 +542,7 @@ class OutsideFeed(Feed):
         looks = {watched.target.rank: watched.track.look() for watched in living}
         like = self._targets[0]
         last_start = max((watched.target.started_unix_ns for watched in living), default=0)
-        for departed in self._departed.due(looks, last_start):
+        for departed in self._departed.take_due(looks, last_start):
             target = Target(departed.pid or 0, 0, departed.rank, like.guessed, (), like.environment)
             hello = self._hello(target)
             self._take(msgspec.structs.replace(hello, script=like.script), target)
@@ -557,7 +557,7 @@ class OutsideFeed(Feed):
 
     def _note_exits(self) -> None:
         living = [watched for watched in self._ranks.values() if watched.exits_order is None]
-        for process in ended(watched.process for watched in living):
+        for process in take_ended(watched.process for watched in living):
             watched = self._ranks[process.hello.rank or 0]
             watched.exits_order, self._exits = self._exits, self._exits + 1
             now_unix_ns = time.time_ns()
@@ -573,11 +573,11 @@ class OutsideFeed(Feed):
             if running.spy.poll() is None:
                 continue
             self._running.remove(running)
-            share = EAGER_SHARE if self._eager else PLACE_SHARE
+            share = EAGER_SHARE if self._is_eager else PLACE_SHARE
             self._resting_until_s.append(now_s + share * (now_s - running.began_mono_s))
             self._finish(running, now_s)
         self._resting_until_s = [until for until in self._resting_until_s if now_s < until]
-        while len(self._running) < (EAGER_AT_ONCE if self._eager else 1):
+        while len(self._running) < (EAGER_AT_ONCE if self._is_eager else 1):
             if not self._begin_next(now_s):
                 return
 
@@ -587,12 +587,12 @@ class OutsideFeed(Feed):
         if self._asked:
             target, request = self._asked.popleft()
             self._begin(target, request, now_s)
-        elif busy >= (EAGER_AT_ONCE if self._eager else 1):
+        elif busy >= (EAGER_AT_ONCE if self._is_eager else 1):
             return False
         elif self._asked_workers:
             target, pid = self._asked_workers.popleft()
             self._begin(target, None, now_s, pid)
-        elif (due := self._due(now_s)) is not None:
+        elif (due := self._next_due(now_s)) is not None:
             due.tried_mono_s = now_s
             self._begin(due.target, None, now_s)
         else:
@@ -611,7 +611,7 @@ class OutsideFeed(Feed):
         spy = PySpy(pid, nonblocking=looks, arguments=arguments, deadline_s=deadline_s)
         self._running.append(_Running(spy, target, target.rank, request, now_s, worker, count, tid))
 
-    def _due(self, now_s: float) -> _Watched | None:
+    def _next_due(self, now_s: float) -> _Watched | None:
         at_work = {running.rank for running in self._running if running.worker is None}
         waiting = [
             watched
@@ -630,9 +630,9 @@ class OutsideFeed(Feed):
         runs_apart = look is not None and not look.asleep and look.apart_looks > 0
         if runs_apart and look is not None and look.apart_looks < self._policy.stack_apart_looks:
             return CLOSER_S
-        if self._suspects and self._eager:
+        if self._suspects and self._is_eager:
             return SUSPECT_S if watched.target.rank in self._suspects else BESIDE_S
-        return EAGER_PLACE_S if runs_apart or self._eager else PLACE_S
+        return EAGER_PLACE_S if runs_apart or self._is_eager else PLACE_S
 
     def _finish(self, running: _Running, now_s: float) -> None:
         watched = self._ranks.get(running.rank)
@@ -678,12 +678,12 @@ class OutsideFeed(Feed):
         if reading.place is not None and reading.place.waits_on == "DataLoader":
             found = watched.workers.find(watched.target.pid)
             self._asked_workers.extend((watched.target, pid) for pid in found)
-        taken, shown = time.time_ns(), marked(threads, trains)
+        taken, shown = time.time_ns(), mark(threads, trains)
         stacks = Stacks(OF_LOOKS, None, watched.target.pid, taken, PY_SPY, shown)
         self.take_stacks(stacks, watched.target)
-        self._suspect()
+        self._note_suspects()
 
-    def _suspect(self) -> None:
+    def _note_suspects(self) -> None:
         living = [watched for watched in self._ranks.values() if watched.exits_order is None]
         looks = {watched.target.rank: watched.track.look() for watched in living}
         found = stragglers.suspects_of(looks, self._policy)
@@ -719,7 +719,7 @@ class OutsideFeed(Feed):
         return self._surface.asks
 
     @property
-    def refused(self) -> dict[int, str]:
+    def refusals(self) -> dict[int, str]:
         """Why the stack of a process cannot be read, by pid."""
         return {
             watched.target.pid: watched.refused
@@ -738,7 +738,7 @@ class OutsideFeed(Feed):
             ),
             None,
         )
-        every = EAGER_PLACE_S if self._eager else PLACE_S
+        every = EAGER_PLACE_S if self._is_eager else PLACE_S
         text = f"places from py-spy --nonblocking every {every:.0f} s, no rank is paused"
         return text + (f", not all: {refused}" if refused else "")
 

@@ -173,7 +173,7 @@ class Counted:
         while unix_ns - self.looks[0][0] > LOOKS_S * 1e9:
             self.looks.popleft()
 
-    def into(self, look: OutsideLook) -> OutsideLook:
+    def counts_into(self, look: OutsideLook) -> OutsideLook:
         """The look with the numbers of all that are counted."""
         if not self.looks:
             return look
@@ -278,7 +278,7 @@ class Track:
             self.quiet_since_unix_ns,
             arguments=self.arguments if self.reading.kind is not None else None,
         )
-        return self.counted.into(found)
+        return self.counted.counts_into(found)
 
 
 @dataclass

@@ -217,7 +217,7 @@ def training_thread(
     return (own[0], tid) if tid is not None else (main, None)
 
 
-def marked(threads: Sequence[ThreadStack], trains: ThreadStack) -> tuple[ThreadStack, ...]:
+def mark(threads: Sequence[ThreadStack], trains: ThreadStack) -> tuple[ThreadStack, ...]:
     """The same stacks; this one is that of the rank's thread."""
     return tuple(msgspec.structs.replace(thread, main=thread is trains) for thread in threads)
 

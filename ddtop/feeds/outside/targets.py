@@ -132,7 +132,9 @@ def find(text: str) -> Targets:
                 f" {pids}"
             )
             spawned = True
-        elif seen.rank < 0 and (more := [child for child in _spawned(seen) if child not in asked]):
+        elif seen.rank < 0 and (
+            more := [child for child in _spawned_pids(seen) if child not in asked]
+        ):
             others = ",".join(map(str, more))
             notes.append(
                 f"pid {pid} has started other Pythons, which may be the ranks: --pid {others}"
@@ -142,7 +144,7 @@ def find(text: str) -> Targets:
         whys = dict(missing)
         listed = "; ".join(dict.fromkeys(whys.values()))
         raise NoProcessError(f"{listed}; {_where_to_look()}")
-    targets, assumed = numbered(list(found.values()) if spawned else _with_workers(found))
+    targets, assumed = number_targets(list(found.values()) if spawned else _with_workers(found))
     texts = (*notes, None if spawned else assumed)
     own = {target.pid for target in targets if not target.worker}
     whole = next((job for job in jobs_of(host) if {rank.pid for rank in job.ranks} == own), None)
@@ -172,7 +174,7 @@ def _is_rank(target: Target) -> bool:
     return numbered and is_python(target.pid) and not _launches(target)
 
 
-def numbered(targets: list[Target]) -> tuple[tuple[Target, ...], str | None]:
+def number_targets(targets: list[Target]) -> tuple[tuple[Target, ...], str | None]:
     """The targets by rank, and what had to be assumed. If two claim the same number, all ranks are
     numbered in the order of the list."""
     known = [target.rank for target in targets if target.rank >= 0 and not target.worker]
@@ -283,7 +285,7 @@ def _ranks_of(target: Target) -> list[Target]:
     return sorted(targets, key=lambda one: (one.rank, one.pid))
 
 
-def _spawned(target: Target) -> list[int]:
+def _spawned_pids(target: Target) -> list[int]:
     """Its Python children that are not helpers of multiprocessing: mp.spawn gives its ranks no
     environment of their own."""
     targets = [child for pid in children(target.pid) if not isinstance(child := _look(pid), str)]
@@ -319,7 +321,7 @@ def _is_foreign(pid: int) -> bool:
 
 def _children_of(target: Target) -> list[Target]:
     """Its Python children, by the order of their start, where no environment may be read."""
-    targets = [child for pid in _spawned(target) if not isinstance(child := _look(pid), str)]
+    targets = [child for pid in _spawned_pids(target) if not isinstance(child := _look(pid), str)]
     targets.sort(key=lambda one: (one.start_ticks, one.pid))
     return [replace(one, rank=at, guessed=True) for at, one in enumerate(targets)]
 
@@ -382,7 +384,7 @@ def _cpu_s(ticks: list[str]) -> float:
     return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
 
 
-def waiting(pids: Iterable[int]) -> tuple[WaitingLauncher, ...]:
+def waiting_launchers(pids: Iterable[int]) -> tuple[WaitingLauncher, ...]:
     """Those of these processes that are launchers and wait, and what for."""
     launchers = [
         process for process in map(read_one, pids) if process is not None and _waits(process)

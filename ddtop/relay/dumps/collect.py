@@ -162,7 +162,7 @@ class Dumps:
         """The process has ended."""
         target = self._targets.get(pid)
         if target is not None:
-            self._unanswered(target, "gone")
+            self._give_up(target, "gone")
             target.children.clear()
             self._step(target)
 
@@ -191,7 +191,7 @@ class Dumps:
         hello = target.watched.hello
         state = _state(hello.pid)
         if state is None:
-            self._unanswered(target, "gone")
+            self._give_up(target, "gone")
         elif target.how == NATIVE:
             self._enter(target, PY_SPY)
         elif state in "Tt":
@@ -252,7 +252,7 @@ class Dumps:
     def _read_signal(self, target: _Target, age: float) -> None:
         threads = self._threads_of_whole_file(target)
         if threads:
-            self._answered(target, "signal", threads)
+            self._finish(target, "signal", threads)
         elif age > SIGNAL_S:
             state = _state(target.watched.hello.pid) or "gone"
             number = target.watched.hello.dump_signal
@@ -261,7 +261,7 @@ class Dumps:
 
     def _threads_of_whole_file(self, target: _Target) -> tuple[ThreadStack, ...]:
         """The threads in the dump file, once it has stopped growing."""
-        data = signal.written(target.watched.hello)
+        data = signal.read_written(target.watched.hello)
         if len(data) != target.size or not signal.is_complete(data):
             target.size = len(data)
             return ()
@@ -269,7 +269,7 @@ class Dumps:
 
     def _try_py_spy(self, target: _Target) -> None:
         if target.how == NATIVE:
-            self._unanswered(target, "; ".join(target.why))
+            self._give_up(target, "; ".join(target.why))
         else:
             self._enter(target, PY_SPY)
 
@@ -277,11 +277,11 @@ class Dumps:
         if target.spy is None:
             self._begin_spy(target, target.watched.hello.pid)
             return
-        found, note = self._spied(target)
+        found, note = self._ask_pyspy(target)
         if found is None:
             return
         if not isinstance(found, str):
-            self._answered(target, "py-spy", found, note)
+            self._finish(target, "py-spy", found, note)
         elif target.asked_more:
             # More methods are allowed now.
             target.why.clear()
@@ -294,7 +294,7 @@ class Dumps:
             self._begin(target)
         else:
             target.why.append(found)
-            self._unanswered(target, "; ".join(target.why))
+            self._give_up(target, "; ".join(target.why))
 
     def _begin_spy(self, target: _Target, pid: int) -> None:
         """Let py-spy read this process as soon as not too many others are being read.
@@ -307,7 +307,9 @@ class Dumps:
         target.spy = PySpy(pid, native=target.how == NATIVE and not gently, nonblocking=gently)
         target.asked_more, target.since = False, time.monotonic()
 
-    def _spied(self, target: _Target) -> tuple[tuple[ThreadStack, ...] | str | None, str | None]:
+    def _ask_pyspy(
+        self, target: _Target
+    ) -> tuple[tuple[ThreadStack, ...] | str | None, str | None]:
         """(the stacks, what is missing compared with the request).
 
         The first is a sentence if there are no stacks, and None while py-spy runs.
@@ -319,7 +321,7 @@ class Dumps:
             _end_spy(target)
         return found, note
 
-    def _answered(
+    def _finish(
         self,
         target: _Target,
         method: str,
@@ -329,7 +331,7 @@ class Dumps:
         self._tell(target, method=method, threads=threads, why=note)
         self._enter(target, DONE)
 
-    def _unanswered(self, target: _Target, why: str) -> None:
+    def _give_up(self, target: _Target, why: str) -> None:
         _end_spy(target)
         self._tell(target, why=why)
         self._enter(target, DONE)
@@ -408,7 +410,7 @@ class Dumps:
         if target.spy is None:
             self._begin_spy(target, child.pid)
             return
-        found, note = self._spied(target)
+        found, note = self._ask_pyspy(target)
         if isinstance(found, tuple):
             self._tell_of_child(target, child, "py-spy", found, note)
         if found is not None:
@@ -535,7 +537,7 @@ class JournalShare:
         self._part_bytes = 0
         self.left_out = 0
 
-    def wrote(self, size_bytes: int) -> None:
+    def note_written(self, size_bytes: int) -> None:
         """Something else was recorded."""
         self._part_bytes += size_bytes
         self._room_bytes += self._part_bytes // PART

@@ -24,7 +24,7 @@ from ddtop import private, registry
 from ddtop.policy import Policy
 from ddtop.procfs import (
     link,
-    listed,
+    names_in,
     scheduled_ns,
     signals_in,
     stat_fields,
@@ -35,7 +35,7 @@ from ddtop.procfs import (
 from ddtop.relay.processes import sample
 from ddtop.wire.page import PageView
 from ddtop.wire.records import Hello, StackFrame, ThreadStack
-from ddtop.wire.truncation import fitting
+from ddtop.wire.truncation import fit_threads
 
 DUMP_BYTES_MAX = 1 << 20
 AGENT_STUCK_STEP_S = 1.0
@@ -75,7 +75,7 @@ def why_not(hello: Hello, pid: int, start_ticks: int) -> str | None:
     # While it waits for signals, the kernel shows those as not blocked.
     if "sigtimedwait" in (wchan(pid) or ""):
         return "waits for signals itself"
-    return _why_not_handled(text, number) or _closed(pid, hello.dump_fd, path)
+    return _why_not_handled(text, number) or _why_closed(pid, hello.dump_fd, path)
 
 
 def _python_may_run(page: PageView) -> str | None:
@@ -98,7 +98,7 @@ def _why_not_handled(status: str, number: int) -> str | None:
     return "an earlier dump signal is still pending" if pending else None
 
 
-def _closed(pid: int, descriptor: int, path: Path) -> str | None:
+def _why_closed(pid: int, descriptor: int, path: Path) -> str | None:
     return None if link(pid, f"fd/{descriptor}") == str(path) else "has closed its dump file"
 
 
@@ -110,7 +110,7 @@ def send(hello: Hello, pidfd: int | None) -> str | None:
     assert path is not None
     assert hello.dump_signal is not None
     try:
-        descriptor = private.opened(path, os.O_WRONLY)
+        descriptor = private.open_file(path, os.O_WRONLY)
         try:
             os.ftruncate(descriptor, 0)
         finally:
@@ -121,7 +121,7 @@ def send(hello: Hello, pidfd: int | None) -> str | None:
     return None
 
 
-def written(hello: Hello) -> bytes:
+def read_written(hello: Hello) -> bytes:
     """What is in the file now; nothing if it cannot be read."""
     path = dump_path(hello)
     if path is None:
@@ -160,7 +160,7 @@ def threads_of(pid: int) -> dict[int, Thread] | None:
     state R, and schedstat counts that wait only once it is over.
     """
     found: dict[int, Thread] = {}
-    names = listed(pid, "task")
+    names = names_in(pid, "task")
     if names is None or len(names) > THREADS_MAX:
         return None
     for name in names:
@@ -272,7 +272,7 @@ def parse(text: str | bytes) -> tuple[ThreadStack, ...]:
     if not threads:
         return ()
     last = threads[-1].stack(main=not cut and not threads[-1].started_by_another)
-    return fitting(
+    return fit_threads(
         (
             *(
                 thread.stack(main=False)

@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from ddtop.relay.gpus.driver import DriverError, LibraryDriver, Schedule, largest
+from ddtop.relay.gpus.driver import DriverError, LibraryDriver, Schedule, largest_processes
 from ddtop.wire.records import AMD, Gpu, GpuProcess
 
 _DEVICE = Path("/dev/kfd")
@@ -161,7 +161,7 @@ class AmdSmi:
 
     def _gpu(self, index: int, handle: Any, processes: bool, slowly: bool) -> Gpu:
         if slowly or index not in self._rare:
-            self._rare[index] = self._slowly(index, handle)
+            self._rare[index] = self._read_slowly(index, handle)
         activity = self._fields("gpu_activity", handle)
         memory = self._fields("gpu_vram_usage", handle)
         power = self._fields("power_info", handle)
@@ -235,9 +235,9 @@ class AmdSmi:
             usage = one.get("memory_usage")
             used = _number(usage.get("vram_mem")) if isinstance(usage, dict) else None
             found[one["pid"]] = used if used is not None else _number(one.get("mem"))
-        return largest(found)
+        return largest_processes(found)
 
-    def _slowly(self, index: int, handle: Any) -> Gpu:
+    def _read_slowly(self, index: int, handle: Any) -> Gpu:
         kinds = self._smi.AmdSmiClkType
         cap = _number(self._fields("power_cap_info", handle)("power_cap"))
         errors = self._fields("gpu_total_ecc_count", handle)

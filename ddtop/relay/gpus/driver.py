@@ -102,7 +102,7 @@ class Schedule:
         return processes, slowly
 
 
-def largest(used: Mapping[int, int | None]) -> tuple[GpuProcess, ...]:
+def largest_processes(used: Mapping[int, int | None]) -> tuple[GpuProcess, ...]:
     """The processes that hold most memory; `used`: bytes by pid, None where not known."""
     most = sorted(used.items(), key=lambda item: (-(item[1] or 0), item[0]))[:PROCESSES_MAX]
     return tuple(GpuProcess(pid, held) for pid, held in most)

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from ddtop.relay.gpus.driver import DriverError, LibraryDriver, Schedule, largest
+from ddtop.relay.gpus.driver import DriverError, LibraryDriver, Schedule, largest_processes
 from ddtop.wire.records import Gpu, GpuProcess
 
 _BITS = {
@@ -209,7 +209,7 @@ class Nvml:
             return []
         handle, uuid = known
         if slowly or uuid not in self._rare:
-            self._rare[uuid] = self._slowly(index, uuid, handle)
+            self._rare[uuid] = self._read_slowly(index, uuid, handle)
         if processes or uuid not in self._held:
             self._held[uuid] = self._processes(uuid, handle)
         rare = self._rare[uuid]
@@ -297,13 +297,13 @@ class Nvml:
     def _processes(self, uuid: str, handle: Any) -> tuple[GpuProcess, ...] | None:
         if not self._lists_processes:
             return None
-        computing = self._listed(uuid, "nvmlDeviceGetComputeRunningProcesses", handle)
+        computing = self._list_processes(uuid, "nvmlDeviceGetComputeRunningProcesses", handle)
         if computing is None:
             return None
         found: dict[int, int | None] = {}
         for one in (
             *computing,
-            *(self._listed(uuid, "nvmlDeviceGetGraphicsRunningProcesses", handle) or ()),
+            *(self._list_processes(uuid, "nvmlDeviceGetGraphicsRunningProcesses", handle) or ()),
         ):
             used = one.usedGpuMemory
             used = int(used) if isinstance(used, int) and 0 <= used < 1 << 62 else None
@@ -311,14 +311,14 @@ class Nvml:
             found[int(one.pid)] = (
                 max(known, used) if known is not None and used is not None else used or known
             )
-        return largest(found)
+        return largest_processes(found)
 
-    def _listed(self, uuid: str, name: str, handle: Any) -> Any:
+    def _list_processes(self, uuid: str, name: str, handle: Any) -> Any:
         """The processes; drivers before 510 know an older form of the call only."""
         found = self._ask(uuid, name, handle)
         return found if found is not None else self._ask(uuid, f"{name}_v2", handle)
 
-    def _slowly(self, index: int, uuid: str, handle: Any) -> Gpu:
+    def _read_slowly(self, index: int, uuid: str, handle: Any) -> Gpu:
         rows = self._ask(uuid, "nvmlDeviceGetRemappedRows", handle)
         power = self._ask(uuid, "nvmlDeviceGetEnforcedPowerLimit", handle)
         mig = self._ask(uuid, "nvmlDeviceGetMigMode", handle)

@@ -319,17 +319,17 @@ class _Lines:
 
     def read_line(self) -> bytes:
         while b"\n" not in self._rest:
-            if not self._more():
+            if not self._read_more():
                 break
         line, _, self._rest = self._rest.partition(b"\n")
         return line
 
     def read_all(self) -> bytes:
-        while self._more():
+        while self._read_more():
             pass
         return self._rest
 
-    def _more(self) -> bool:
+    def _read_more(self) -> bool:
         self._link.settimeout(self._remaining_s())
         part = self._link.recv(1 << 16)
         self._rest += part
@@ -395,7 +395,7 @@ def _rank(reported: Mapping[str, Any], missing: bool) -> RasRank:
         _number(reported, "rank") or 0,
         str(reported.get("host") or "")[:80],
         _number(reported, "pid") or 0,
-        _gone(status) if missing else _state(status),
+        _state_word(status) if missing else _state(status),
         _number(reported, "cuda_dev"),
         {
             str(name)[:20]: count
@@ -405,7 +405,7 @@ def _rank(reported: Mapping[str, Any], missing: bool) -> RasRank:
     )
 
 
-def _gone(status: Mapping[str, Any]) -> str:
+def _state_word(status: Mapping[str, Any]) -> str:
     if status.get("considered_dead"):
         return "dead"
     return "unresponsive" if status.get("unresponsive") else "left"
@@ -538,13 +538,13 @@ class Ras:
         self._reported: list[Communicator] = []
         self._reported_at = 0.0
 
-    def saw(self, now: float) -> None:
+    def note_stuck(self, now: float) -> None:
         """An agent reports that something is stuck."""
         passed = now - self._last > RAS_STUCK_FRESH_S
         self._since = now if self._since is None or passed else self._since
         self._last = now
 
-    def stuck(self, now: float) -> bool:
+    def is_stuck(self, now: float) -> bool:
         """Whether something has been stuck for long enough to ask."""
         return self._since is not None and now - self._since >= self._policy.ras_stuck_s
 
@@ -560,12 +560,12 @@ class Ras:
         answer, self._answer = self._answer, None
         ranks = [watched for watched in here if "nccl" in (watched.hello.backend or "")]
         if any(now - watched.heard_mono_ns / 1e9 > RAS_SILENT_S for watched in ranks):
-            self.saw(now)
+            self.note_stuck(now)
         if self._since is not None and now - self._last > RAS_STUCK_FRESH_S:
             self._since = None
         busy = self._thread is not None and self._thread.is_alive()
         if (
-            self.stuck(now)
+            self.is_stuck(now)
             and not busy
             and now - self._asked >= self._every_s
             and any(watched.hello.rank == 0 for watched in ranks)
@@ -579,12 +579,12 @@ class Ras:
                 )
                 self._thread.start()
         return (
-            self._dated(of_job(answer, {watched.hello.pid for watched in ranks}), now)
+            self._date(of_job(answer, {watched.hello.pid for watched in ranks}), now)
             if answer is not None
             else None
         )
 
-    def _dated(self, answer: RasAnswer, now: float) -> RasAnswer:
+    def _date(self, answer: RasAnswer, now: float) -> RasAnswer:
         """The same answer from two processes may have its communicators in another order."""
         reported = sorted(answer.communicators, key=lambda communicator: communicator.name)
         if reported != self._reported:

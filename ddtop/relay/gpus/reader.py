@@ -19,7 +19,7 @@ import msgspec
 import psutil
 
 from ddtop import registry
-from ddtop.procfs import in_own_pid_namespace, link, listed
+from ddtop.procfs import in_own_pid_namespace, link, names_in
 from ddtop.relay.gpus.amd import AmdDriver
 from ddtop.relay.gpus.driver import Driver, DriverError, Session
 from ddtop.relay.gpus.nvml import NvidiaDriver, text
@@ -137,12 +137,12 @@ class GpuReader:
     def _sample(self, session: Session, stop: threading.Event) -> None:
         while not stop.is_set():
             began = time.thread_time_ns()
-            gpus = tuple(self._described(gpu) for gpu in session.sample())
+            gpus = tuple(self._describe(gpu) for gpu in session.sample())
             self._reported = (gpus, time.monotonic_ns(), time.thread_time_ns() - began)
             stop.wait(SAMPLE_EVERY_S)
 
-    def _described(self, gpu: Gpu) -> Gpu:
-        xids = self._xids.of(gpu.uuid)
+    def _describe(self, gpu: Gpu) -> Gpu:
+        xids = self._xids.last_events(gpu.uuid)
         if not gpu.processes:
             return msgspec.structs.replace(gpu, xids=xids)
         reported, processes = self._processes_of.get(gpu.uuid, ((), ()))
@@ -166,7 +166,7 @@ class GpuReader:
         if known is None:
             if len(self._known) >= KNOWN_MAX:
                 self._known.clear()
-            known = self._known[key] = described(process.pid, self._own_namespace)
+            known = self._known[key] = describe(process.pid, self._own_namespace)
         ours = (
             known.local
             and process.pid not in self._owners
@@ -198,7 +198,7 @@ class Xids:
             )
             self._thread.start()
 
-    def of(self, uuid: str) -> tuple[Xid, ...]:
+    def last_events(self, uuid: str) -> tuple[Xid, ...]:
         """The last events of a GPU."""
         return tuple(self.found.get(uuid, ()))
 
@@ -217,7 +217,7 @@ class Xids:
             return True
         try:
             events = nv.nvmlEventSetCreate()
-            uuids = _registered(nv, events)
+            uuids = _register(nv, events)
             if uuids:
                 self._listen(nv, events, uuids)
             nv.nvmlEventSetFree(events)
@@ -242,7 +242,7 @@ class Xids:
                 xids.append(Xid(int(event.eventData), time.time_ns()))
 
 
-def _registered(nv: Any, events: Any) -> dict[int, str]:
+def _register(nv: Any, events: Any) -> dict[int, str]:
     """UUID by handle of the GPUs whose Xids will be reported.
 
     After an Xid a GPU may no longer report its UUID.
@@ -264,7 +264,7 @@ def _address(handle: Any) -> int:
     return ctypes.cast(handle, ctypes.c_void_p).value or 0
 
 
-def described(pid: int, own_namespace: bool = False) -> GpuProcess:
+def describe(pid: int, own_namespace: bool = False) -> GpuProcess:
     """The owner of that process, if this user can see it.
 
     `own_namespace`: NVML's pids are those of another namespace.
@@ -302,5 +302,5 @@ def _has_device(pid: int) -> bool:
 
     A process that uses a GPU has its device file open.
     """
-    numbers = listed(pid, "fd") or ()
+    numbers = names_in(pid, "fd") or ()
     return any((link(pid, f"fd/{number}") or "").startswith(_DEVICE_FILES) for number in numbers)

@@ -185,7 +185,7 @@ class Hub:
 
     def _is_honest(self, leaf: Leaf, envelope: frames.Envelope, now: float) -> bool:
         leaf.credit -= 1.0
-        if leaf.credit < 0.0 and not self._credited(leaf, now):
+        if leaf.credit < 0.0 and not self._credit(leaf, now):
             leaf.refused += 1
             self.dropped += 1
             return False
@@ -200,7 +200,7 @@ class Hub:
             return False
         return True
 
-    def _credited(self, leaf: Leaf, now: float) -> bool:
+    def _credit(self, leaf: Leaf, now: float) -> bool:
         """Add the number of frames that its ranks may have sent since the last call."""
         rate = _rate(leaf)
         leaf.credit = min(leaf.credit + rate * (now - leaf.credit_at), rate * BURST_S)
@@ -361,7 +361,7 @@ class Hub:
     def on_time(self, now: float) -> None:
         """Mark leaves as not connected that have been silent for too long; called once a second."""
         for leaf in self._leaves.values():
-            self._credited(leaf, now)
+            self._credit(leaf, now)
             if leaf.connected and now - leaf.heard > LOST_S:
                 leaf.connected = False
                 for request, pids in leaf.asked.items():
@@ -603,7 +603,7 @@ class HubRole:
             relay.instance,
             self._history,
             self._say,
-            self._requests.unanswered,
+            self._requests.report_unanswered,
         )
         self._requests.hub = self.hub
 
@@ -623,7 +623,7 @@ class HubRole:
             HubSearch(relay.job, relay.sender),
             relay.seal,
             self._history.facts,
-            lambda: self._history.since(time.time_ns()),
+            lambda: self._history.frames_since(time.time_ns()),
             self._requests.obey,
         )
 

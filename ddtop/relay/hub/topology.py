@@ -142,7 +142,7 @@ def is_here(name: str, here: Collection[str]) -> bool:
     return (
         is_loopback(name)
         or name in here
-        or (not _numeric(name) and name.split(".", maxsplit=1)[0] in here)
+        or (not _is_numeric(name) and name.split(".", maxsplit=1)[0] in here)
     )
 
 
@@ -185,7 +185,7 @@ def _hosts(environment: Mapping[str, str], master: str | None) -> tuple[str, ...
     return tuple(dict.fromkeys(named))[:HOSTS_MAX]
 
 
-def _numeric(name: str) -> bool:
+def _is_numeric(name: str) -> bool:
     return ":" in name or name.replace(".", "").isdigit()
 
 
@@ -275,7 +275,7 @@ def seek(job: str, sender: str, where: Topology) -> HubPlaces:
     texts: dict[str, None] = {}
     for name, ports in _names(job, sender, where):
         try:
-            addresses = numeric(name)
+            addresses = numeric_addresses(name)
         except OSError as error:
             problems.append(f"{name}: {error.strerror or error}")
             continue
@@ -310,7 +310,7 @@ def _names(job: str, sender: str, where: Topology) -> Iterable[tuple[str, tuple[
         yield host, where.ports
 
 
-def numeric(name: str) -> tuple[str, ...]:
+def numeric_addresses(name: str) -> tuple[str, ...]:
     """The addresses of a name, in digits.
 
     Raises:

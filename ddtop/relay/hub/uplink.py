@@ -92,7 +92,7 @@ class Outbox:
     def send(self, send: Callable[[list[bytes]], bool], messages: int) -> None:
         """Send what waits, in at most `messages` messages, until one is refused."""
         for _ in range(messages):
-            batch, taken = self._next()
+            batch, taken = self._next_message()
             if not batch:
                 break
             if not send(batch):
@@ -104,7 +104,7 @@ class Outbox:
                 self._first.popleft()
             self._refused = False
 
-    def _next(self) -> tuple[list[bytes], list[object]]:
+    def _next_message(self) -> tuple[list[bytes], list[object]]:
         """The frames of the next message, and the keys of those that are new."""
         if not self._first and not self._waiting and self._lost_fact:
             self._lost_fact = False
@@ -228,7 +228,7 @@ class HubClock:
         """Forget all answers: there is a new hub."""
         self._samples.clear()
 
-    def measured(self, mono_ns: int) -> HostClock | None:
+    def fastest(self, mono_ns: int) -> HostClock | None:
         """The result of the fastest of the last answers; None if there is none."""
         best = min(
             self._samples,
@@ -370,13 +370,13 @@ class Uplink:
         dropped = self._dropped + self._outbox.dropped
         if self.connected:
             return HubLink(LEAF, address, True, None, None, dropped)
-        return HubLink(LEAF, address, False, self._why(), self._lost_unix_ns, dropped)
+        return HubLink(LEAF, address, False, self._why_not_connected(), self._lost_unix_ns, dropped)
 
     def clock(self) -> HostClock | None:
         """This host's clock against the hub's; kept while the hub is lost, with its age."""
-        return self._clock.measured(time.monotonic_ns())
+        return self._clock.fastest(time.monotonic_ns())
 
-    def _why(self) -> str:
+    def _why_not_connected(self) -> str:
         if self._answers:
             return next(iter(self._answers.values()))
         if self._seeker.hangs():

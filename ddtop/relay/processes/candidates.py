@@ -79,7 +79,7 @@ def candidates(inside: Collection[Watched], watched: Collection[Watched]) -> lis
     return list(found.values())[:CANDIDATES_MAX]
 
 
-def launching(inside: Collection[Watched]) -> bool | None:
+def may_launch(inside: Collection[Watched]) -> bool | None:
     """Whether what started these ranks still lives and may start more.
 
     That is a program or a shell that runs a script, not an interactive shell.
@@ -300,7 +300,7 @@ class CandidateStacks:
             self._end(state.pid)
             self._sleeps[state.pid] = _Sleep(state.switches)
             return ()
-        if not sleep.asked and self._reading() < READS_AT_ONCE:
+        if not sleep.asked and self._reading_count() < READS_AT_ONCE:
             sleep.asked = True
             sleep.read = PySpy(state.pid, nonblocking=True, deadline_s=DEADLINE_S)
         if sleep.read is not None:
@@ -312,7 +312,7 @@ class CandidateStacks:
         for pid in [pid for pid in self._sleeps if pid not in pids]:
             self._end(pid)
 
-    def _reading(self) -> int:
+    def _reading_count(self) -> int:
         return sum(sleep.read is not None for sleep in self._sleeps.values())
 
     def _end(self, pid: int) -> None:

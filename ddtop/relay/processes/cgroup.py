@@ -133,8 +133,8 @@ def memory(folder: Path | None) -> tuple[int | None, int | None]:
     if folder is None:
         return None, None
     new = (folder / "memory.max").exists()
-    limit = _whole(folder / ("memory.max" if new else "memory.limit_in_bytes"))
-    used = _whole(folder / ("memory.current" if new else "memory.usage_in_bytes"))
+    limit = _read_int(folder / ("memory.max" if new else "memory.limit_in_bytes"))
+    used = _read_int(folder / ("memory.current" if new else "memory.usage_in_bytes"))
     if limit is None or limit > UNLIMITED_BYTES or used is None:
         return None, None
     # Files that are read once fill any limit and are no sign of want.
@@ -165,10 +165,10 @@ def pids(folder: Path | None) -> tuple[int | None, int | None]:
     """
     if folder is None:
         return None, None
-    return _whole(folder / "pids.max"), _whole(folder / "pids.current")
+    return _read_int(folder / "pids.max"), _read_int(folder / "pids.current")
 
 
-def _whole(path: Path) -> int | None:
+def _read_int(path: Path) -> int | None:
     try:
         return int(path.read_text())
     except (OSError, ValueError):

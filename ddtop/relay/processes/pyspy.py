@@ -20,9 +20,9 @@ from pathlib import Path
 import msgspec
 
 from ddtop.procfs import owner_of, stat_fields, status, status_of
-from ddtop.redaction import redacted
+from ddtop.redaction import redact
 from ddtop.wire.records import StackFrame, ThreadStack
-from ddtop.wire.truncation import fitting
+from ddtop.wire.truncation import fit_threads
 
 DEADLINE_S = 15.0
 """Reading symbols of a big CUDA build takes seconds."""
@@ -167,13 +167,13 @@ class PySpy:
         )
         self._close()
         found = (
-            parsed(output, self.pid)
+            parse(output, self.pid)
             if code == 0
             else explain(self.pid, errors or f"it ended with code {code}")
         )
         way = self._argument_lists.pop(0)
         if not isinstance(found, str):
-            self._result, self.note = threads(found, self.pid), self._less(way)
+            self._result, self.note = threads(found, self.pid), self._missing_text(way)
             self.call = call_of(found, self.pid) if "--locals" in way else None
             self.asleep = asleep_in(found, self.pid)
             self.tids = tids_in(found)
@@ -185,7 +185,7 @@ class PySpy:
         else:
             self._result = self._first_error
 
-    def _less(self, way: tuple[str, ...]) -> str | None:
+    def _missing_text(self, way: tuple[str, ...]) -> str | None:
         words = []
         if self._asked_native and "--native" not in way:
             why = f": {self._first_error}" if self._first_error else " (it cannot be paused)"
@@ -276,7 +276,7 @@ def find() -> str | None:
     return str(beside) if os.access(beside, os.X_OK) else shutil.which("py-spy")
 
 
-def parsed(output: bytes, pid: int) -> list[_Thread] | str:
+def parse(output: bytes, pid: int) -> list[_Thread] | str:
     """py-spy's JSON; a sentence if it is none."""
     if len(output) > OUTPUT_MAX_BYTES:
         return f"py-spy wrote more than {OUTPUT_MAX_BYTES >> 20} MiB about pid {pid}"
@@ -291,7 +291,7 @@ def threads(found: list[_Thread], pid: int) -> tuple[ThreadStack, ...]:
     # The main thread must not be the one that is left out.
     main = _main_of(found, pid)
     ordered = sorted(found, key=lambda thread: thread is not main)
-    return fitting(tuple(_stack(thread, thread is main) for thread in ordered[:THREADS_MAX]))
+    return fit_threads(tuple(_stack(thread, thread is main) for thread in ordered[:THREADS_MAX]))
 
 
 def asleep_in(found: list[_Thread], pid: int) -> bool | None:
@@ -328,7 +328,7 @@ def call_of(found: list[_Thread], pid: int) -> str | None:
 def _argument(local: _Local) -> str | None:
     if local.name not in ARGUMENTS or local.repr is None:
         return None
-    text = redacted(local.repr)
+    text = redact(local.repr)
     if (match := _OBJECT.fullmatch(text)) is not None:
         # Of an enumeration or an options object its address says nothing.
         text = f"object {match[1]}" if "group" in local.name else ""
@@ -348,7 +348,7 @@ def explain(pid: int, errors: str) -> str:
     if (
         "ermission denied" in errors.lower()
         or "not permitted" in errors.lower()
-        or not _readable(pid)
+        or not _is_readable(pid)
     ):
         return no_right(pid)
     if "Failed to find python version" in errors or "Failed to open process" in errors:
@@ -411,7 +411,7 @@ def _state(pid: int) -> str:
     return fields[0] if fields is not None else ""
 
 
-def _readable(pid: int) -> bool:
+def _is_readable(pid: int) -> bool:
     try:
         Path(f"/proc/{pid}/exe").readlink()
     except PermissionError:
@@ -423,7 +423,7 @@ def _readable(pid: int) -> bool:
 
 def _is_final(pid: int) -> bool:
     """Whether other arguments would not change the answer."""
-    return _state(pid) in ("", "Z", "X") or not _readable(pid)
+    return _state(pid) in ("", "Z", "X") or not _is_readable(pid)
 
 
 def _content(descriptor: int) -> bytes:

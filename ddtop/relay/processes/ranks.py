@@ -125,7 +125,7 @@ class Ranks:
     def peer_of(self, peer: bytes) -> Peer | None:
         """The process behind this connection; None if it was closed before it sent anything."""
         known = self._speakers.get(peer)
-        if known is None and (credentials := self._link.who(peer)) is not None:
+        if known is None and (credentials := self._link.credentials(peer)) is not None:
             known = self._speakers[peer] = peer_of(credentials)
         return known
 
@@ -163,7 +163,7 @@ class Ranks:
             watched.spoke = watched.spoke or spoke
             return False
         if watched is not None:
-            self._replaced.append(self._unwatched(watched))
+            self._replaced.append(self._unwatch(watched))
         # A Hello may be read after the end of the process that sent it.
         return (hello.pid, hello.start_ticks) not in self._gone and self._see(hello, spoke)
 
@@ -196,14 +196,14 @@ class Ranks:
             self._pids_of[watched.pidfd] = watched.hello.pid
             self._link.watch(watched.pidfd)
 
-    def ended(self, pidfd: int) -> Watched:
+    def take_ended(self, pidfd: int) -> Watched:
         """The rank whose process has ended.
 
         It is not watched any more; its descriptor is still open.
         """
-        return self._unwatched(self.watched[self._pids_of[pidfd]])
+        return self._unwatch(self.watched[self._pids_of[pidfd]])
 
-    def _unwatched(self, watched: Watched) -> Watched:
+    def _unwatch(self, watched: Watched) -> Watched:
         del self.watched[watched.hello.pid]
         if watched.pidfd is not None:
             del self._pids_of[watched.pidfd]
@@ -242,7 +242,7 @@ class Ranks:
                 found.append((watched, at - silent_ns))
         for process in list(self.watched.values()):
             if process.pidfd is None and is_gone(process.hello.pid, process.hello.start_ticks):
-                found.append((self._unwatched(process), at))
+                found.append((self._unwatch(process), at))
         # If several ended between two looks, their state pages may show which one was first.
         return sorted(found, key=lambda item: sample.went_unix_ns(*item))
 
@@ -267,13 +267,13 @@ class Ranks:
 
     def sweep(self) -> None:
         """Forget the connections that are closed."""
-        for peer in [peer for peer in self._speakers if self._link.who(peer) is None]:
+        for peer in [peer for peer in self._speakers if self._link.credentials(peer) is None]:
             self._leave(peer)
 
     def say(self, peer: bytes, record: AnyRecord) -> None:
         """Answer one agent."""
         if not self._link.send(RANK, peer, self._seal(record)):
-            self.dropped += self._link.who(peer) is not None
+            self.dropped += self._link.credentials(peer) is not None
 
     def say_all(self, record: AnyRecord) -> None:
         """Tell all agents."""

@@ -74,7 +74,9 @@ class RendezvousWatch:
         self, watched: Collection[sample.Watched], launcher: int, now_mono_ns: int
     ) -> RendezvousLook:
         """What is seen now; nothing as long as no rank has been inside for long."""
-        inside = [process for process in watched if _inside(process, now_mono_ns, self._inside_ns)]
+        inside = [
+            process for process in watched if _is_inside(process, now_mono_ns, self._inside_ns)
+        ]
         if not inside:
             self._owners.clear()
             self._candidates.clear()
@@ -102,15 +104,15 @@ class RendezvousWatch:
             space = _network(process.hello.pid)
             if space not in tables:
                 tables[space] = sockets.table(process.hello.pid)
-            ways.append(self._way(process.hello, *place, tables[space], family))
+            ways.append(self._way_to_master(process.hello, *place, tables[space], family))
         states, why = self._look_at_candidates(inside, watched, now_mono_ns)
-        return RendezvousLook(tuple(ways), states, why, candidates.launching(inside))
+        return RendezvousLook(tuple(ways), states, why, candidates.may_launch(inside))
 
     def close(self) -> None:
         """End what still reads from candidates."""
         self._stacks.keep(())
 
-    def _way(
+    def _way_to_master(
         self,
         hello: Hello,
         address: str,
@@ -179,7 +181,7 @@ class RendezvousWatch:
                 self._owners[connection.inode] = sockets.owner(connection.inode, family)
             pid = self._owners[connection.inode]
             if pid is not None:
-                return _described(pid, family.get(pid, False))
+                return _describe(pid, family.get(pid, False))
         # All processes of this user can be read, except a few that forbid it.
         uid = listening[0].uid
         return Listener(user=f"uid {uid}", ours=False if uid != os.getuid() else None)
@@ -228,11 +230,11 @@ class RendezvousWatch:
         loaded = candidacy.torch_loaded if candidacy is not None else None
         if self._torch and not loaded:
             loaded = candidates.torch_loaded(found.pid)
-        here = _described(found.pid, None)
+        here = _describe(found.pid, None)
         return Candidacy(found.pid, found.mark, here.command, here.started_unix_ns, loaded, frames)
 
 
-def _inside(watched: sample.Watched, now_mono_ns: int, least_ns: int) -> bool:
+def _is_inside(watched: sample.Watched, now_mono_ns: int, least_ns: int) -> bool:
     since = watched.page.init_since_mono_ns if watched.page is not None else 0
     return bool(since) and now_mono_ns - since >= least_ns
 
@@ -246,7 +248,7 @@ def _network(pid: int) -> str:
     return link(pid, "ns/net") or str(pid)
 
 
-def _described(pid: int, ours: bool | None) -> Listener:
+def _describe(pid: int, ours: bool | None) -> Listener:
     try:
         process = psutil.Process(pid)
         with process.oneshot():

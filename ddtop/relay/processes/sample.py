@@ -23,7 +23,7 @@ from ddtop.procfs import (
     command_name,
     descendants,
     io_bytes,
-    listed,
+    names_in,
     own_letter,
     read_stat,
     scheduled_ns,
@@ -168,7 +168,7 @@ def look_at_process(watch: ProcessWatch, pid: int, fields: list[str]) -> Process
     Check: `cat /proc/PID/schedstat`, `ls /proc/PID/fd | wc -l`.
     """
     if watch.looks % SLOWLY_EVERY == 0:
-        watch.slow = _slowly(watch, pid)
+        watch.slow = _read_load(watch, pid)
     watch.looks += 1
     ran, delay = scheduled_ns(f"{pid}/task/{pid}")
     slow = watch.slow
@@ -189,14 +189,14 @@ def look_at_process(watch: ProcessWatch, pid: int, fields: list[str]) -> Process
     )
 
 
-def _slowly(watch: ProcessWatch, pid: int) -> ProcessLoad:
+def _read_load(watch: ProcessWatch, pid: int) -> ProcessLoad:
     if watch.looks == 0:
         watch.throttling, watch.memory = cgroup.cpu_stat(pid), cgroup.memory_folder(pid)
         watch.pids = cgroup.pids_folder(pid)
     text = status(pid)
     cpus = status_of(text, "Cpus_allowed_list")
     limit, used = cgroup.memory(watch.memory)
-    files = listed(pid, "fd")
+    files = names_in(pid, "fd")
     most = _own_limit(pid, resource.RLIMIT_NOFILE)
     return ProcessLoad(
         cpus=cpus,
@@ -425,9 +425,9 @@ def look(watched: Watched, now_mono_ns: int) -> ProcessState | None:
         init_since_unix_ns=_inside_since(watched),
         load=look_at_process(watched.load, pid, fields),
         mpi=_mpi(watched),
-        remote=_remote(watched, sleep.socket),
+        remote=_far_end(watched, sleep.socket),
         iteration=watched.page.counted if watched.page is not None else None,
-        became=_became(watched, fields),
+        became=_new_program(watched, fields),
         child_wakes_per_s=wakes,
     )
 
@@ -445,7 +445,7 @@ def _note_child_wakes(watched: Watched, sleep: sockets.Sleep, now_mono_ns: int) 
     return max(grown) / seconds if grown and seconds > 0 else None
 
 
-def _became(watched: Watched, fields: list[str]) -> str | None:
+def _new_program(watched: Watched, fields: list[str]) -> str | None:
     """The program that has replaced the rank's by exec.
 
     Its pid, its start time and its pidfd stay the same, and so do sockets that it has inherited:
@@ -458,7 +458,7 @@ def _became(watched: Watched, fields: list[str]) -> str | None:
     return command_name(watched.hello.pid) if begins != watched.stack_start else None
 
 
-def _remote(watched: Watched, inode: int | None) -> str | None:
+def _far_end(watched: Watched, inode: int | None) -> str | None:
     """The far end of the socket on which it waits."""
     if inode is None:
         return None
@@ -601,7 +601,7 @@ def page(hello: Hello) -> PageView | None:
         return None
 
 
-def abandoned() -> list[Path]:
+def abandoned_files() -> list[Path]:
     """State pages without a process of this user's other jobs, and old join files.
 
     A relay that was killed leaves them behind. A rank that ended an instant ago is among them, and

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from ddtop.procfs import link, listed, read
+from ddtop.procfs import link, names_in, read
 
 STATES = {
     "01": "ESTABLISHED",
@@ -60,7 +60,7 @@ def table(pid: int) -> tuple[Tcp, ...] | None:
     5 ms on a quiet host, 47 ms with 25,000 sockets.
     """
     tables = list(_tables(pid))
-    return tuple([connection for data in tables for connection in parsed(data)]) if tables else None
+    return tuple([connection for data in tables for connection in parse(data)]) if tables else None
 
 
 def _tables(pid: int) -> Iterator[bytes]:
@@ -69,7 +69,7 @@ def _tables(pid: int) -> Iterator[bytes]:
             yield file.read(TABLE_BYTES_MAX)
 
 
-def parsed(data: bytes) -> list[Tcp]:
+def parse(data: bytes) -> list[Tcp]:
     """The lines of a table of the kernel; what is not such a line is left out."""
     connections = []
     for line in data.decode("ascii", "replace").splitlines()[1:]:
@@ -112,8 +112,8 @@ def remote(pid: int, inode: int) -> str | None:
     None if it is another kind of socket.
     """
     # To parse all lines of a busy host takes a hundred milliseconds.
-    lines = [line for data in _tables(pid) for line in _with(b" %d " % inode, data)]
-    for connection in parsed(b"\n".join([b"", *lines])):
+    lines = [line for data in _tables(pid) for line in _lines_with(b" %d " % inode, data)]
+    for connection in parse(b"\n".join([b"", *lines])):
         if connection.inode == inode and connection.remote_port:
             return (
                 f"[{connection.remote}]:{connection.remote_port}"
@@ -123,7 +123,7 @@ def remote(pid: int, inode: int) -> str | None:
     return None
 
 
-def _with(word: bytes, data: bytes) -> Iterator[bytes]:
+def _lines_with(word: bytes, data: bytes) -> Iterator[bytes]:
     at = data.find(word)
     while at >= 0:
         end = data.find(b"\n", at)
@@ -133,7 +133,7 @@ def _with(word: bytes, data: bytes) -> Iterator[bytes]:
 
 def inodes(pid: int) -> frozenset[int] | None:
     """The sockets that this process has open; None if its descriptors may not be looked at."""
-    numbers = listed(pid, "fd")
+    numbers = names_in(pid, "fd")
     if numbers is None:
         return None
     found = {inode(pid, number) for number in numbers[:DESCRIPTORS_MAX]}
@@ -414,7 +414,7 @@ class Sleep(NamedTuple):
 def sleeping_in(pid: int, tid: int = 0) -> Sleep:
     """Where that thread of the process sleeps; `tid` 0: the main thread."""
     call, arguments = parsed_wait((read(f"{pid}/task/{tid or pid}", "syscall") or b"").decode())
-    file = None if call is None else _awaited(pid, call, arguments)
+    file = None if call is None else _awaited_child(pid, call, arguments)
     return Sleep(call, file, inode(pid, arguments[0] & 0xFFFFFFFF) if file == "socket" else None)
 
 
@@ -433,7 +433,7 @@ def parsed_wait(
         return None, ()
 
 
-def _awaited(pid: int, call: str, arguments: tuple[int, ...]) -> str | None:
+def _awaited_child(pid: int, call: str, arguments: tuple[int, ...]) -> str | None:
     if len(arguments) < 2:
         return None
     if call in _OF_DESCRIPTOR:

@@ -172,7 +172,7 @@ class RankScreen(PageScreen):
         if snapshot is None:
             return []
         self.session.history.watch(self.rank)
-        memory = self.session.history.of(self.rank)
+        memory = self.session.history.memory_of(self.rank)
         return detail_lines(snapshot, self.rank, memory, width, self.session.paint.glyphs)
 
     def action_stacks(self, of_all: bool) -> None:

@@ -177,7 +177,7 @@ class RanksView(View):
         if snapshot is None or rank is None or not self.has_class("wide"):
             return
         self.session.history.watch(rank)
-        memory = self.session.history.of(rank)
+        memory = self.session.history.memory_of(rank)
         glyphs = self.session.paint.glyphs
         self.side.show(detail_lines(snapshot, rank, memory, SIDE_WIDTH - 2, glyphs, brief=True))
 

@@ -29,7 +29,7 @@ class Bench:
 
     def __init__(self):
         self.handled = None
-        walk = SimpleNamespace(handled=lambda _thread: self.handled)
+        walk = SimpleNamespace(handled_exception=lambda _thread: self.handled)
         rank = SimpleNamespace(
             limits=LIMITS,
             lead_id=1,
@@ -173,11 +173,11 @@ def only_files_of_this_test(monkeypatch, tmp_path):
     """Other files of this process may grow meanwhile: those of pytest, and of threads."""
 
     def below_tmp_path(pid, name):
-        numbers = procfs.listed(pid, name) or ()
+        numbers = procfs.names_in(pid, name) or ()
         ours = str(tmp_path)
         return [one for one in numbers if (procfs.link(pid, f"fd/{one}") or "").startswith(ours)]
 
-    monkeypatch.setattr(main_thread, "listed", below_tmp_path)
+    monkeypatch.setattr(main_thread, "names_in", below_tmp_path)
 
 
 def writing(path, data=b"a line\n"):

@@ -97,7 +97,7 @@ def test_a_stopped_rank_gets_no_signal(ranks):
 
     assert found.automatic
     assert found.method == "py-spy" or (found.why or "").startswith("stopped")
-    assert dump_signal.written(one.hello) == b""
+    assert dump_signal.read_written(one.hello) == b""
     assert stat_fields(one.hello.pid)[0] == "T"
 
 
@@ -139,7 +139,7 @@ def test_two_requests_at_once_are_as_gentle_as_each_of_them(ranks, monkeypatch, 
 
     assert {(stacks.method, stacks.automatic) for stacks in found} == {("", automatic)}
     assert begun[-1]["nonblocking"] is automatic
-    assert dump_signal.written(one.hello) == b""
+    assert dump_signal.read_written(one.hello) == b""
 
 
 @pytest.mark.parametrize("what", ["hold_the_gil", "spin"])
@@ -150,7 +150,7 @@ def test_a_request_for_stacks_is_no_request_for_a_signal(ranks, what, no_py_spy)
 
     assert (found.method, found.automatic) == ("", False)
     assert "F9, or ddtop stacks --signal" in (found.why or "")
-    assert dump_signal.written(one.hello) == b""
+    assert dump_signal.read_written(one.hello) == b""
 
 
 @pytest.mark.parametrize("what", ["hold_the_gil", "spin"])
@@ -161,7 +161,7 @@ def test_nobody_is_signalled_by_an_automatic_dump(ranks, what, no_py_spy):
 
     assert (found.method, found.automatic) == ("", True)
     assert "only for a person who asks" in (found.why or "")
-    assert dump_signal.written(one.hello) == b""
+    assert dump_signal.read_written(one.hello) == b""
 
 
 @pytest.mark.skipif(find() is None, reason="py-spy is not installed")
@@ -175,7 +175,7 @@ def test_an_automatic_dump_reads_a_frozen_rank_without_stopping_it(ranks):
     ) or "ptrace" in (found.why or "")
     if found.method:
         assert "hold_the_gil" in functions(found)
-    assert dump_signal.written(one.hello) == b""
+    assert dump_signal.read_written(one.hello) == b""
 
 
 def test_a_person_who_asks_while_an_automatic_dump_is_under_way_gets_all_that_can_be_had(
@@ -217,7 +217,7 @@ def test_a_rank_in_which_python_may_run_gets_no_signal_however_long_its_agent_is
 
     assert found.method == ""
     assert "Python may run" in (found.why or "")
-    assert dump_signal.written(one.hello) == b""
+    assert dump_signal.read_written(one.hello) == b""
 
 
 def test_a_rank_whose_agent_cannot_be_asked_now_gets_no_signal(ranks, no_py_spy):
@@ -241,7 +241,7 @@ def test_an_agent_that_reports_but_does_not_answer_is_not_followed_by_the_signal
     assert found.method == ""
     assert "gave no stacks" in (found.why or "")
     assert ranks.asked == [(one.hello.pid, "q", False)]
-    assert dump_signal.written(one.hello) == b""
+    assert dump_signal.read_written(one.hello) == b""
 
 
 def test_a_forked_child_that_makes_no_progress_is_read_after_its_rank(ranks):
@@ -313,7 +313,7 @@ def test_by_itself_the_relay_reads_the_worker_that_owes_without_a_signal(ranks, 
     ranks.dumps.ask("q", [one], automatic=True)
 
     assert may_be_read(ranks.finish(), worker)
-    assert dump_signal.written(one.hello) == b""
+    assert dump_signal.read_written(one.hello) == b""
 
 
 @pytest.mark.parametrize("named", ["nobody", "a stranger"])
@@ -392,7 +392,7 @@ def test_a_foreign_path_in_a_hello_is_neither_emptied_nor_read(ranks, tmp_path):
 
     assert dump_signal.dump_path(hello) is None
     assert dump_signal.why_not(hello, 1, 1) is not None
-    assert dump_signal.written(hello) == b""
+    assert dump_signal.read_written(hello) == b""
     assert precious.read_text() == "x"
 
 

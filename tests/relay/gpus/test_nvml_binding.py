@@ -238,9 +238,9 @@ def test_an_xid_is_heard_though_its_gpu_answers_no_more_and_the_others_are_liste
     a.raises = {"*": IS_LOST, "nvmlDeviceGetHandleByIndex": UNKNOWN}
     library.xids += [(a, 79), (a, -IS_LOST), (b, 48)]
 
-    until(lambda: len(gpus._xids.of("GPU-b")) == 1)
+    until(lambda: len(gpus._xids.last_events("GPU-b")) == 1)
 
-    assert [one.code for one in gpus._xids.of("GPU-a")] == [79]
+    assert [one.code for one in gpus._xids.last_events("GPU-a")] == [79]
     assert until(lambda: gpus.look({})[0][0].lost and gpus.look({})[0])[0].xids[0].code == 79
 
 

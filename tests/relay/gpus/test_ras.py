@@ -284,7 +284,7 @@ def asked(monkeypatch, hellos, seconds, step=1.0, sees=True):
     for number in range(int(seconds / step)):
         now = 100.0 + number * step
         if sees:
-            watch.saw(now)
+            watch.note_stuck(now)
         before = watch._asked
         watch.look(now, hellos)
         if watch._asked != before:
@@ -331,7 +331,7 @@ def test_a_question_that_was_not_asked_has_no_answer(monkeypatch, missing):
     watch = Ras(POLICY)
     ranks = [hello(0, size=2), *([] if missing else [hello(1, size=2)])]
     for second in range(6):
-        watch.saw(float(second))
+        watch.note_stuck(float(second))
         assert watch.look(float(second), ranks) is None
         if watch._thread is not None:
             watch._thread.join(10)
@@ -351,7 +351,7 @@ def test_a_job_that_moves_is_left_alone(monkeypatch):
     watch = Ras(POLICY)
     monkeypatch.setattr(ras, "ask", lambda *_: pytest.fail("asked"))
     for second in range(0, 60, 3):
-        watch.saw(float(second))
+        watch.note_stuck(float(second))
         assert watch.look(second + 0.5, [hello()]) is None
 
 
@@ -366,7 +366,7 @@ def test_an_answer_is_given_once_and_of_this_job_only(monkeypatch):
     monkeypatch.setattr(ras, "ask", lambda *_: both)
     told = []
     for second in range(6):
-        watch.saw(float(second))
+        watch.note_stuck(float(second))
         told.append(watch.look(float(second), [hello()]))
         if watch._thread is not None:
             watch._thread.join(10)
@@ -386,7 +386,7 @@ def test_an_answer_tells_for_how_long_it_has_been_the_same(monkeypatch):
     watch = Ras(POLICY)
     told = []
     for second_s in range(27):
-        watch.saw(float(second_s))
+        watch.note_stuck(float(second_s))
         told.append(watch.look(float(second_s), [hello()]))
         if watch._thread is not None:
             watch._thread.join(10)

@@ -9,7 +9,7 @@ import pytest
 
 from ddtop.relay.gpus import reader as room
 from ddtop.relay.gpus.nvml import NvidiaDriver, NvmlError
-from ddtop.relay.gpus.reader import GpuReader, Xids, described
+from ddtop.relay.gpus.reader import GpuReader, Xids, describe
 from tests.nvml import GIB, FakeCard, FakeNvml
 from tests.waiting import until
 
@@ -154,21 +154,21 @@ def test_an_xid_is_kept_with_its_gpu_and_a_pause_ends_nothing():
     xids = Xids()
     xids.listen(nv)
 
-    assert until(lambda: [one.code for one in xids.of("GPU-b")] == [79, 48])
-    assert xids.of("GPU-a") == ()
+    assert until(lambda: [one.code for one in xids.last_events("GPU-b")] == [79, 48])
+    assert xids.last_events("GPU-a") == ()
     xids.stop.set()
     xids._thread.join(20)
 
 
 def test_in_a_container_a_pid_of_the_host_is_nobody_known():
     """NVML reports pids of the host: pid 1 there is not pid 1 here."""
-    assert described(1, own_namespace=True).local is False
-    assert described(os.getpid(), own_namespace=True).local is False
-    assert described(os.getpid()).local is True
+    assert describe(1, own_namespace=True).local is False
+    assert describe(os.getpid(), own_namespace=True).local is False
+    assert describe(os.getpid()).local is True
 
 
 def test_of_a_command_only_program_and_script_are_reported():
     """The arguments may contain a token, and belong to another user."""
-    words = (described(os.getpid()).command or "").split()
+    words = (describe(os.getpid()).command or "").split()
 
     assert 0 < len(words) <= 3

@@ -58,14 +58,14 @@ def test_a_candidate_that_wakes_between_two_looks_is_not_read(sleeper):
     frames = [stacks.look(ProcessState(None, sleeper.pid, "S", switches=at)) for at in range(5)]
 
     assert frames == [()] * 5
-    assert stacks._reading() == 0
+    assert stacks._reading_count() == 0
 
 
 def test_a_candidate_that_runs_is_not_read(sleeper):
     stacks = CandidateStacks()
 
     assert read(stacks, sleeper.pid, state="R", looks=5) == ()
-    assert stacks._reading() == 0
+    assert stacks._reading_count() == 0
 
 
 def test_a_candidate_that_is_none_any_more_is_forgotten(sleeper):

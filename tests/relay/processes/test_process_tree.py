@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from ddtop.relay.gpus.reader import described
+from ddtop.relay.gpus.reader import describe
 from ddtop.relay.processes import family as process_tree
 
 ENDLESS = "import sys; print('up', flush=True); sys.stdin.read()"
@@ -74,5 +74,5 @@ def test_a_process_that_has_ended_since_the_driver_was_asked_is_nobody_here():
     with subprocess.Popen([sys.executable, "-c", "pass"]) as one:
         pass
 
-    assert (described(one.pid).local, described(os.getpid()).local) == (False, True)
-    assert described(1).local is True
+    assert (describe(one.pid).local, describe(os.getpid()).local) == (False, True)
+    assert describe(1).local is True

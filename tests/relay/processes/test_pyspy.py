@@ -21,7 +21,7 @@ from ddtop.relay.processes.pyspy import (
     PySpy,
     explain,
     no_right,
-    parsed,
+    parse,
     threads,
 )
 from ddtop.wire.records import StackFrame, ThreadStack
@@ -320,7 +320,7 @@ JSON = st.recursive(
 
 @given(st.binary() | JSON.map(lambda value: json.dumps(value).encode()))
 def test_whatever_py_spy_writes_is_stacks_or_a_sentence(output: bytes) -> None:
-    found = parsed(output, 1)
+    found = parse(output, 1)
 
     assert isinstance(found, str) or isinstance(threads(found, 1), tuple)
 
@@ -350,7 +350,7 @@ def test_where_two_threads_began_in_a_module_none_is_the_main_one():
 
 def dump_of(said):
     """What py-spy wrote, as ddtop reads it."""
-    return pyspy.parsed(json.dumps(said).encode(), 4800)
+    return pyspy.parse(json.dumps(said).encode(), 4800)
 
 
 def dumped(*frames):
@@ -399,11 +399,11 @@ USER = "/home/ada/train.py"
     ],
 )
 def test_of_variables_only_the_arguments_are_shown_that_say_whom_a_call_is_with(frames, call):
-    assert pyspy.call_of(pyspy.parsed(dumped(*frames), 4711), 4711) == call
+    assert pyspy.call_of(pyspy.parse(dumped(*frames), 4711), 4711) == call
 
 
 def test_what_is_no_json_is_explained():
-    assert "cannot read" in pyspy.parsed(b"Error: ", 4711)
+    assert "cannot read" in pyspy.parse(b"Error: ", 4711)
 
 
 @NEEDS_PY_SPY

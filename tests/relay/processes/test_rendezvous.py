@@ -42,8 +42,8 @@ def watching():
     sys.byteorder != "little", reason="the lines above are of a little-endian machine"
 )
 def test_lines_of_both_tables_are_read():
-    (found,) = sockets.parsed(b"head\n" + LINE)
-    (other,) = sockets.parsed(b"head\n" + SIX)
+    (found,) = sockets.parse(b"head\n" + LINE)
+    (other,) = sockets.parse(b"head\n" + SIX)
 
     assert found == sockets.Tcp("127.0.0.1", 29001, "127.0.0.1", 54000, "ESTABLISHED", 1000, 4711)
     assert (other.port, other.remote, other.state) == (29001, "127.0.0.1", "LISTEN")
@@ -52,8 +52,8 @@ def test_lines_of_both_tables_are_read():
 
 @given(st.binary(max_size=300), st.integers(0, len(LINE)))
 def test_bytes_that_are_no_table_raise_nothing(data, cut):
-    sockets.parsed(data)
-    sockets.parsed(b"head\n" + LINE[:cut] + data)
+    sockets.parse(data)
+    sockets.parse(b"head\n" + LINE[:cut] + data)
 
 
 @contextmanager
@@ -247,8 +247,8 @@ def test_children_of_the_same_parent_that_are_no_ranks_yet_are_candidates():
 
 
 def test_a_thread_of_the_parent_that_ends_meanwhile_hides_no_child(monkeypatch):
-    listed = procfs.listed
-    monkeypatch.setattr(procfs, "listed", lambda pid, name: ["0", *listed(pid, name)])
+    listed = procfs.names_in
+    monkeypatch.setattr(procfs, "names_in", lambda pid, name: ["0", *listed(pid, name)])
     with child(SLEEPS) as known:
         assert known in children(os.getpid())
 
@@ -361,8 +361,8 @@ def test_only_what_is_no_prompt_may_start_more_ranks(tmp_path):
     script = tmp_path / "run.sh"
     script.write_text("echo ready; read line\n")
     with child(SLEEPS) as rank:
-        assert candidates.launching([inside(rank)]) is True
-        assert candidates.launching([]) is None
+        assert candidates.may_launch([inside(rank)]) is True
+        assert candidates.may_launch([]) is None
         for words, may in ((["bash"], False), (["bash", str(script)], True)):
             shell = subprocess.Popen(
                 words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -371,9 +371,9 @@ def test_only_what_is_no_prompt_may_start_more_ranks(tmp_path):
                 shell.stdin.write("echo ready\n")
                 shell.stdin.flush()
             assert shell.stdout.readline() == "ready\n"
-            assert candidates.launching([inside(rank, launcher_pid=shell.pid)]) is may
+            assert candidates.may_launch([inside(rank, launcher_pid=shell.pid)]) is may
             shell.communicate()
-        assert candidates.launching([inside(rank, launcher_pid=shell.pid)]) is False
+        assert candidates.may_launch([inside(rank, launcher_pid=shell.pid)]) is False
 
 
 @pytest.mark.parametrize(

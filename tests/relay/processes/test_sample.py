@@ -276,7 +276,7 @@ def test_pages_of_processes_that_are_gone_are_abandoned_and_others_are_not():
     other = mine.path.with_name("notes.page")
     other.write_bytes(b"")
     try:
-        found = sample.abandoned()
+        found = sample.abandoned_files()
         assert [path in found for path in (mine.path, left, other)] == [False, True, False]
     finally:
         mine.remove()

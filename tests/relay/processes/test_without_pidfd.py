@@ -34,7 +34,7 @@ class NoLink:
         self.held = []
         self.made_by = 0
 
-    def who(self, peer):
+    def credentials(self, peer):
         return Credentials(self.made_by, os.getuid())
 
     def watch(self, descriptor):
@@ -272,7 +272,7 @@ def test_a_hello_that_is_read_after_the_end_of_its_rank_is_no_new_rank(ranks, ch
     child.kill()
     child.wait()
     (pidfd,) = ranks._link.held
-    ranks.forget(ranks.ended(pidfd))
+    ranks.forget(ranks.take_ended(pidfd))
 
     assert not ranks.greet(said)
     assert len(ranks) == 0
@@ -289,7 +289,7 @@ def test_a_pidfd_is_asked_for_again_when_the_shortage_is_over(ranks, children, m
 
     assert len(ranks._link.held) == 1
     assert ranks.look_due_s() == float("inf")
-    ranks.forget(ranks.ended(ranks._link.held[0]))
+    ranks.forget(ranks.take_ended(ranks._link.held[0]))
 
 
 def test_a_signal_is_refused_where_it_could_reach_another_process(children, no_pidfd):
