@@ -201,7 +201,8 @@ def entering_mpi() -> None:
 
 def is_mpi_rank(rank: int, size: int, backend: str) -> None:
     """MPI has given this process its rank; no launcher had."""
-    _become_mpi_rank(rank, size, launch.numbers(os.environ, any_task=True)[2], backend)
+    _, _, local_rank = launch.numbers(os.environ, any_task=True)
+    _become_mpi_rank(rank, size, local_rank, backend)
 
 
 def _become_mpi_rank(rank: int, size: int, local_rank: int | None, backend: str | None) -> None:

@@ -8,7 +8,7 @@ what such a rank does now.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ddtop.diagnosis.kernel_wait import READS, WRITES, child_text, path_of, short, sleeps, wait_of
 from ddtop.model.facts import RankFacts, State
@@ -285,7 +285,7 @@ def _with_kernel_details(facts: RankFacts, classified: Classified) -> Classified
         does = f"{'reading' if process.syscall in READS else 'writing'} {short(path)}"
         if classified.word in ("loader", "checkpoint-save", "checkpoint-load", "import"):
             text = f"{classified.text}, {does}"
-    return Classified(classified.word, text, classified.source)
+    return replace(classified, text=text)
 
 
 def waits_on(stacks: Stacks | None) -> str | None:

@@ -343,12 +343,12 @@ class Fleet(Generic[T]):
     def _show(self) -> None:
         self._shown = tuple(
             FleetJob(
-                followed.target.entry,
-                followed.value,
-                followed.contact,
-                followed.looked,
-                followed.looks,
-                followed.settled,
+                entry=followed.target.entry,
+                value=followed.value,
+                contact=followed.contact,
+                age_s=followed.looked,
+                looks=followed.looks,
+                settled=followed.settled,
             )
             for followed in self._followed.values()
         )

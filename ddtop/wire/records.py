@@ -1448,7 +1448,7 @@ def pack(group: Group) -> Group:
     runs = _runs(group.ranks)
     if 6 * len(runs) > len(group.ranks):
         return group
-    return Group(group.name, group.description, (), group.backend, runs, group.meanings)
+    return msgspec.structs.replace(group, ranks=(), runs=runs)
 
 
 def unpack(group: Group) -> Group:
@@ -1458,8 +1458,7 @@ def unpack(group: Group) -> Group:
     """
     if not group.runs:
         return group
-    ranks = _ranks(group.runs)
-    return Group(group.name, group.description, ranks, group.backend, (), group.meanings)
+    return msgspec.structs.replace(group, ranks=_ranks(group.runs), runs=())
 
 
 def place_in(group: Group, rank: int) -> int | None:

@@ -160,16 +160,7 @@ def fold_error(context: Context, own: list[Finding]) -> list[Finding]:
         if waiting
         else ""
     )
-    first = Finding(
-        first.kind,
-        CRITICAL,
-        first.ranks,
-        waiting,
-        first.since_unix_ns,
-        first.summary + waits,
-        first.evidence,
-        first.advice,
-    )
+    first = replace(first, victims=waiting, summary=first.summary + waits)
     return [*kept, first, *others, *(error for error in own if error.severity != CRITICAL)]
 
 

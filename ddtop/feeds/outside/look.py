@@ -244,7 +244,7 @@ class DepartedRanks:
 def _unknown_end(departed: Departed) -> Departed:
     """torchrun ends the other ranks when one has failed, but some may survive that. Then a rank
     without a process may have failed."""
-    return Departed(departed.rank, departed.pid, departed.exit_status, by_torchrun=False)
+    return replace(departed, by_torchrun=False)
 
 
 def _outlives_sigterm(pid: int) -> bool:

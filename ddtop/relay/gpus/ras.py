@@ -264,9 +264,7 @@ def ask(address: str, deadline_s: float = DEADLINE_S, whole: bool = True) -> Ras
         return RasAnswer(why=NOT_ASKED, took_ms=_ms(began))
     except (OSError, ValueError, OverflowError) as error:
         return RasAnswer(why=f"{type(error).__name__}: {error}"[:TEXT_MAX], took_ms=_ms(began))
-    return RasAnswer(
-        ras_answer.communicators, ras_answer.nccl, ras_answer.why, _ms(began), ras_answer.text
-    )
+    return msgspec.structs.replace(ras_answer, took_ms=_ms(began))
 
 
 def _ask(address: str, until: float, whole: bool) -> tuple[str, bool]:
@@ -451,7 +449,7 @@ def of_job(answer: RasAnswer, pids: Collection[int]) -> RasAnswer:
             for communicator in answer.communicators
             if not _has_stranger(communicator, pids)
         ]
-        return RasAnswer(_bounded(kept), answer.nccl, answer.why, answer.took_ms, True)
+        return msgspec.structs.replace(answer, communicators=_bounded(kept))
     known: set[tuple[str, int]] = set()
     kept = []
     left = list(answer.communicators)
@@ -462,7 +460,7 @@ def of_job(answer: RasAnswer, pids: Collection[int]) -> RasAnswer:
             if not communicator.ranks or _shares(communicator, pids, known)
         ]
         if not fitting:
-            return RasAnswer(_bounded(kept), answer.nccl, answer.why, answer.took_ms, answer.text)
+            return msgspec.structs.replace(answer, communicators=_bounded(kept))
         kept += fitting
         known |= {(rank.host, rank.pid) for communicator in fitting for rank in communicator.ranks}
         left = [communicator for communicator in left if communicator not in fitting]
@@ -479,17 +477,7 @@ def _bounded(communicators: list[Communicator]) -> tuple[Communicator, ...]:
         )
         kept = tuple(sorted(ranks[:room], key=lambda rank: rank.number))
         room -= len(kept)
-        reported.append(
-            Communicator(
-                communicator.name,
-                communicator.size,
-                kept,
-                communicator.missing,
-                communicator.state,
-                communicator.problems,
-                communicator.usual,
-            )
-        )
+        reported.append(msgspec.structs.replace(communicator, ranks=kept))
     return tuple(reported)
 
 
