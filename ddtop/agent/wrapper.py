@@ -37,13 +37,13 @@ def replace(
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         noted = before(args, kwargs)
         try:
-            made = original(*args, **kwargs)
+            result = original(*args, **kwargs)
         except BaseException as error:
             after(noted, None, error)
             leave_out(error)
             raise
-        after(noted, made, None)
-        return made
+        after(noted, result, None)
+        return result
 
     setattr(wrapper, _WRAPPED, True)
     setattr(owner, name, wrapper)

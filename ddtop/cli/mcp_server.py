@@ -59,10 +59,10 @@ _looks = threading.BoundedSemaphore(LOOKS_MAX)
 
 def server() -> MCPServer:
     """The server with its tools."""
-    made = MCPServer("ddtop", instructions=ABOUT, version=ddtop.__version__, log_level="ERROR")
+    server = MCPServer("ddtop", instructions=ABOUT, version=ddtop.__version__, log_level="ERROR")
     for tool in (list_jobs, diagnose, stacks, explain, history):
-        made.tool(annotations=READ_ONLY, structured_output=False)(_in_turn(tool))
-    return made
+        server.tool(annotations=READ_ONLY, structured_output=False)(_in_turn(tool))
+    return server
 
 
 def _in_turn(tool: Callable[..., _T]) -> Callable[..., _T]:

@@ -120,9 +120,9 @@ def _quiet_text(snapshot: Snapshot, policy: Policy) -> str:
         (blame for blame in snapshot.blames if blame.due and blame.peer_wait is not None), None
     )
     if idle is not None and (what := activity_text(snapshot.rank(idle.root), policy)) is not None:
-        who = f"{ranks_text(idle.waiters)} {verb(idle.waiters, 'waits', 'wait')}"
+        subject = f"{ranks_text(idle.waiters)} {verb(idle.waiters, 'waits', 'wait')}"
         return (
-            f"idle{since}: {who} in {waited_text(idle, snapshot.groups)} for rank {idle.root},"
+            f"idle{since}: {subject} in {waited_text(idle, snapshot.groups)} for rank {idle.root},"
             f" which is {what}"
         )
     dumb = [rank.rank for rank in snapshot.ranks if not rank.gone and tells_nothing(rank)]

@@ -263,9 +263,9 @@ def with_what_stood(
             for finding in findings
         )
     ended = {rank for finding in findings if finding.kind.is_any(Is.END) for rank in finding.ranks}
-    who = ranks_text(tuple(sorted(ended))) if ended else "the job"
+    subject = ranks_text(tuple(sorted(ended))) if ended else "the job"
     hangs = [
-        replace(finding, summary=f"until {who} ended: {finding.summary}")
+        replace(finding, summary=f"until {subject} ended: {finding.summary}")
         for finding in reasons
         if not finding.kind.is_any(Is.MOVES) and not _is_included(finding, findings, snapshot)
     ]

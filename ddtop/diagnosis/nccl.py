@@ -211,7 +211,7 @@ def _uneven_lines(communicator: Communicator, ranks: Sequence[RasRank], known: _
     lines = []
     for op, usual in communicator.usual.items():
         others = [rank for rank in ranks if rank.counts.get(op, usual) != usual]
-        who = (
+        subject = (
             "the others"
             if len({rank.counts[op] < usual for rank in others}) == 1
             else "most others"
@@ -225,7 +225,7 @@ def _uneven_lines(communicator: Communicator, ranks: Sequence[RasRank], known: _
                 text = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
                 lines.append(
                     f"NCCL: {known.names(some)} {verb(some, 'has', 'have')} launched"
-                    f" {text} {op}, {who} {usual:,}"
+                    f" {text} {op}, {subject} {usual:,}"
                 )
     return lines
 
@@ -343,19 +343,19 @@ def _line(settings: Settings, timeout_s: float, waited_s: float) -> str:
                 " TORCH_NCCL_BLOCKING_WAIT)"
             )
         return f"the {timeout} of TORCH_NCCL_BLOCKING_WAIT has passed"
-    who, after_s = "torch's watchdog ends the ranks", settings.report_s
+    consequence, after_s = "torch's watchdog ends the ranks", settings.report_s
     dumps = settings.dumps
     if settings.second and settings.handling not in _TEARS_DOWN:
         # The dump is made only if the process is ended.
-        who, dumps = "torch's watchdog aborts NCCL, and the wait raises an error,", False
+        consequence, dumps = "torch's watchdog aborts NCCL, and the wait raises an error,", False
     elif settings.handling not in _TEARS_DOWN:
-        who, after_s = "torch's heartbeat monitor ends the ranks", settings.heartbeat_s
+        consequence, after_s = "torch's heartbeat monitor ends the ranks", settings.heartbeat_s
     # Entries are known here, so torch records; without the recorder there is nothing to dump.
     dump = ", with a dump of its flight recorder" if dumps else ""
     left_s = timeout_s + after_s - waited_s
     if left_s > 0:
         then = f", then {duration(after_s)}" if after_s else ""
-        return f"{who} in {duration(left_s)} ({timeout}{then}){dump}"
+        return f"{consequence} in {duration(left_s)} ({timeout}{then}){dump}"
     return f"torch's {timeout} has passed; it should have ended the ranks"
 
 

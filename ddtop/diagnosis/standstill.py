@@ -146,7 +146,9 @@ class Idle:
         """
         waiters = [self._snapshot.rank(rank).comm for rank in blame.waiters]
         usual_ms = max((comm.usual_wait_ms or 0.0 for comm in waiters), default=0.0)
-        made = max((group.enqueued for comm in waiters for group in comm.groups), default=0)
+        enqueued_most = max(
+            (group.enqueued for comm in waiters for group in comm.groups), default=0
+        )
         stayed_s = self._snapshot.rank(blame.root).progress.stayed_s or 0.0
         waited_s = (self._snapshot.time_unix_ns - blame.since_unix_ns) / 1e9
         limits = self._policy.of(StandstillLimits)
@@ -154,7 +156,7 @@ class Idle:
         return (
             usual_ms >= 1000 * limits.idle_habit_s
             or (again and waited_s < limits.idle_stay_factor * stayed_s)
-            or made <= limits.idle_first_collectives
+            or enqueued_most <= limits.idle_first_collectives
         )
 
     def ranks(self, alive: Iterable[RankFacts]) -> set[int]:

@@ -411,7 +411,7 @@ def why_silent(entry: registry.JobEntry) -> str:
     here, and the next step."""
     living = entry.living_ranks()
     ranks = f"; {living} of its ranks live on this host" if living else ""
-    who = f"the relay of {entry.job} (pid {entry.relay_pid})"
+    relay = f"the relay of {entry.job} (pid {entry.relay_pid})"
     if entry.is_here and entry.relay_state() is None:
         text = f"the relay of {entry.job} is gone{ranks}"
         return (
@@ -421,17 +421,17 @@ def why_silent(entry: registry.JobEntry) -> str:
         )
     if (entry.relay_state() or "") in STOPPED_STATES:
         return (
-            f"{who} is stopped, so the state of the job is not known{ranks}; to continue it: kill"
+            f"{relay} is stopped, so the state of the job is not known{ranks}; to continue it: kill"
             f" -CONT {entry.relay_pid}"
         )
     if entry.is_here and entry.relay_state() == "D":
         return (
-            f"{who} waits in the kernel, for a disk or a file server, so the state of the job is"
+            f"{relay} waits in the kernel, for a disk or a file server, so the state of the job is"
             f" not known{ranks}"
         )
     where = "" if entry.is_here else f" on {entry.host}"
     return (
-        f"{who}{where} does not answer on port {entry.port}, so the state of the job is not"
+        f"{relay}{where} does not answer on port {entry.port}, so the state of the job is not"
         f" known{ranks}"
     )
 

@@ -223,9 +223,9 @@ def take(
         if memory is None:
             memory = kept[gpu.uuid] = GpuMemory()
         _remember(memory, gpu, at_unix_ns, pids)
-        mine = on.get(gpu.uuid)
-        if mine is not None and not gpu.mig:
-            states_here = tuple([states.get(rank) for rank in mine])
+        ranks_on_gpu = on.get(gpu.uuid)
+        if ranks_on_gpu is not None and not gpu.mig:
+            states_here = tuple([states.get(rank) for rank in ranks_on_gpu])
             if memory.load is None:
                 memory.load = Load()
             if gpu.lost or (gpu.util_ratio is None and gpu.used_bytes is None):
@@ -259,9 +259,9 @@ def _devices_of_one(
 
 
 def _device(
-    report: GpuReport, gpu: Gpu, mine: Sequence[int], memory: GpuMemory, policy: Policy
+    report: GpuReport, gpu: Gpu, ranks_on_gpu: Sequence[int], memory: GpuMemory, policy: Policy
 ) -> Device:
-    ranks, complete, foreign = set(mine), gpu.processes is not None, memory.strangers
+    ranks, complete, foreign = set(ranks_on_gpu), gpu.processes is not None, memory.strangers
     ours_bytes: int | None = 0
     for process in gpu.processes or ():
         if process.rank is not None:
@@ -275,7 +275,7 @@ def _device(
         soon = report.at_unix_ns - int(policy.of(GpuNumbers).foreign_s * 1e9)
         new = tuple([pid for pid, came in memory.foreign.items() if came > soon])
     theirs_bytes = _sum(process.used_bytes for process in foreign) if foreign else 0
-    load = memory.load if mine else None
+    load = memory.load if ranks_on_gpu else None
     alone = load if len(ranks) == 1 else None
     return Device(
         report.host,

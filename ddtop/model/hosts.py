@@ -214,15 +214,15 @@ def _host_seen(job: JobMemory, sender: str, host: HostState, now: int, policy: P
 def _last_completion_ns(job: JobMemory, sender: str, heard: int, policy: Policy) -> int | None:
     """When a collective of its ranks with ranks of other hosts last completed after its silence
     began."""
-    mine = job.ranks_of.get(sender, set())
+    ranks = job.ranks_of.get(sender, set())
     margin = heard + policy.of(HostLimits).host_quiet_s * 1e9
     found = [
         at
         for name, at in job.completed.items()
         if at > margin
         and (group := job.groups.get(name)) is not None
-        and not mine.isdisjoint(group.ranks)
-        and not mine.issuperset(group.ranks)
+        and not ranks.isdisjoint(group.ranks)
+        and not ranks.issuperset(group.ranks)
     ]
     return max(found, default=None)
 
@@ -465,11 +465,11 @@ def _has_left(job: JobMemory, sender: str) -> bool:
 
     False on a job's only host, where the launcher counts its restarts itself.
     """
-    mine = job.ranks_of.get(sender)
+    ranks = job.ranks_of.get(sender)
     return (
         len(job.attempts) > 1
-        and bool(mine)
-        and all(job.ranks[rank].exit is not None for rank in mine or ())
+        and bool(ranks)
+        and all(job.ranks[rank].exit is not None for rank in ranks or ())
     )
 
 

@@ -241,8 +241,8 @@ def _choices(
                 others = members.get(call.group or "", ()) if call.peer is None else (call.peer,)
                 found.setdefault(call.thread_id, set()).update(others)
                 calls[call.thread_id] = call
-        for thread, who in found.items():
-            yield _Choice(rank, calls[thread], frozenset(who - {rank}))
+        for thread, other_ranks in found.items():
+            yield _Choice(rank, calls[thread], frozenset(other_ranks - {rank}))
 
 
 def _free_ranks(

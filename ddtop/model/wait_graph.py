@@ -184,7 +184,7 @@ class _Kind:
 
 
 def _kind(graph: Graph, numbers: tuple[int, ...], ranks: Mapping[int, RankFields]) -> _Kind:
-    who = graph.ranks_of(graph.leading_to(numbers))
+    leading_ranks = graph.ranks_of(graph.leading_to(numbers))
     here = sorted(found for number in numbers for found in graph.crowds[number].waits)
     direct = min(
         (wait for _, wait in here if isinstance(wait, Wait)), key=_since_unix_ns, default=None
@@ -192,11 +192,15 @@ def _kind(graph: Graph, numbers: tuple[int, ...], ranks: Mapping[int, RankFields
     single = min(
         (wait for _, wait in here if isinstance(wait, PeerWait)), key=_since_unix_ns, default=None
     )
-    healthy_ms = max((ranks[rank].comm.healthy_wait_max_ms or 0.0 for rank in who), default=0.0)
+    healthy_ms = max(
+        (ranks[rank].comm.healthy_wait_max_ms or 0.0 for rank in leading_ranks), default=0.0
+    )
     # All of them have made a pause of this length twice.
-    pause_s = min((ranks[rank].progress.usual_pause_s or 0.0 for rank in who), default=0.0)
+    pause_s = min(
+        (ranks[rank].progress.usual_pause_s or 0.0 for rank in leading_ranks), default=0.0
+    )
     since_unix_ns = min(_since_unix_ns(wait) for _, wait in here)
-    return _Kind(tuple(sorted(who)), healthy_ms, pause_s, since_unix_ns, direct, single)
+    return _Kind(tuple(sorted(leading_ranks)), healthy_ms, pause_s, since_unix_ns, direct, single)
 
 
 def _stayed_s(facts: RankFields, since_unix_ns: int, policy: Policy) -> float:
@@ -225,8 +229,8 @@ def cycles_of(graph: Graph) -> tuple[tuple[int, ...], ...]:
     for component in _components(graph.crowds):
         behind = frozenset[int]().union(*(graph.crowds[number].behind for number in component))
         inside = behind & graph.ranks_of(component)
-        mine = {number for rank in inside for number in graph.of[rank]}
-        if len(inside) > 1 and all(graph.crowds[number].behind <= inside for number in mine):
+        crowds = {number for rank in inside for number in graph.of[rank]}
+        if len(inside) > 1 and all(graph.crowds[number].behind <= inside for number in crowds):
             found.append(tuple(sorted(inside)))
     return tuple(sorted(found))
 

@@ -408,14 +408,14 @@ class RelayRequests:
 
         None if another host sends the answer later.
         """
-        who = self._name_requester(order, role, viewer)
+        requester = self._name_requester(order, role, viewer)
         try:
             if order.name == "stacks":
-                return self._follow_stacks(order.arguments, role, viewer, who)
+                return self._follow_stacks(order.arguments, role, viewer, requester)
             if role != CONTROLLER:
                 raise OrderError("this viewer is read-only")
             if order.name == "mute":
-                return self._add_mute(order.arguments, who)
+                return self._add_mute(order.arguments, requester)
             rank, _, number_text = (*order.arguments, "", "", "")[:3]
             if self.hub is not None and not self._is_ours(order.arguments):
                 reply = self.hub.signal(
@@ -427,11 +427,11 @@ class RelayRequests:
                     else f"signal {number_text} was passed on to its host"
                 )
                 self._publish_order(
-                    Order("signal", rank[:RANKS_TEXT], (who,), text[:TEXT], reply is None)
+                    Order("signal", rank[:RANKS_TEXT], (requester,), text[:TEXT], reply is None)
                 )
                 return reply
             text = self._signal(order.arguments)
-            self._publish_order(Order("signal", rank[:RANKS_TEXT], (who,), text))
+            self._publish_order(Order("signal", rank[:RANKS_TEXT], (requester,), text))
             return Reply("signal", text=text)
         except OrderError as error:
             return Reply(order.name, ok=False, text=str(error))
@@ -439,7 +439,7 @@ class RelayRequests:
     def _publish_order(self, order: Order) -> None:
         self._outlet.publish(msgspec.structs.replace(order, mutes=self._mutes))
 
-    def _add_mute(self, arguments: tuple[str, ...], who: str) -> Reply:
+    def _add_mute(self, arguments: tuple[str, ...], requester: str) -> Reply:
         """Add a mute; one of zero seconds ends it."""
         kind, ranks, seconds, because = (*arguments, "", "", "", "")[:4]
         ranks_of(ranks)
@@ -459,15 +459,15 @@ class RelayRequests:
                     f"{MUTES_MAX} mutes are the most that a job can have: end one with --for 0s"
                 )
             until = now + for_s * 1_000_000_000
-            kept.append(Mute(kind[:64], ranks[:RANKS_TEXT], until, because[:TEXT], who))
+            kept.append(Mute(kind[:64], ranks[:RANKS_TEXT], until, because[:TEXT], requester))
         self._mutes = tuple(kept)
         what = f"{kind[:64] or 'all findings'} {f'for {duration(for_s)}' if for_s else 'no longer'}"
         text = f"{what}: {because[:TEXT]}" if because else what
-        self._publish_order(Order("mute", ranks[:RANKS_TEXT], (who,), text))
+        self._publish_order(Order("mute", ranks[:RANKS_TEXT], (requester,), text))
         return Reply("mute", text=text)
 
     def _follow_stacks(
-        self, arguments: tuple[str, ...], role: str, viewer: bytes, who: str
+        self, arguments: tuple[str, ...], role: str, viewer: bytes, requester: str
     ) -> Reply:
         name, text, how = (*arguments, "", "", "")[:3]
         now, ranks = time.monotonic(), ranks_of(text)
@@ -477,7 +477,7 @@ class RelayRequests:
             raise OrderError(f"{DISTURBS[how]}, and this viewer is read-only")
         if how != NATIVE:
             how = how if how == BY_SIGNAL else ""
-            self._turns.ask(Asked(viewer, name[:64], ranks, who, how), now)
+            self._turns.ask(Asked(viewer, name[:64], ranks, requester, how), now)
             count = len(self._watched_of(ranks))
             if self.hub is not None:
                 count += self.hub.count(ranks)
@@ -490,7 +490,7 @@ class RelayRequests:
             )
         self._turns.note(ranks, now)
         count = self._ask_stacks(name[:64], ranks, NATIVE)
-        self._publish_order(Order("native", _text_of(ranks), (who,)))
+        self._publish_order(Order("native", _text_of(ranks), (requester,)))
         return Reply("stacks", count=count, text=name)
 
     def _name_requester(self, order: Command, role: str, viewer: bytes) -> str:

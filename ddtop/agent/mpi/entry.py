@@ -207,20 +207,20 @@ def install(mpi: Any, lines: Lines) -> str | None:
     except Exception as error:  # noqa: BLE001 - another Python, another mpi4py: use the subclass
         _by_subclass(mpi, lines)
         return f"method tables cannot be replaced ({error}): only COMM_WORLD and its Dups are seen"
-    made = _wrappers(mpi, lines)
+    makers = _wrappers(mpi, lines)
     for kind_name in (*_CLASSES, "Request", "Prequest", "Win", "File"):
         kind = getattr(mpi, kind_name, None)
         if kind is not None:
-            _wrap_class(kind, kind_name, made)
+            _wrap_class(kind, kind_name, makers)
     return None
 
 
 Make = Callable[[Any], Any]
 
 
-def _wrap_class(kind: type, kind_name: str, made: dict[tuple[str, str], Make]) -> None:
+def _wrap_class(kind: type, kind_name: str, makers: dict[tuple[str, str], Make]) -> None:
     table, changed = table_of(kind), False
-    for (where, name), make in made.items():
+    for (where, name), make in makers.items():
         original = table.get(name)
         if original is None or where not in (kind_name, "*comm" if kind_name in _CLASSES else ""):
             continue
@@ -235,11 +235,11 @@ def _wrap_class(kind: type, kind_name: str, made: dict[tuple[str, str], Make]) -
 
 def _wrappers(mpi: Any, lines: Lines) -> dict[tuple[str, str], Make]:
     """(class, or any of communicators, and method) -> what makes the wrapper of the original."""
-    made: dict[tuple[str, str], Make] = {}
+    makers: dict[tuple[str, str], Make] = {}
 
     def put(where: str, names: Any, maker: Callable[[str, Any], Any]) -> None:
         for name in names:
-            made[where, name] = partial(maker, name)
+            makers[where, name] = partial(maker, name)
 
     roots, buffers = wrappers.ROOTS, wrappers.BUFFERS
     put(
@@ -278,14 +278,14 @@ def _wrappers(mpi: Any, lines: Lines) -> dict[tuple[str, str], Make]:
     for name, (dest, sendtag, source, recvtag) in wrappers.EXCHANGES.items():
         point = wrappers.Point(mpi, dest, sendtag, False, ("dest", "sendtag"))
         two = wrappers.Point(mpi, source, recvtag, True, ("source", "recvtag"))
-        made["*comm", name] = partial(_exchange, lines, name, point, two)
+        makers["*comm", name] = partial(_exchange, lines, name, point, two)
     put("*comm", ("Free", "free"), lambda _, o: wrappers.wrap_ending(lines, o))
     put("Request", wrappers.WAITS, lambda n, o: wrappers.wait_one(lines, n, o))
     put("Request", wrappers.MANY_WAITS, lambda n, o: wrappers.wait_many(lines, n, o))
     for where, name in wrappers.NAMED:
         call = name if where not in ("Win", "File") else f"{where}.{name}"
-        made[where, name] = partial(wrappers.wrap_by_name, lines, call)
-    return made
+        makers[where, name] = partial(wrappers.wrap_by_name, lines, call)
+    return makers
 
 
 def _exchange(
@@ -296,10 +296,10 @@ def _exchange(
 
 def _by_subclass(mpi: Any, lines: Lines) -> None:
     """Make COMM_WORLD an instance of our own class. It has the same handle and compares equal."""
-    made = _wrappers(mpi, lines)
+    makers = _wrappers(mpi, lines)
     body = {
         name: make(getattr(mpi.Intracomm, name))
-        for (where, name), make in made.items()
+        for (where, name), make in makers.items()
         if where == "*comm" and hasattr(mpi.Intracomm, name)
     }
     mpi.COMM_WORLD = type("Intracomm", (mpi.Intracomm,), body)(mpi.COMM_WORLD)

@@ -261,9 +261,9 @@ def creation(lines: Lines, name: str, original: Method) -> Method:
     def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         parent = comms.get(handle_of(self), lines.nowhere)
         with without_ours:
-            made = inner(self, *args, **kwargs)
-        guard.run("mpi communicators", adopt, made, name, parent, parent.seq)
-        return made
+            result = inner(self, *args, **kwargs)
+        guard.run("mpi communicators", adopt, result, name, parent, parent.seq)
+        return result
 
     return call
 

@@ -20,8 +20,8 @@ def command(context: click.Context, shell: str) -> None:
     zsh:  ddtop completion zsh > "${fpath[1]}/_ddtop"
     fish: ddtop completion fish > ~/.config/fish/completions/ddtop.fish
     """
-    made = get_completion_class(shell)
-    assert made is not None
+    completion_class = get_completion_class(shell)
+    assert completion_class is not None
     # Without the check of the shell's version: it would start that shell, which may not be here.
-    lines = made(context.find_root().command, {}, "ddtop", VARIABLE)
+    lines = completion_class(context.find_root().command, {}, "ddtop", VARIABLE)
     click.echo(lines.source_template % lines.source_vars())

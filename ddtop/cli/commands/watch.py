@@ -97,12 +97,14 @@ def command(job: str | None, wait_s: float, as_json: bool, arguments: bool, **ac
     """
     from ddtop.cli.actions import guard_of
 
-    made = guard_of(lambda text: click.echo(without_controls(f"ddtop: {text}"), err=True), **act)
-    sys.exit(watch(place_of(job, wait_s, "watch", arguments), as_json, made))
+    make_guard = guard_of(
+        lambda text: click.echo(without_controls(f"ddtop: {text}"), err=True), **act
+    )
+    sys.exit(watch(place_of(job, wait_s, "watch", arguments), as_json, make_guard))
 
 
-def watch(place: Place, as_json: bool, made: Callable[[str], Guard] | None = None) -> int:
-    """Print what happens, and act on it. `made`: makes what acts, from the job's name.
+def watch(place: Place, as_json: bool, make_guard: Callable[[str], Guard] | None = None) -> int:
+    """Print what happens, and act on it. `make_guard`: makes what acts, from the job's name.
 
     Returns:
         0 if the job ended well, 1 if it did not.
@@ -118,7 +120,7 @@ def watch(place: Place, as_json: bool, made: Callable[[str], Guard] | None = Non
 
     try:
         with source_of(place, "watch") as (source, name):
-            guard = made(name) if made is not None else None
+            guard = make_guard(name) if make_guard is not None else None
             entry = place.entry if isinstance(place, Local) else None
             code = asyncio.run(_Watch(source, name, entry, as_json, guard).until_the_end())
     except asyncio.CancelledError:
@@ -126,7 +128,7 @@ def watch(place: Place, as_json: bool, made: Callable[[str], Guard] | None = Non
     except NoJobThereError as error:
         if not isinstance(place, There):
             raise
-        return watch(unwatched_hosts(place.host, error, "watch"), as_json, made)
+        return watch(unwatched_hosts(place.host, error, "watch"), as_json, make_guard)
     if guard is not None:
         guard.leave()
     return code

@@ -227,13 +227,13 @@ def _at_text(context: Context, ranks: Collection[int]) -> str:
     rank = context.snapshot.rank(min(ranks))
     if rank.reported.place is None:
         return ""
-    who = f"rank {rank.rank} " if len(ranks) > 1 else ""
+    rank_text = f"rank {rank.rank} " if len(ranks) > 1 else ""
     spot = (
         f"last seen in {rank.reported.place.function}, {file_line(rank.reported.place)}"
         if rank.gone
         else where_text(rank, context.policy)
     )
-    return f" ({who}{spot})"
+    return f" ({rank_text}{spot})"
 
 
 def _finding(

@@ -148,8 +148,10 @@ def _cause(snapshot: Snapshot, found: _Compared, limits: Slowdown) -> _Cause:
     ]
     if loading:
         most = max(data)
-        who = _ranks_or_most(loading, snapshot)
-        text = f"{who} {verb(loading, 'waits', 'wait')} {number(most)} ms longer per step for data"
+        subject = _ranks_or_most(loading, snapshot)
+        text = (
+            f"{subject} {verb(loading, 'waits', 'wait')} {number(most)} ms longer per step for data"
+        )
         return _Cause(text, _named_ranks(loading, snapshot))
     alone = _not_waiting(found, limits)
     if alone:
@@ -159,12 +161,12 @@ def _cause(snapshot: Snapshot, found: _Compared, limits: Slowdown) -> _Cause:
         rank.rank for rank in found.ranks if rank.gpu.own is not None and rank.gpu.own.gpu.throttle
     ]
     if throttled:
-        who = _ranks_or_most(throttled, snapshot)
-        return _Cause(f"the GPU of {who} lowers its clock", _named_ranks(throttled, snapshot))
+        subject = _ranks_or_most(throttled, snapshot)
+        return _Cause(f"the GPU of {subject} lowers its clock", _named_ranks(throttled, snapshot))
     crowded = [rank.rank for rank in found.ranks if _crowded(rank, limits)]
     if crowded:
-        who = _ranks_or_most(crowded, snapshot)
-        text = f"{who} {verb(crowded, 'is', 'are')} more often ready to run without a CPU"
+        subject = _ranks_or_most(crowded, snapshot)
+        text = f"{subject} {verb(crowded, 'is', 'are')} more often ready to run without a CPU"
         return _Cause(text, _named_ranks(crowded, snapshot))
     if median(_waits_more(found)) >= limits.wait_ratio:
         return _Cause("all ranks spend more of their time in collectives")

@@ -87,9 +87,9 @@ def _io_finding(
         f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been in uninterruptible sleep"
         f" ({wchan or 'state D'}) for {duration((now - since) / 1e9)}, {where_text(lead, policy)}"
     )
-    mine = [blames[rank] for rank in ranks if rank in blames]
-    first = min(mine, key=lambda blame: blame.since_unix_ns) if mine else None
-    victims = tuple(sorted(waiters_of(mine) - set(ranks)))
+    blames_here = [blames[rank] for rank in ranks if rank in blames]
+    first = min(blames_here, key=lambda blame: blame.since_unix_ns) if blames_here else None
+    victims = tuple(sorted(waiters_of(blames_here) - set(ranks)))
     if first is not None:
         summary += f"; {waits_clause(snapshot, first, ranks, victims)}"
     lines = [
@@ -203,9 +203,9 @@ def _loader_finding(
     now = snapshot.time_unix_ns
     ranks = tuple(rank.rank for rank in stuck)
     since = min(rank.loader.stuck_since_unix_ns or now for rank in stuck)
-    mine = [blames[rank] for rank in ranks if rank in blames]
-    first = min(mine, key=lambda blame: blame.since_unix_ns) if mine else None
-    victims = tuple(sorted(waiters_of(mine) - set(ranks)))
+    blames_here = [blames[rank] for rank in ranks if rank in blames]
+    first = min(blames_here, key=lambda blame: blame.since_unix_ns) if blames_here else None
+    victims = tuple(sorted(waiters_of(blames_here) - set(ranks)))
     lead = stuck[0]
     assert lead.loader.report is not None
     begun = min(lead.loader.report.waiting_since_unix_ns or since, since)

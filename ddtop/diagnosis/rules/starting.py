@@ -321,7 +321,7 @@ def _candidates_text(
         candidate.candidacy.mark for candidate in candidates if candidate.candidacy is not None
     }
     mark = next(iter(marks)) if len(marks) == 1 else "of the same parent"
-    who = f"{what} {shown} {mark}" if mark.startswith("of ") else f"{what} {shown} ({mark})"
+    subject = f"{what} {shown} {mark}" if mark.startswith("of ") else f"{what} {shown} ({mark})"
     if all(candidate.imports for candidate in candidates):
         began = min(
             (
@@ -333,10 +333,10 @@ def _candidates_text(
         )
         age = f", {duration((snapshot.time_unix_ns - began) / 1e9)}" if began else ""
         return (
-            f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} still importing torch{age}: {who} "
+            f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} still importing torch{age}: {subject} "
             + f"{verb(pids, 'has', 'have')} not loaded it yet"
         )
-    text = f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} not entered {joining.init}: {who}"
+    text = f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} not entered {joining.init}: {subject}"
     return f"{text} {verb(pids, 'is', 'are')} {_candidates_do(candidates)}"
 
 

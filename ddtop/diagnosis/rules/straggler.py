@@ -41,13 +41,13 @@ def _by_gpu(late: GpuLate, snapshot: Snapshot, policy: Policy) -> Finding:
     """
     ranks, waiters = late.ranks, late.waiters
     device = device_of(snapshot.rank(ranks[0]), snapshot)
-    who = f"{ranks_text(ranks)} {verb(ranks, 'is a straggler', 'are stragglers')}"
+    subject = f"{ranks_text(ranks)} {verb(ranks, 'is a straggler', 'are stragglers')}"
     it = verb(ranks, "it", "them")
     its = verb(ranks, "its GPU", "their GPUs")
     slow = late.sm_mhz < policy.gpu_slow_ratio * late.others_mhz
     if slow and device is not None and held_by_more_than_load(device.gpu):
         summary = (
-            f"{who}: {its} {verb(ranks, 'is', 'are')} held at {late.sm_mhz:.0f} MHz by"
+            f"{subject}: {its} {verb(ranks, 'is', 'are')} held at {late.sm_mhz:.0f} MHz by"
             f" {why_held(device.gpu)}, the others run at {late.others_mhz:.0f};"
             f" {ranks_text(waiters)} {verb(waiters, 'waits', 'wait')} for {it} in NCCL"
         )
@@ -55,7 +55,7 @@ def _by_gpu(late: GpuLate, snapshot: Snapshot, policy: Policy) -> Finding:
     else:
         ratio = late.others_watts / late.power_watts
         summary = (
-            f"{who}: {its} {verb(ranks, 'computes', 'compute')} while"
+            f"{subject}: {its} {verb(ranks, 'computes', 'compute')} while"
             f" {verb(waiters, 'that', 'those')} of {ranks_text(waiters)}"
             f" {verb(waiters, 'waits', 'wait')} in NCCL, 100% busy at {ratio:.0%} of"
             f" {verb(ranks, 'its', 'their')} power"
@@ -102,13 +102,15 @@ def _finding(late: Late, snapshot: Snapshot, policy: Policy) -> Finding:
     ranks, share = late.ranks, late.share_ratio
     causes = {number: cause_of(snapshot.rank(number), late, snapshot, policy) for number in ranks}
     lead = causes[ranks[0]]
-    who = f"{ranks_text(late.waiters)} {verb(late.waiters, 'waits', 'wait')}"
+    waiters = f"{ranks_text(late.waiters)} {verb(late.waiters, 'waits', 'wait')}"
     it = verb(ranks, "it", f"rank {ranks[0]}")
     it_text = verb(ranks, "it", "them")
     cost = f"{_ms(late.cost_ms)} of each {_ms(late.step_ms)} step for {it_text} ({share:.0%})"
     own = not all(cause.foreign for cause in causes.values())
     cost = cost if late.counted else f"{share:.0%} of the time for {it_text}"
-    summary = f"{ranks_text(ranks)} {verb(ranks, 'is a straggler', 'are stragglers')}: {who} {cost}"
+    summary = (
+        f"{ranks_text(ranks)} {verb(ranks, 'is a straggler', 'are stragglers')}: {waiters} {cost}"
+    )
     summary += f"; {it} {lead.text}"
     return Finding(
         kind=Kind.STRAGGLER,

@@ -336,12 +336,12 @@ def launchers_of(
     The Python or the mpirun that starts ranks tells the job. What counts is the topmost process
     above it that was started with DDTOP too: a script may start its launcher late, or again.
     """
-    mine = {own_pid, *(process.pid for process in host.ancestors(own_pid))}
+    own_pids = {own_pid, *(process.pid for process in host.ancestors(own_pid))}
     found = {}
     for process in host.processes.values():
-        if process.pid not in mine and _launches(process, name or ""):
+        if process.pid not in own_pids and _launches(process, name or ""):
             above = [process, *host.ancestors(process.pid)]
-            *_, top = takewhile(lambda up: up.pid not in mine and _is_on(up), above)
+            *_, top = takewhile(lambda up: up.pid not in own_pids and _is_on(up), above)
             found[top.pid, top.start_ticks] = top
     return found
 
