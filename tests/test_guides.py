@@ -80,7 +80,7 @@ def test_a_column_takes_two_files_and_is_sorted_filtered_and_mapped(copy):
     assert "WAKES" in said
     assert "sorted [7, 6]" in said
     assert "passing [5, 6, 7]" in said
-    assert "map ['step', 'comm', 'rss', 'wakes']" in said
+    assert "map ['step', 'comm', 'cpu', 'rss', 'wakes']" in said
 
 
 COLUMN = """

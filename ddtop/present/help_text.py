@@ -175,7 +175,8 @@ ACTIONS = (
         "m",
         "m",
         "colour by",
-        "colour the map by state, step time, communication wait, GPU use, memory, heat; M: back",
+        "colour the map by state, step time, communication wait, CPU, GPU use, memory, power, heat;"
+        " M: back",
         "colour_by(1)",
         (MAP,),
     ),
@@ -384,14 +385,17 @@ _TOPICS: dict[str, tuple[str, Items]] = {
     ),
     MAP: (
         (
-            "One cell per rank, host by host, or in rank order if there is no room for hosts. A"
-            " larger job has two ranks per cell, one above the other; a still larger job shows the"
-            " worst of several ranks, and the line above the keys says of how many. A rank at"
-            " fault has its sign in alarm at any size. A rank that is healthy again changes its"
-            " sign when two looks agree. n and N go to the next and previous rank that is not"
-            " healthy. m colours the cells by a number instead: the line above them says which"
-            " colour is which value, and which rank to look at; then n goes to ranks of the worst"
-            " colour."
+            "One cell per rank, a tile per host, as large as the screen allows. The name of a host"
+            " has the colour of its worst rank. A larger job has two ranks per cell, one above the"
+            " other; a still larger job shows the worst of several ranks, and the line above the"
+            " keys says of how many. A rank at fault has its sign in alarm at any size. A rank"
+            " that is healthy again changes its sign when two looks agree. n and N go to the next"
+            " and previous rank that is not healthy. The line below the map tells the rank under"
+            " the mouse, or under the cursor. m colours the cells by a number instead, from the"
+            " best value to the worst, and writes it into cells with room. What is bad depends on"
+            " the number: the lowest communication wait and GPU use, the CPU or power farthest"
+            " from the others, else the highest. The line above the map names the rank that"
+            " stands out. Stragglers and ranks at fault keep their sign."
         ),
         (),
     ),

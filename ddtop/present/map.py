@@ -1,22 +1,23 @@
-"""The position of each rank on the map: its cell and its line.
+"""The position of each rank on the map: a tile for each host, and in it a cell for each rank.
 
-There are four layouts, and the first that fits is used: hosts as labelled rows; one cell per rank;
-two ranks per cell, one above the other, as half blocks; one cell for the worst of several ranks.
+Cells are as large as the screen allows. In a larger job tiles lose the line with the host's name;
+then a cell has two ranks, one above the other, as half blocks; then it shows the worst of several.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from ddtop.model.facts import RankFacts, Snapshot, State
-from ddtop.present.numbers import NUMBERS, Number, absent
+from ddtop.present.numbers import NUMBERS, Bad, Number, absent
 from ddtop.present.text import UNICODE, Glyphs, cell_width, clean
 
-GAP = 2
-"""Columns between two hosts on one line."""
 LABEL_MOST = 16
+NAME_LEAST = 7
+"""A tile that is narrower has no line for the host's name."""
+RANKS_TOGETHER = 64
+"""Ranks of a tile if there is no room for a tile of each host, or a power of two times as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,181 +29,228 @@ class HostRanks:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """Consecutive cells on a line, with `label` before them (numbers are right-aligned).
+class Shape:
+    """The size of cells, in columns and lines of the screen, and of tiles, in cells.
 
-    `ranks`: the ranks of the cells, `per_cell` in each. With `halves`, each cell also shows a rank
-    of `below`, if there is one.
+    `across`: tiles side by side, `down`: below each other. `titled`: a line with the host's name is
+    above the cells. `label_width`: columns for the name of the first host of a line. `halves`: two
+    rows of cells share a line of the screen.
     """
 
-    x: int
-    label: str
+    width: int
+    height: int
+    columns: int
+    rows: int
+    across: int
+    down: int
+    titled: bool
     label_width: int
-    ranks: Sequence[int]
-    below: Sequence[int] = ()
-    per_cell: int = 1
-    halves: bool = False
-
-
-class Grid(Protocol):
-    """A layout of the ranks. `lines`: number of lines; `per_cell`: how many ranks share a cell."""
-
-    lines: int
     per_cell: int
+    halves: bool
 
-    def pieces(self, y: int) -> tuple[Piece, ...]:
-        """The pieces of a line, from left to right."""
-
-    def ranks_at(self, x: int, y: int) -> Sequence[int]:
-        """The ranks of the cell there; empty without a cell."""
-
-    def moved(self, rank: int, dx: int, dy: int) -> int:
-        """The rank this many cells to the right and down; the same rank if there is none."""
-
-    def note(self) -> str:
-        """A legend of the cells, if one is needed."""
+    @property
+    def lines(self) -> int:
+        """Lines of a tile."""
+        return self.titled + (-(-self.rows // 2) if self.halves else self.rows * self.height)
 
 
-class EvenGrid:
-    """Ranks in their order, `columns` cells a line, each line labelled with its first rank."""
+class Grid:
+    """The tiles in their order, line by line, all of one shape.
+
+    `slabs`: cells are drawn as areas of colour. `lines`: lines that are used.
+    """
 
     def __init__(
-        self, count: int, columns: int, label_width: int, per_cell: int = 1, halves: bool = False
+        self, tiles: Sequence[HostRanks], shape: Shape, width: int, height: int, slabs: bool
     ) -> None:
-        self.count, self.columns, self.per_cell, self.halves = count, columns, per_cell, halves
-        self._label_width = label_width
-        self._line = columns * per_cell * (2 if halves else 1)
-        self.lines = -(-count // self._line)
+        self.tiles, self.shape, self.slabs = tiles, shape, slabs
+        self.count = sum(len(tile.ranks) for tile in tiles)
+        self.tile_width = shape.columns * shape.width
+        free = width - shape.label_width - self.tile_width * shape.across
+        self.stride = self.tile_width + min(free // max(shape.across - 1, 1), 6)
+        free = height - shape.lines * shape.down
+        self._tile_lines = shape.lines + min(free // max(shape.down - 1, 1), 1)
+        self.lines = (shape.down - 1) * self._tile_lines + shape.lines
+        self._across = shape.across * shape.columns
+        self._cells: dict[int, Sequence[int]] = {}
+        for number, tile in enumerate(tiles):
+            for at in range(0, len(tile.ranks), shape.per_cell):
+                row, column = divmod(at // shape.per_cell, shape.columns)
+                place = self._place(number, row, column)
+                self._cells[place] = tile.ranks[at : at + shape.per_cell]
+        self._places = {rank: place for place, ranks in self._cells.items() for rank in ranks}
 
-    def pieces(self, y: int) -> tuple[Piece, ...]:
-        """One piece, the whole line."""
-        first = y * self._line
-        if not 0 <= first < self.count:
-            return ()
-        row = self.columns * self.per_cell
-        ranks = range(first, min(first + row, self.count))
-        below = range(first + row, min(first + 2 * row, self.count)) if self.halves else ()
-        return (
-            Piece(0, f"{first:,}", self._label_width, ranks, below, self.per_cell, self.halves),
+    def _place(self, tile: int, row: int, column: int) -> int:
+        """The number of a cell, counted line by line across all tiles."""
+        down, across = divmod(tile, self.shape.across)
+        line = down * self.shape.rows + row
+        return line * self._across + across * self.shape.columns + column
+
+    def on_line(self, y: int) -> tuple[Sequence[HostRanks], int]:
+        """The tiles that this line of the screen crosses, and which of their lines it is; -1: that
+        of the name."""
+        down, line = divmod(y, self._tile_lines)
+        if line >= self.shape.lines:
+            return (), 0
+        first = down * self.shape.across
+        return self.tiles[first : first + self.shape.across], line - self.shape.titled
+
+    def odd(self, y: int) -> bool:
+        """Whether every other tile is here, where no line is between one and the next."""
+        return self._tile_lines == self.shape.lines - self.shape.titled and bool(
+            y // self._tile_lines % 2
         )
 
+    def rows_on(self, line: int) -> range:
+        """The rows of cells on this line of a tile."""
+        if self.shape.halves:
+            return range(2 * line, 2 * line + 2)
+        return range(line // self.shape.height, line // self.shape.height + 1)
+
+    def row(self, tile: HostRanks, row: int) -> Sequence[int]:
+        """The ranks in a row of cells of a tile."""
+        size = self.shape.columns * self.shape.per_cell
+        return tile.ranks[row * size : (row + 1) * size]
+
+    def cell_of(self, rank: int) -> Sequence[int]:
+        """The ranks that share the cell of this one."""
+        return self._cells[self._places[rank]]
+
     def ranks_at(self, x: int, y: int) -> Sequence[int]:
-        """One rank, two above each other, or `per_cell` in a row."""
-        column = x - self._label_width - 1
-        if not (0 <= column < self.columns and 0 <= y < self.lines):
+        """The ranks of the cell there, or of the host whose name is there; empty without a cell."""
+        tiles, line = self.on_line(y)
+        number, x = divmod(x - self.shape.label_width, self.stride)
+        if not 0 <= number < len(tiles) or x >= self.tile_width:
             return ()
-        first = y * self._line + column * self.per_cell
-        found = [*range(first, first + self.per_cell)]
-        if self.halves:
-            found.append(first + self.columns)
-        return [rank for rank in found if rank < self.count]
+        if line < 0:
+            return tiles[number].ranks
+        number += y // self._tile_lines * self.shape.across
+        places = [self._place(number, row, x // self.shape.width) for row in self.rows_on(line)]
+        return [rank for place in places for rank in self._cells.get(place, ())]
 
     def moved(self, rank: int, dx: int, dy: int) -> int:
-        """To another cell; in half blocks up and down goes through both halves."""
-        cell = rank // self.per_cell + dx + dy * self.columns
-        return cell * self.per_cell if 0 <= cell * self.per_cell < self.count else rank
+        """The first rank of the next cell in this direction; the same rank if there is none.
+
+        At the end of a line the next line follows. Up and down a shorter line is left at its end.
+        """
+        step = dx + dy * self._across
+        place = self._places[rank] + step
+        while 0 <= place < self.shape.down * self.shape.rows * self._across:
+            for before in range(place, place - (place % self._across if dy else 0) - 1, -1):
+                if before in self._cells:
+                    return self._cells[before][0]
+            place += step
+        return rank
 
     def note(self) -> str:
-        """`1 cell = 4 ranks, the worst of them`."""
-        if self.halves:
-            return "1 cell = 2 ranks, one above the other"
-        return f"1 cell = {self.per_cell:,} ranks, the worst of them" if self.per_cell > 1 else ""
+        """A legend of the cells, if one is needed: `1 cell = 4 ranks, the worst of them`."""
+        per_cell = self.shape.per_cell
+        if self.shape.halves:
+            each = "2 ranks" if per_cell == 1 else f"2 times the worst of {per_cell:,} ranks"
+            return f"1 cell = {each}, one above the other"
+        return f"1 cell = {per_cell:,} ranks, the worst of them" if per_cell > 1 else ""
 
 
-class HostGrid:
-    """Hosts as labelled blocks, as many on a line as fit; a host that is wider than the screen
-    takes several lines."""
-
-    per_cell = 1
-
-    def __init__(self, hosts: Sequence[HostRanks], width: int, label_width: int) -> None:
-        self._rows: list[list[Piece]] = []
-        self._place: dict[int, tuple[int, int]] = {}
-        cells, block, across = _blocks(hosts, width, label_width)
-        for number, host in enumerate(hosts):
-            for first in range(0, len(host.ranks), cells):
-                if number % across == 0 or first:
-                    self._rows.append([])
-                x = (number % across) * (block + GAP)
-                piece = Piece(
-                    x, "" if first else host.name, label_width, host.ranks[first : first + cells]
-                )
-                self._rows[-1].append(piece)
-                for offset, rank in enumerate(piece.ranks):
-                    self._place[rank] = (x + label_width + 1 + offset, len(self._rows) - 1)
-        self.lines = len(self._rows)
-
-    def pieces(self, y: int) -> tuple[Piece, ...]:
-        """The hosts on that line."""
-        return tuple(self._rows[y]) if 0 <= y < self.lines else ()
-
-    def ranks_at(self, x: int, y: int) -> Sequence[int]:
-        """One rank."""
-        for piece in self.pieces(y):
-            offset = x - piece.x - piece.label_width - 1
-            if 0 <= offset < len(piece.ranks):
-                return (piece.ranks[offset],)
-        return ()
-
-    def moved(self, rank: int, dx: int, dy: int) -> int:
-        """To the next cell of the line, across the gap between hosts; up and down to the nearest
-        cell."""
-        x, y = self._place.get(rank, (0, 0))
-        if dx:
-            line = [number for piece in self.pieces(y) for number in piece.ranks]
-            at = line.index(rank) + dx if rank in line else 0
-            if 0 <= at < len(line):
-                return line[at]
-            following = self.pieces(y + (1 if dx > 0 else -1))
-            if not following:
-                return rank
-            return following[0].ranks[0] if dx > 0 else following[-1].ranks[-1]
-        nearest = [
-            (abs(self._place[n][0] - x), n) for piece in self.pieces(y + dy) for n in piece.ranks
-        ]
-        return min(nearest)[1] if nearest else rank
-
-    def note(self) -> str:
-        """No legend is needed."""
-        return ""
-
-
-def _blocks(hosts: Sequence[HostRanks], width: int, label_width: int) -> tuple[int, int, int]:
-    """Cells of a host on one line, columns of a host with its label, hosts on a line."""
-    widest = max((len(host.ranks) for host in hosts), default=1)
-    cells = min(widest, max(width - label_width - 1, 1))
-    block = label_width + 1 + cells
-    return cells, block, 1 if widest > cells else max((width + GAP) // (block + GAP), 1)
-
-
-def _host_lines(hosts: Sequence[HostRanks], width: int, label_width: int) -> int:
-    cells, _, across = _blocks(hosts, width, label_width)
-    if across > 1:
-        return -(-len(hosts) // across)
-    return sum(-(-len(host.ranks) // cells) for host in hosts)
-
-
-def grid_for(hosts: Sequence[HostRanks], count: int, width: int, height: int, halves: bool) -> Grid:
-    """The first layout that fits into these columns and lines. `halves`: half blocks can be drawn
-    and distinguished."""
+def grid_for(
+    hosts: Sequence[HostRanks], count: int, width: int, height: int, slabs: bool = False
+) -> Grid:
+    """The largest cells for these columns and lines. `slabs`: areas of colour can be drawn, and so
+    half blocks."""
     height = max(height, 1)
-    label_width = min(
-        max((cell_width(host.name) for host in hosts), default=1), LABEL_MOST, max(width // 4, 4)
-    )
-    if hosts and _host_lines(hosts, width, label_width) <= height:
-        return HostGrid(hosts, width, label_width)
-    number_width = len(f"{max(count - 1, 0):,}")
-    columns = max(width - number_width - 1, 1)
-    columns -= columns % 8 if columns >= 16 else 0
-    for per_cell, half in ((1, False), (1, True)):
-        if half and not halves:
-            continue
-        if -(-count // (columns * (2 if half else 1))) <= height:
-            return EvenGrid(count, columns, number_width, per_cell, half)
-    per_cell = 2
-    while -(-count // (columns * per_cell)) > height:
+    tiles = _tiles(hosts, count, (width + 1) // 2 * height)
+    most = max((len(tile.ranks) for tile in tiles), default=1)
+    name_width = min(max((cell_width(tile.name) for tile in tiles), default=1), LABEL_MOST)
+    per_cell = 1
+    while True:
+        for halves in (False, True) if slabs else (False,):
+            plain = per_cell == 1 and not halves
+            for titled, label_width in ((True, 0), (False, name_width + 1), (False, 0)):
+                if (titled and not plain) or label_width > width // 4:
+                    continue
+                shape = _largest(
+                    len(tiles),
+                    -(-most // per_cell),
+                    width - label_width,
+                    height,
+                    titled,
+                    label_width,
+                    per_cell,
+                    halves,
+                )
+                if shape is not None:
+                    return Grid(tiles, shape, width, height, slabs)
         per_cell *= 2
-    return EvenGrid(count, columns, number_width, per_cell)
+
+
+def _tiles(hosts: Sequence[HostRanks], count: int, most: int) -> Sequence[HostRanks]:
+    """A tile for each host, and several for one that has many more ranks than usual; if these are
+    too many, tiles of ranks in their order."""
+    if len(hosts) > most or not hosts:
+        size = RANKS_TOGETHER
+        while size * most < count:
+            size *= 2
+        return [
+            HostRanks(f"{first:,}", tuple(range(first, min(first + size, count))))
+            for first in range(0, count, size)
+        ]
+    sizes = sorted(len(host.ranks) for host in hosts)
+    usual = sizes[len(sizes) // 2] * 2
+    if sizes[-1] <= usual or len(hosts) < 3:
+        return hosts
+    tiles = [
+        HostRanks(host.name, host.ranks[first : first + usual])
+        for host in hosts
+        for first in range(0, len(host.ranks), usual)
+    ]
+    return tiles if len(tiles) <= most else _tiles((), count, most)
+
+
+def _largest(
+    tiles: int,
+    cells: int,
+    width: int,
+    height: int,
+    titled: bool,
+    label_width: int,
+    per_cell: int,
+    halves: bool,
+) -> Shape | None:
+    """The shape with the largest cells for so many tiles of so many cells; None: no room."""
+    best, found = (0.0, 0), None
+    parts = 1
+    while parts < 2 * cells:
+        columns = -(-cells // parts)
+        rows = -(-cells // columns)
+        parts *= 2
+        least = titled + (-(-rows // 2) if halves else rows)
+        if least > height:
+            continue
+        fewest = -(-tiles // (height // least))
+        for across in range(fewest, min(tiles, (width + 1) // (columns + 1)) + 1):
+            down = -(-tiles // across)
+            cell = ((width + 2) // across - 2) // columns
+            if cell < 2:
+                cell = 1
+            if titled and cell * columns < NAME_LEAST:
+                continue
+            tall = 1 if halves else (height // down - titled) // rows
+            # Text needs wide cells, a picture none that are much longer than high.
+            size = min(cell, 4 * tall) * min(tall, 0.7 * cell), columns
+            if size > best:
+                best = size
+                found = Shape(
+                    cell,
+                    tall,
+                    columns,
+                    rows,
+                    across,
+                    down,
+                    titled,
+                    label_width,
+                    per_cell,
+                    halves,
+                )
+    return found
 
 
 def hosts_of_ranks(names: Sequence[str | None]) -> tuple[HostRanks, ...]:
@@ -387,19 +435,24 @@ def ranks_in(codes: bytes, code: int, most: int) -> list[int]:
 
 # -- The map coloured by a number: each rank's value has one of five levels
 #
-# A level is one byte per rank, like the classes of `rank_class`. Codes are ordered: the worst of
-# several ranks has the largest code, and a rank at fault is above all levels.
+# A level is one byte per rank, like the classes above, and the worst value has the highest level. A
+# rank with a mark of its own is above all levels: at fault, or so bad a state that people look for
+# it.
 
 
 LEVELS = 5
 UNKNOWN = 0
 """The code of a rank without a measured value; the levels start at 1."""
+MARKS = LEVELS + 1 - STRAGGLER
+"""Added to the state of a rank with a mark that is not at fault."""
 SPREAD = 0.2
 """The smallest range of the levels, as a share of the largest value; smaller differences are
 noise."""
 HOLD = 0.25
 """A value keeps its level until it is this far beyond its end, as a part of a level, so that the
 map does not flicker."""
+FEW = 8
+"""One in so many ranks may be far from the others without changing the range for all of them."""
 
 
 def metrics_of(snapshot: Snapshot) -> tuple[Number, ...]:
@@ -425,27 +478,32 @@ def scaled(number: Number, rank: RankFacts, time_unix_ns: int) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """The levels of one look: a code a rank, the ends of the range, and the rank to look at."""
+    """The levels of one look: a code and a value a rank.
+
+    `good`, `bad`: the ends of the range, as `_badness` counts. `usual`: the median of the values.
+    `worst`: the rank whose value stands out at the bad end; None if there is none.
+    """
 
     metric: Number
     codes: bytes
-    low: float
-    high: float
+    values: Sequence[float | None]
+    good: float
+    bad: float
+    usual: float
     worst: int | None = None
 
-    def code(self, level: int) -> int:
-        """The code of a level, 0 the lowest."""
-        return LEVELS - level if self.metric.scale.low_is_bad else level + 1
+    def ends(self) -> tuple[str, str]:
+        """The values of the first and the last level in words."""
+        scale = self.metric.scale
+        if scale.bad == "far":
+            return scale.text(self.usual), f"{scale.text(self.bad)} away"
+        sign = -1 if scale.bad == "low" else 1
+        return scale.text(sign * self.good), scale.text(sign * self.bad)
 
-    def level(self, code: int) -> int | None:
-        """The level of a code; None: not measured, or a rank at fault."""
-        if not 1 <= code <= LEVELS:
-            return None
-        return LEVELS - code if self.metric.scale.low_is_bad else code - 1
 
-    def begin(self, level: int) -> float:
-        """The lower end of a level."""
-        return self.low + (self.high - self.low) * level / LEVELS
+def state_of(code: int) -> int | None:
+    """The state's code of a rank with a mark; None: the code is a level."""
+    return None if code <= LEVELS else code if code >= AT_FAULT else code - MARKS
 
 
 class Levelled:
@@ -457,58 +515,79 @@ class Levelled:
         self._snapshot: Snapshot | None = None
 
     def take(self, metric: Number, snapshot: Snapshot, states: bytes) -> Levels:
-        """The levels after this look. `states`: the codes of `rank_class`; those at fault stay."""
+        """The levels after this look. `states`: the codes of the ranks' states."""
         last = self._last if self._last is not None and self._last.metric is metric else None
         if last is not None and snapshot is self._snapshot:
             return last
         values = [scaled(metric, rank, snapshot.time_unix_ns) for rank in snapshot.ranks]
-        known = [value for value in values if value is not None]
-        low, high = _range(metric, known, last)
-        same = last is not None and (last.low, last.high) == (low, high)
-        before = last.codes if last is not None and same else b""
-        levels = Levels(metric, b"", low, high)
-        codes = _codes(levels, values, before)
-        for number, state in enumerate(states[: len(codes)]):
-            if state >= AT_FAULT:
-                codes[number] = state
-        worst = None
-        if known:
-            worst = values.index(min(known) if metric.scale.low_is_bad else max(known))
+        known = sorted(value for value in values if value is not None)
+        usual = known[len(known) // 2] if known else 0.0
+        badness, ordered = _badness(metric.scale.bad, values, known, usual)
+        spread = max(metric.scale.least, SPREAD * max(map(abs, known[:1] + known[-1:]), default=0))
+        good, bad = _range(ordered, spread, last)
+        same = last is not None and (last.good, last.bad) == (good, bad)
+        codes = _codes(good, bad, badness, last.codes if last is not None and same else b"")
+        if max(states, default=0) >= STRAGGLER:
+            for number, state in enumerate(states[: len(codes)]):
+                if state >= STRAGGLER:
+                    codes[number] = state if state >= AT_FAULT else state + MARKS
+        worst = badness.index(ordered[-1]) if _stands_out(ordered, spread) else None
         self._snapshot = snapshot
-        self._last = Levels(metric, bytes(codes), low, high, worst)
+        self._last = Levels(metric, bytes(codes), values, good, bad, usual, worst)
         return self._last
 
 
-def _codes(levels: Levels, values: Sequence[float | None], before: bytes) -> bytearray:
-    low, size = levels.low, (levels.high - levels.low) / LEVELS
-    codes = bytearray(len(values))
-    of_level = [levels.code(level) for level in range(LEVELS)]
-    kept = before if len(before) == len(values) else bytes(len(values))
-    for number, (value, code) in enumerate(zip(values, kept, strict=True)):
-        if value is None:
+def _badness(
+    bad: Bad, values: Sequence[float | None], known: Sequence[float], usual: float
+) -> tuple[Sequence[float | None], Sequence[float]]:
+    """The values so that the largest is the worst, and those that are known in their order."""
+    if bad == "high":
+        return values, known
+    if bad == "low":
+        return [None if value is None else -value for value in values], [
+            -value for value in reversed(known)
+        ]
+    away = [None if value is None else abs(value - usual) for value in values]
+    return away, sorted(one for one in away if one is not None)
+
+
+def _stands_out(ordered: Sequence[float], spread: float) -> bool:
+    """Whether the worst is twice as far from the middle as all but a few others."""
+    if len(ordered) < 2:
+        return False
+    middle = ordered[(len(ordered) - 1) // 2]
+    others = ordered[-1 - max(len(ordered) // FEW, 1)]
+    beyond = ordered[-1] - middle
+    return beyond >= spread and 2 * (others - middle) <= beyond
+
+
+def _codes(good: float, bad: float, badness: Sequence[float | None], before: bytes) -> bytearray:
+    size = (bad - good) / LEVELS
+    codes = bytearray(len(badness))
+    kept = before if len(before) == len(badness) else bytes(len(badness))
+    for number, (one, old) in enumerate(zip(badness, kept, strict=True)):
+        if one is None:
             continue
-        place = (value - low) / size
-        level = min(max(int(place), 0), LEVELS - 1)
-        old = levels.level(code)
-        if old is not None and old - HOLD <= place <= old + 1 + HOLD:
-            level = old
-        codes[number] = of_level[level]
+        place = (one - good) / size
+        if 0 < old <= LEVELS and old - 1 - HOLD <= place <= old + HOLD:
+            codes[number] = old
+        else:
+            codes[number] = min(max(int(place), 0), LEVELS - 1) + 1
     return codes
 
 
-def _range(metric: Number, known: Sequence[float], last: Levels | None) -> tuple[float, float]:
-    """The ends of the range: fixed ends; or the previous ones, if the values are inside and use at
-    least half of the range; or those of the values."""
-    ends = metric.scale.low, metric.scale.high
-    if ends[0] is not None and ends[1] is not None:
-        return ends[0], ends[1]
-    least, most = min(known, default=0.0), max(known, default=1.0)
-    if last is not None and last.low <= least and most <= last.high:
-        spread = max(most - least, SPREAD * most)
-        if spread >= (last.high - last.low) / 2:
-            return last.low, last.high
-    if most - least < SPREAD * most:
-        # All values are equal: they are in the middle of the range.
-        middle = (least + most) / 2
-        return middle - SPREAD * most / 2, middle + SPREAD * most / 2
-    return (least, most) if most > least else (0.0, 1.0)
+def _range(ordered: Sequence[float], spread: float, last: Levels | None) -> tuple[float, float]:
+    """The ends of the range: the previous ones, if the values are inside and use at least half of
+    it; or those of the values. Where all are alike, they are at the good end."""
+    if not ordered:
+        return 0.0, 1.0
+    # A few that are better than the others must not colour all others as bad.
+    good, bad = ordered[len(ordered) // FEW], ordered[-1]
+    if (
+        last is not None
+        and last.good <= good
+        and bad <= last.bad
+        and max(bad - good, spread) >= (last.bad - last.good) / 2
+    ):
+        return last.good, last.bad
+    return good, max(bad, good + spread) if spread else good + 1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from ddtop.model.facts import Axis, RankFacts, Snapshot, State
 from ddtop.present.now import now_age_s, now_text
@@ -37,21 +37,23 @@ Cell = Callable[[RankFacts, CellContext, int], str]
 """The text for so many columns; it may be longer, and is empty where nothing is measured."""
 
 
+Bad = Literal["high", "low", "far"]
+
+
 @dataclass(frozen=True, slots=True)
 class Scale:
     """How the map is coloured by a number.
 
     `label`: empty where it is not. `text`: the value in words. `of`: the whole that the number is a
-    part of; then the map shows the share. `low`, `high`: the ends of the range where they are
-    fixed. `low_is_bad`: the lowest value is what to look at.
+    part of; then the map shows the share. `bad`: the value to look at, the highest, the lowest, or
+    the one farthest from the others. `least`: smaller differences are noise.
     """
 
     label: str = ""
     text: Callable[[Any], str] = str
     of: Value | None = None
-    low: float | None = None
-    high: float | None = None
-    low_is_bad: bool = False
+    bad: Bad = "high"
+    least: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +302,8 @@ NUMBERS = (
         form=units.percent,
         room=2,
         per=100,
-        scale=Scale("comm wait", units.percent, low=0.0, high=1.0),
+        # A rank that is waited for is the one that waits least itself.
+        scale=Scale("comm wait", units.percent, bad="low", least=0.1),
     ),
     Number(
         "phases",
@@ -334,6 +337,7 @@ NUMBERS = (
         form=units.cores,
         room=8,
         per=100,
+        scale=Scale("CPU", units.percent, bad="far", least=0.5),
     ),
     Number(
         "rss",
@@ -358,7 +362,7 @@ NUMBERS = (
         order=_work_ratio,
         room=6,
         per=100,
-        scale=Scale("GPU use", units.percent, low=0.0, high=1.0, low_is_bad=True),
+        scale=Scale("GPU use", units.percent, bad="low", least=0.1),
         needs="devices",
         bar=True,
         alarm="lost",
@@ -373,7 +377,7 @@ NUMBERS = (
         cell=_part(_used_bytes, _total_bytes, units.size),
         room=7,
         per=1 / _GIB,
-        scale=Scale("GPU memory", units.percent, of=_total_bytes, low=0.0, high=1.0),
+        scale=Scale("GPU memory", units.percent, of=_total_bytes, least=0.1),
         needs="devices",
         bar=True,
     ),
@@ -386,6 +390,7 @@ NUMBERS = (
         metric="gpu_power",
         cell=_part(_watts, _cap_watts, lambda watts: f"{watts:.0f}W"),
         room=12,
+        scale=Scale("GPU power", lambda watts: f"{watts:.0f} W", bad="far"),
         needs="devices",
         bar=True,
     ),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
+from functools import cache
+from itertools import groupby, zip_longest
+from operator import itemgetter
 
 from rich.segment import Segment
 from rich.style import Style
@@ -15,15 +17,16 @@ from ddtop.present.map import (
     BLOCKED,
     HEALTHY,
     LEVELS,
+    UNKNOWN,
     Grid,
+    HostRanks,
     Levels,
-    Piece,
     class_of,
     codes_at,
     counts,
     glyph_of,
     ranks_in,
-    scaled,
+    state_of,
 )
 from ddtop.present.now import now_age_s, now_text
 from ddtop.present.numbers import NUMBER, WAITS, CellContext, Number, cell_text, state_text
@@ -33,7 +36,9 @@ from ddtop.present.text import (
     Line,
     Span,
     Table,
+    cell_width,
     clean,
+    clip,
     clip_line,
     fit,
     line_width,
@@ -134,139 +139,211 @@ def alarming(rank: RankFacts, culprits: frozenset[int]) -> bool:
 #    rank under the cursor
 
 
-UPPER_HALF = "▀"
+UPPER_HALF, UPRIGHT_PART, FULL = "▀", "▊", "█"
 NAMED_MOST = 4
 """At most so many ranks of a class are named in the legend."""
 _HALF = "half:"
-_CALM_HALF, _BLOCKED_HALF = "bar", "slab"
+_EDGE, _ODD, _SLAB = "edge:", "odd:", "slab:"
+_WORD_LEAST = 11
+"""Columns of a cell in which the word of every state fits."""
+_STYLE = itemgetter(1)
 
 
-class StateLooks:
-    """The look of a cell when the map shows states."""
+class StateLook:
+    """What a cell shows when the map shows states. `codes`: one a rank; `states`: the same here;
+    `text_least`: columns of a cell that has text."""
 
-    def cell(self, code: int, glyphs: Glyphs) -> Span:
-        """The sign of the state and its style."""
-        return _look(code, glyphs)
+    text_least = 3
 
-    def half(self, code: int) -> str:
-        """The style of half a cell."""
+    def __init__(self, states: bytes, glyphs: Glyphs = UNICODE) -> None:
+        self.states = self.codes = states
+        self.glyphs = glyphs
+        self.area, self.colour = cache(self._area), cache(self._colour)
+
+    def sign(self, code: int) -> Span:
+        """The sign of a cell without room for text, and its style."""
+        style = "alarm" if code >= AT_FAULT else class_of(code).style
+        return glyph_of(code, self.glyphs), style
+
+    def marked(self, code: int) -> bool:
+        """Whether the sign must be seen in a cell that is otherwise only a colour."""
+        return code > BLOCKED
+
+    def _colour(self, code: int) -> str:
+        """The style whose colour fills a cell."""
         # A hang makes thousands of blocked ranks. In the colour that text has, they would outshine
         # the culprit.
-        return (
-            _CALM_HALF
-            if code <= HEALTHY
-            else _BLOCKED_HALF
-            if code == BLOCKED
-            else class_of(code).style
-        )
+        if code <= HEALTHY:
+            return "calm"
+        return "blocked" if code == BLOCKED else self.sign(code)[1]
 
-    def borne(self, codes: bytes) -> int:
-        """Ranks with a larger code need attention. If some are worse than blocked, only those
-        do."""
-        return BLOCKED if max(codes, default=0) > BLOCKED else HEALTHY
+    def text(self, rank: int, code: int, width: int) -> str:
+        """What stands in a cell of one line."""
+        if len(str(len(self.codes))) + 2 > width:
+            return glyph_of(code, self.glyphs)
+        return f"{rank} {self.below(rank, code, 1)}".rstrip()
 
+    def below(self, rank: int, code: int, width: int) -> str:
+        """What stands below the rank's number."""
+        del rank
+        sign = glyph_of(code, self.glyphs)
+        if width >= _WORD_LEAST:
+            return f"{sign} {class_of(code).word}"
+        return sign if code != HEALTHY else ""
 
-class LevelLooks(StateLooks):
-    """The look of a cell when the map shows the levels of a number."""
-
-    def __init__(self, levels: Levels) -> None:
-        self._levels = levels
-
-    def cell(self, code: int, glyphs: Glyphs) -> Span:
-        """The sign of the level and its style."""
-        if code >= AT_FAULT:
-            return _look(code, glyphs)
-        level = self._levels.level(code)
-        return level_look(level, glyphs)
-
-    def half(self, code: int) -> str:
-        """The style of the level."""
-        level = self._levels.level(code)
-        return "rule" if level is None else f"level{level}"
-
-    def borne(self, codes: bytes) -> int:
-        """Ranks of the worst level need attention. If some are at fault, only those do."""
-        worst = max(codes, default=0)
-        return LEVELS if worst >= AT_FAULT else max(worst - 1, 0)
+    def _area(self, codes: tuple[int | None, ...], width: int, slabs: bool, signed: bool) -> Span:
+        """A cell without text: its sign, or an area of its colours with a thin space at the right;
+        two codes are above each other. `signed`: the sign is on this line of it."""
+        worst = max(code for code in codes if code is not None)
+        sign, style = self.sign(worst)
+        if not slabs or self.marked(worst):
+            return (sign * signed).ljust(width), _SLAB + style if slabs else style
+        colours = [_EDGE + ("" if code is None else self.colour(code)) for code in codes]
+        if len(colours) > 1:
+            return UPPER_HALF * width, _HALF + "/".join(colours)
+        return FULL * (width - 1) + UPRIGHT_PART, colours[0]
 
 
-STATE_LOOKS = StateLooks()
+class LevelLook(StateLook):
+    """What a cell shows when the map shows a number."""
+
+    text_least = 2
+
+    def __init__(self, levels: Levels, states: bytes, glyphs: Glyphs = UNICODE) -> None:
+        super().__init__(states, glyphs)
+        self.codes, self.levels = levels.codes, levels
+
+    def sign(self, code: int) -> Span:
+        state = state_of(code)
+        return level_look(code, self.glyphs) if state is None else super().sign(state)
+
+    def marked(self, code: int) -> bool:
+        return code > LEVELS
+
+    def _colour(self, code: int) -> str:
+        return "calm" if code == UNKNOWN else self.sign(code)[1]
+
+    def text(self, rank: int, code: int, width: int) -> str:
+        value, number = self.levels.values[rank], self.levels.metric
+        sign = f"{self.sign(code)[0]} " if code > LEVELS else ""
+        text = sign + (NOT_MEASURED if value is None else number.scale.text(value))
+        if value is not None and len(text) > width:
+            times = 100 if number.scale.of else number.per or 1
+            text = f"{sign}{value * times:.0f}"
+        return text if len(text) <= width else sign
+
+    below = text
 
 
-def level_look(level: int | None, glyphs: Glyphs) -> Span:
-    """The sign of a level, from the lowest to the highest, and its style; None: not measured."""
-    if level is None:
+def level_look(code: int, glyphs: Glyphs) -> Span:
+    """The sign of a level, the fuller the worse, and its style."""
+    if code == UNKNOWN:
         return glyphs.states[State.RUNNING], "dim"
     signs = glyphs.levels[0], glyphs.levels[2], glyphs.levels[3], glyphs.levels[5], glyphs.full
-    return signs[level], f"level{level}"
+    return signs[code - 1], f"level{code - 1}"
 
 
-def map_line(
-    grid: Grid,
-    codes: bytes,
-    y: int,
-    picked: int | None = None,
-    glyphs: Glyphs = UNICODE,
-    looks: StateLooks = STATE_LOOKS,
-) -> Line:
+def map_line(grid: Grid, look: StateLook, y: int, picked: int | None = None) -> Line:
     """One line of the map. A style `half:A/B` is for half blocks: the upper rank has style A, the
-    lower rank style B.
+    lower rank style B; `slab:A` is text on the colour of A, and `edge:A` is drawn in that colour.
 
     The cell of a rank at fault shows that rank's glyph even among half blocks, so it can be found
     without colours.
     """
+    tiles, line = grid.on_line(y)
+    shape, ellipsis = grid.shape, look.glyphs.ellipsis
     spans: list[Span] = []
-    column = 0
-    for piece in grid.pieces(y):
-        if piece.x > column:
-            spans.append((" " * (piece.x - column), ""))
-        label = fit(piece.label, piece.label_width, piece.label[:1].isdigit(), glyphs.ellipsis)
-        spans.append((label + " ", "dim"))
-        cells = _cells(piece, codes, glyphs, looks)
-        at = _cell_of(piece, picked)
-        if at is not None and at < len(cells):
-            text, style = cells[at]
-            cells[at] = (text, "picked")
-        for style, run in groupby(cells, key=lambda cell: cell[1]):
-            spans.append(("".join(text for text, _ in run), style))
-        column = piece.x + piece.label_width + 1 + len(cells)
-    return tuple(spans)
+    if tiles and shape.label_width:
+        name = tiles[0].name if line == 0 else ""
+        spans.append((fit(name, shape.label_width - 1, False, ellipsis) + " ", "dim"))
+    for tile in tiles:
+        spans += (_title if line < 0 else _cells)(grid, tile, line, look, picked)
+    if tiles:
+        spans.pop()
+    # Without a space between hosts above each other, shades tell them apart.
+    shade = _ODD if grid.odd(y) else _EDGE
+    return tuple(
+        [
+            ("".join([text for text, _ in run]), style.replace(_EDGE, shade))
+            for style, run in groupby(spans, _STYLE)
+        ]
+    )
 
 
-def _cell_of(piece: Piece, rank: int | None) -> int | None:
-    for ranks in (piece.ranks, piece.below):
-        if rank is not None and rank in ranks:
-            return ranks.index(rank) // piece.per_cell
-    return None
+def _title(
+    grid: Grid, tile: HostRanks, line: int, look: StateLook, picked: int | None
+) -> list[Span]:
+    """The name of a host in the colour of its worst rank, and a rule as wide as its cells."""
+    del line, picked
+    worst = max(codes_at(look.states, tile.ranks))
+    style = "culprit" if worst >= AT_FAULT else class_of(worst).style if worst > BLOCKED else "dim"
+    # The space behind the last cell of a row is not part of the picture.
+    width = grid.tile_width - (grid.shape.width > 2)
+    name = clip(tile.name, width, look.glyphs.ellipsis)
+    rule = width - cell_width(name) - 1
+    after = " " * (grid.stride - width)
+    return [(name, style), (" " * (rule >= 0), ""), (look.glyphs.rule * rule, "rule"), (after, "")]
 
 
-def _cells(piece: Piece, codes: bytes, glyphs: Glyphs, looks: StateLooks) -> list[Span]:
-    upper = codes_at(codes, piece.ranks)
-    if piece.per_cell > 1:
-        upper = bytes(
-            max(upper[at : at + piece.per_cell]) for at in range(0, len(upper), piece.per_cell)
-        )
-    if not piece.halves:
-        drawn = {code: looks.cell(code, glyphs) for code in set(upper)}
-        return [drawn[code] for code in upper]
-    lower = codes_at(codes, piece.below)
-    lower += bytes([255]) * (len(upper) - len(lower))
-    pairs = list(zip(upper, lower, strict=True))
-    halves = {pair: _half(*pair, glyphs, looks) for pair in set(pairs)}
-    return [halves[pair] for pair in pairs]
+def _cells(
+    grid: Grid, tile: HostRanks, line: int, look: StateLook, picked: int | None
+) -> list[Span]:
+    shape = grid.shape
+    rows = [grid.row(tile, row) for row in grid.rows_on(line)]
+    codes = [codes_at(look.codes, ranks) for ranks in rows]
+    if shape.per_cell > 1:
+        starts = range(0, len(codes[0]), shape.per_cell)
+        codes = [
+            bytes(max(each[at : at + shape.per_cell]) for at in starts if at < len(each))
+            for each in codes
+        ]
+    # Cells with text have a space between them, and half a line below them.
+    body = shape.width - (shape.width > 2)
+    lines = shape.height - (grid.slabs and shape.height > 1)
+    part = line % shape.height
+    edge = part == lines
+    if edge:
+        cells = [(UPPER_HALF * body, _EDGE + look.colour(code)) for code in codes[0]]
+    elif shape.halves or body < look.text_least or shape.per_cell > 1:
+        pairs, signed = zip_longest(*codes), part == (lines - 1) // 2
+        cells = [look.area(pair, body, grid.slabs, signed) for pair in pairs]
+    else:
+        cells = [
+            (text.rjust((body + len(text)) // 2).ljust(body), _SLAB + look.colour(code))
+            for code, text in zip(
+                codes[0], _texts(grid, look, rows[0], codes[0], body, lines, part), strict=True
+            )
+        ]
+    for ranks in rows:
+        if picked is not None and picked in ranks:
+            at = ranks.index(picked) // shape.per_cell
+            cells[at] = (cells[at][0], _EDGE + "picked" if edge else "picked")
+    if body < shape.width:
+        cells = [span for cell in cells for span in (cell, (" ", ""))]
+    cells.append((" " * (grid.stride - len(codes[0]) * shape.width), ""))
+    return cells
 
 
-def _look(code: int, glyphs: Glyphs) -> Span:
-    state_class = class_of(code)
-    return glyph_of(code, glyphs), "alarm" if code >= AT_FAULT else state_class.style
-
-
-def _half(upper: int, lower: int, glyphs: Glyphs, looks: StateLooks) -> Span:
-    for code in (upper, lower):
-        if AT_FAULT <= code < 255:
-            return _look(code, glyphs)
-    below = "" if lower == 255 else looks.half(lower)
-    return UPPER_HALF, f"{_HALF}{looks.half(upper)}/{below}"
+def _texts(
+    grid: Grid,
+    look: StateLook,
+    ranks: Sequence[int],
+    codes: bytes,
+    width: int,
+    lines: int,
+    part: int,
+) -> Sequence[str]:
+    """One line of the text of cells: the number of each rank, what the map shows of it, or both."""
+    number_width = len(str(grid.count - 1))
+    both = lines == 1 or width < number_width
+    part -= (lines - 1) // 2 if both else (lines - 2) // 2
+    if part == 0 and not both:
+        before = "rank " if width >= number_width + 7 else ""
+        return [f"{before}{rank}" for rank in ranks]
+    if part != (not both):
+        return [""] * len(ranks)
+    said = look.text if both else look.below
+    return [said(rank, code, width) for rank, code in zip(ranks, codes, strict=True)]
 
 
 def map_strip(line: Line, width: int, palette: Palette) -> Strip:
@@ -275,8 +352,7 @@ def map_strip(line: Line, width: int, palette: Palette) -> Strip:
     for text, style in line:
         if style.startswith(_HALF):
             upper, _, lower = style[len(_HALF) :].partition("/")
-            look = palette.half(upper, lower) if lower else palette[upper]
-            segments.append(Segment(text, look))
+            segments.append(Segment(text, palette.half(upper, lower)))
         else:
             segments.append(Segment(text, palette[style]))
     return Strip(segments).adjust_cell_length(width, palette[""])
@@ -307,25 +383,30 @@ def legend_line(snapshot: Snapshot, codes: bytes, width: int, glyphs: Glyphs = U
     return clip_line(tuple(spans), width, glyphs.ellipsis)
 
 
-def levels_line(snapshot: Snapshot, levels: Levels, width: int, glyphs: Glyphs = UNICODE) -> Line:
-    """The meaning of the levels from the lowest to the highest, and the rank to look at: `step time
-    _ from 189.0 ms  ...  highest: rank 3, 241.0 ms`."""
+def levels_line(snapshot: Snapshot, look: LevelLook, width: int, glyphs: Glyphs = UNICODE) -> Line:
+    """The rank that stands out, if there is one, and the colours from the best value to the worst:
+    `comm wait  ^ rank 26 on node003: 2%, the median is 45%   48% ._-=# 2%`. Where room is short,
+    the last parts are left out."""
+    levels, glyphs = look.levels, look.glyphs
     scale = levels.metric.scale
-    spans: list[Span] = [(f"{scale.label}  ", "title")]
-    for level in range(LEVELS):
-        sign, style = level_look(level, glyphs)
-        spans += [(sign * 2, style), (f" {scale.text(levels.begin(level))}  ", "dim")]
-    spans.append((f"to {scale.text(levels.high)}", "dim"))
+    title = (f"{scale.label}  ", "title")
+    if all(value is None for value in levels.values):
+        return clip_line((title, ("not measured", "dim")), width, glyphs.ellipsis)
+    parts: list[list[Span]] = [[title, ("no rank stands out", "dim")]]
     if levels.worst is not None:
-        rank = snapshot.rank(levels.worst)
-        value = scaled(levels.metric, rank, snapshot.time_unix_ns)
-        which = "lowest" if scale.low_is_bad else "highest"
-        host = f" on {clean(rank.host)}" if rank.host else ""
-        text = f"   {which}: rank {rank.rank:,}{host}, {scale.text(value or 0.0)}"
-        if line_width(spans) + len(text) <= width:
-            spans.append((text, ""))
-    else:
-        spans = [(f"{scale.label}  ", "title"), ("not measured", "dim")]
+        named = f" {_named(snapshot, [levels.worst])}: {scale.text(levels.values[levels.worst])}"
+        parts = [
+            [title, look.sign(levels.codes[levels.worst]), (named, "bold")],
+            [(f", the median is {scale.text(levels.usual)}", "dim")],
+        ]
+    good, bad = levels.ends()
+    signs = [level_look(code, glyphs) for code in range(1, LEVELS + 1)]
+    colours = [(sign * 2, style) for sign, style in signs]
+    parts.append([(f"   {good} ", "dim"), *colours, (f" {bad}", "dim")])
+    spans: list[Span] = []
+    for part in parts:
+        if not spans or line_width([*spans, *part]) <= width:
+            spans += part
     return clip_line(tuple(spans), width, glyphs.ellipsis)
 
 

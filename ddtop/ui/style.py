@@ -12,6 +12,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rich.color import Color, blend_rgb
 from rich.segment import Segment
 from rich.style import Style
 from textual.app import App
@@ -58,6 +59,42 @@ class Palette:
         return self.styles.get(name, self.styles[""])
 
 
+CELLS = (
+    "calm",
+    "blocked",
+    "alarm",
+    "picked",
+    "warning",
+    "straggler",
+    "starting",
+    "silent",
+    "gone",
+    "culprit",
+    *(f"level{number}" for number in range(5)),
+)
+"""What fills a cell of the map: `slab:` is text on that colour, `edge:` is drawn in it, and `odd:`
+in a colour a little nearer to that of text."""
+BRIGHT = 1150
+"""Red, green and blue with their weights for the eye; on a brighter colour text is dark."""
+
+
+def _cells(
+    background: str, foreground: str, styles: dict[str, Style], filled: dict[str, str]
+) -> dict[str, Style]:
+    """The styles of the map's cells. `filled`: colours of cells that are not those of text."""
+    cells = {"edge:": Style(color=background, bgcolor=background)}
+    text = Color.parse(foreground).get_truecolor()
+    for name in CELLS:
+        colour = Color.parse(filled[name]) if name in filled else styles[name].color
+        drawn = colour.get_truecolor() if colour is not None else text
+        bright = 3 * drawn.red + 6 * drawn.green + drawn.blue > BRIGHT
+        ink = min(background, foreground) if bright else max(background, foreground)
+        cells[f"edge:{name}"] = Style(color=drawn.hex, bgcolor=background)
+        cells[f"odd:{name}"] = Style(color=blend_rgb(drawn, text, 0.1).hex, bgcolor=background)
+        cells[f"slab:{name}"] = Style(color=ink, bgcolor=drawn.hex)
+    return cells
+
+
 def _coloured(
     name: str, background: str, foreground: str, dim: str, colours: dict[str, str]
 ) -> Palette:
@@ -92,11 +129,24 @@ def _coloured(
         "key": style(bold=True),
         "spark": style("cyan"),
         "bar": style("bar"),
-        "slab": style("slab"),
         "chart": style("chart"),
         "area": style("area"),
         **{f"level{number}": style(f"level{number}") for number in range(5)},
     }
+    styles |= _cells(
+        background,
+        foreground,
+        styles,
+        {
+            "calm": colours["cell"],
+            "blocked": colours["slab"],
+            "alarm": "#d70000",
+            "picked": foreground,
+        },
+    )
+    styles["slab:calm"] += Style(color=dim)
+    styles["slab:blocked"] += Style(color=colours["yellow"])
+    styles["slab:alarm"] += Style(color="#ffffff", bold=True)
     return Palette(
         name,
         background,
@@ -149,8 +199,14 @@ def _attributes(name: str, colours: dict[str, str]) -> Palette:
         "bar": style("bar", dim="bar" not in colours),
         "chart": style("cyan"),
         "area": Style(color="bright_black" if colours else "default", dim=not colours),
-        **{f"level{number}": style(name, dim=not name) for number, name in enumerate(_FEW_LEVELS)},
+        **{
+            f"level{number}": style(name, dim=not name, bold=name == "yellow")
+            for number, name in enumerate(_FEW_LEVELS)
+        },
     }
+    styles |= {f"{way}:{cell}": styles[cell] for way in ("slab", "edge", "odd") for cell in CELLS}
+    styles["slab:calm"] = styles["dim"]
+    styles["edge:"] = styles[""]
     # Without colours only the cursor is reversed: with two reversed rows nobody could tell which
     # one is the cursor.
     alarm = Style(
@@ -185,7 +241,8 @@ PALETTES: dict[str, Palette] = {
             "cyan": "#5fafd7",
             "magenta": "#f5a3f5",
             "bar": "#585858",
-            "slab": "#875f00",
+            "cell": "#343434",
+            "slab": "#4e3a08",
             "chart": "#5f87af",
             "area": "#3a5670",
             "level0": "#444444",
@@ -211,12 +268,13 @@ PALETTES: dict[str, Palette] = {
             "cyan": "#296281",
             "magenta": "#810b8d",
             "bar": "#b2b2b2",
-            "slab": "#d7af5f",
+            "cell": "#dedede",
+            "slab": "#e8cd8f",
             "chart": "#5f87af",
             "area": "#afc7df",
             "level0": "#dadada",
             "level1": "#87afd7",
-            "level2": "#5f87af",
+            "level2": "#6b93bb",
             "level3": "#875f00",
             "level4": "#5f0000",
             "cursor": "#e4e4e4",

@@ -8,15 +8,16 @@ from itertools import combinations, pairwise
 
 import pytest
 
-from ddtop.present.map import LEVELS, Levelled, map_metric
+from ddtop.present.map import LEVELS, Levelled, grid_for, hosts_of_ranks, map_metric
 from ddtop.present.text import ASCII, STATE_STYLES, UNICODE, glyphs_for, plain
-from ddtop.ui.rows import level_look, levels_line
-from ddtop.ui.style import DARK, LIGHT, PALETTES, THEMES
+from ddtop.ui.rows import LevelLook, level_look, levels_line, map_line
+from ddtop.ui.style import CELLS, DARK, LIGHT, PALETTES, THEMES
 from tests.ui import gpus
 from tests.ui.colours import BLIND, contrast, difference, linear, luminance, seen_by
 
 COLOURED = [PALETTES[DARK], PALETTES[LIGHT]]
-DRAWN = {"rule", "bar", "slab", "area", "chart", *(f"level{at}" for at in range(LEVELS))}
+DRAWN = {"rule", "bar", "area", "chart", *(f"level{at}" for at in range(LEVELS))}
+DRAWN |= {f"{way}:{cell}" for way in ("edge", "odd") for cell in CELLS}
 """Styles of lines, bars and cells: no text is in them."""
 READABLE, SEEN, AT_A_GLANCE = 4.5, 1.3, 10.0
 
@@ -24,7 +25,7 @@ READABLE, SEEN, AT_A_GLANCE = 4.5, 1.3, 10.0
 @pytest.mark.parametrize("palette", COLOURED, ids=[DARK, LIGHT])
 def test_all_text_can_be_read_also_under_the_cursor_and_in_alarm(palette):
     for name, style in palette.styles.items():
-        if name in DRAWN:
+        if name in DRAWN or name == "edge:":
             continue
         assert contrast(style.color, style.bgcolor) >= READABLE, name
         if style.bgcolor == palette[""].bgcolor:
@@ -60,7 +61,7 @@ def test_the_levels_of_a_map_are_an_order_without_hues(palette):
 
 @pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=["unicode", "ascii"])
 def test_levels_have_signs_of_their_own(glyphs):
-    assert len({level_look(level, glyphs)[0] for level in (None, *range(LEVELS))}) == LEVELS + 1
+    assert len({level_look(code, glyphs)[0] for code in range(LEVELS + 1)}) == LEVELS + 1
 
 
 def test_every_state_has_its_own_sign_or_word_beside_its_colour():
@@ -72,7 +73,7 @@ def test_every_state_has_its_own_sign_or_word_beside_its_colour():
 def test_every_style_is_there_in_every_theme():
     names = set(PALETTES[DARK].styles)
     for theme in THEMES:
-        missing = names - set(PALETTES[theme].styles) - {"slab"}
+        missing = names - set(PALETTES[theme].styles)
         assert not missing, (theme, missing)
 
 
@@ -81,4 +82,7 @@ def test_under_lang_c_the_legend_of_the_map_is_ascii():
     snapshot, metric = gpus.on_gpus(), map_metric("heat")
     assert metric is not None
     levels = Levelled().take(metric, snapshot, bytes(8))
-    assert plain(levels_line(snapshot, levels, 120, glyphs)).isascii()
+    look = LevelLook(levels, bytes(8), glyphs)
+    assert plain(levels_line(snapshot, look, 120)).isascii()
+    grid = grid_for(hosts_of_ranks(["gpu0"] * 8), 8, 120, 20)
+    assert all(plain(map_line(grid, look, y)).isascii() for y in range(20))

@@ -15,8 +15,7 @@ from ddtop.present.map import (
     FINISHED,
     HEALTHY,
     KILLED,
-    EvenGrid,
-    HostGrid,
+    STRAGGLER,
     HostRanks,
     Settled,
     codes_of,
@@ -27,7 +26,7 @@ from ddtop.present.map import (
     ranks_in,
 )
 from ddtop.present.text import ASCII, UNICODE, line_width, plain
-from ddtop.ui.rows import cursor_line, legend_line, map_line, map_strip
+from ddtop.ui.rows import StateLook, cursor_line, legend_line, map_line, map_strip
 from ddtop.ui.style import PALETTES
 from ddtop.wire.records import Exit
 from tests.ui import builders
@@ -109,60 +108,150 @@ def hosts(count, each):
 
 
 def lines_of(grid, codes, glyphs=UNICODE, picked=None):
-    return [plain(map_line(grid, codes, y, picked, glyphs)) for y in range(grid.lines)]
+    look = StateLook(bytes(codes), glyphs)
+    return [plain(map_line(grid, look, y, picked)) for y in range(grid.lines)]
 
 
-def test_hosts_stand_in_rows_where_they_fit():
+def test_each_host_is_a_tile_with_its_name_and_cells_fill_the_screen():
     codes = bytearray([HEALTHY]) * 24
     codes[13] = KILLED + AT_FAULT
 
-    assert lines_of(grid_for(hosts(3, 8), 24, 40, 10, True), bytes(codes)) == [
-        "node000 ········  node001 ·····✝··",
-        "node002 ········",
+    assert lines_of(grid_for(hosts(3, 8), 24, 60, 6), codes) == [
+        "node000 ───────       node001 ───────       node002 ───────",
+        " 0   1   2   3         8   9  10  11        16  17  18  19",
+        "",
+        " 4   5   6   7        12  13  14  15        20  21  22  23",
+        "                           ✝",
+    ]
+    assert lines_of(grid_for(hosts(3, 8), 24, 30, 6), codes)[:4] == [
+        "node000    node001    node002",
+        " ·   ·      ·   ·      ·   ·",
+        " ·   ·      ·   ·      ·   ·",
+        " ·   ·      ·   ✝      ·   ·",
     ]
 
 
-def test_a_host_with_more_ranks_than_columns_takes_several_lines():
-    grid = grid_for(hosts(1, 40), 40, 30, 10, True)
+def test_a_job_of_one_host_has_large_cells_with_the_word_of_the_state():
+    codes = bytearray([HEALTHY]) * 8
+    codes[2] = STRAGGLER
+    grid = grid_for(hosts(1, 8), 8, 120, 23, True)
 
-    assert isinstance(grid, HostGrid)
-    assert lines_of(grid, bytes([HEALTHY]) * 40) == ["node000 " + "·" * 22, " " * 8 + "·" * 18]
-    assert grid.moved(0, 0, 1) == 22
+    assert (grid.shape.width, grid.shape.height, grid.lines) == (30, 11, 23)
+    shown = lines_of(grid, codes)
+    assert shown[5].split() == ["rank", "0", "rank", "1", "rank", "2", "rank", "3"]
+    assert "▲ straggler" in shown[6]
 
 
-def test_where_hosts_have_no_room_ranks_stand_in_their_order():
-    grid = grid_for(hosts(64, 8), 512, 70, 10, True)
+@pytest.mark.parametrize(
+    ("count", "width", "height", "cell", "named"),
+    [
+        (64, 120, 24, (7, 5), True),
+        (64, 80, 13, (4, 3), True),
+        (512, 120, 24, (3, 1), True),
+        (512, 80, 12, (1, 1), False),
+        (512, 200, 40, (5, 2), True),
+        (4096, 200, 40, (1, 1), False),
+    ],
+)
+def test_cells_are_as_large_as_the_screen_allows_and_hosts_stay_together(
+    count, width, height, cell, named
+):
+    grid = grid_for(hosts(count // 8, 8), count, width, height, True)
 
-    assert isinstance(grid, EvenGrid)
-    assert (grid.columns, grid.lines, grid.note()) == (64, 8, "")
-    assert lines_of(grid, bytes([HEALTHY]) * 512)[1] == " 64 " + "·" * 64
+    assert (grid.shape.width, grid.shape.height) == cell
+    assert grid.shape.titled is named
+    assert (grid.shape.label_width > 0) is not named
+    assert grid.note() == ""
+    assert grid.shape.columns * grid.shape.rows == 8
 
 
 def test_half_blocks_show_both_ranks_and_the_culprits_own_sign():
     codes = bytearray([HEALTHY]) * 512
-    codes[70], codes[300] = BLOCKED, KILLED + AT_FAULT
+    codes[4], codes[300] = BLOCKED, KILLED + AT_FAULT
     grid = grid_for(hosts(64, 8), 512, 70, 5, True)
-    line = map_line(grid, bytes(codes), 0)
+    look = StateLook(bytes(codes))
 
     assert grid.note() == "1 cell = 2 ranks, one above the other"
-    assert plain(line) == "  0 " + "▀" * 64
-    assert line[1:] == (
-        ("▀" * 6, "half:bar/bar"),
-        ("▀", "half:bar/slab"),
-        ("▀" * 57, "half:bar/bar"),
+    line = map_line(grid, look, 0)
+    assert plain(line).startswith("▀▀▀▀ ▀▀▀▀ ▀▀▀▀")
+    assert line[:3] == (
+        ("▀", "half:edge:calm/edge:blocked"),
+        ("▀▀▀", "half:edge:calm/edge:calm"),
+        (" ", ""),
     )
-    assert plain(map_line(grid, bytes(codes), 2))[4 + 300 % 64] == "✝"
-    assert grid.ranks_at(4 + 6, 0) == [6, 70]
-    assert grid.moved(6, 0, 1) == 70
+    assert grid.ranks_at(0, 0) == [0, 4]
+    assert grid.moved(0, 0, 1) == 4
+    at = next((x, y) for y in range(5) for x in range(70) if 300 in grid.ranks_at(x, y))
+    assert plain(map_line(grid, look, at[1]))[at[0]] == "✝"
+
+
+def test_hosts_above_each_other_differ_in_shade_where_no_line_is_between_them():
+    grid = grid_for(hosts(64, 8), 512, 70, 5, True)
+    look = StateLook(bytes([HEALTHY]) * 512)
+
+    assert map_line(grid, look, 0)[0][1] == "half:edge:calm/edge:calm"
+    assert map_line(grid, look, 1)[0][1] == "half:odd:calm/odd:calm"
 
 
 def test_without_colours_one_cell_stands_for_the_worst_of_several():
     codes = bytearray([HEALTHY]) * 512
     codes[300] = KILLED + AT_FAULT
-    grid = grid_for(hosts(64, 8), 512, 70, 5, False)
+    grid = grid_for(hosts(64, 8), 512, 70, 5)
 
     assert grid.note() == "1 cell = 2 ranks, the worst of them"
-    assert lines_of(grid, bytes(codes))[2] == "256 " + "·" * 22 + "✝" + "·" * 41
+    assert "✝" in "".join(lines_of(grid, codes))
+    assert list(grid.cell_of(300)) == [300, 301]
+
+
+def test_without_room_for_a_tile_of_each_host_ranks_stand_in_their_order():
+    grid = grid_for(hosts(512, 8), 4096, 40, 5, True)
+
+    assert grid.note() == "1 cell = 2 times the worst of 16 ranks, one above the other"
+    assert lines_of(grid, bytes([HEALTHY]) * 4096)[0].startswith("▀▀ ▀▀ ▀▀")
+    assert sum(len(tile.ranks) for tile in grid.tiles) == 4096
+
+
+def test_ranks_that_nobody_has_seen_do_not_shrink_the_cells_of_the_others():
+    names = [f"node{rank // 8:03d}" for rank in range(64)] + [None] * 448
+    few = grid_for(hosts_of_ranks(names), 512, 120, 24, True)
+
+    assert few.shape == grid_for(hosts(36, 16), 576, 120, 24, True).shape
+    assert few.tiles[-1].name == "not seen"
+
+
+def test_the_name_of_a_host_has_the_colour_of_its_worst_rank():
+    codes = bytearray([BLOCKED]) * 24
+    codes[13], codes[20] = KILLED + AT_FAULT, STRAGGLER
+    grid = grid_for(hosts(3, 8), 24, 80, 10, True)
+
+    titles = [span for span in map_line(grid, StateLook(bytes(codes)), 0) if "node" in span[0]]
+    assert titles == [("node000", "dim"), ("node001", "culprit"), ("node002", "straggler")]
+
+
+def test_the_keys_go_through_the_tiles_line_by_line():
+    grid = grid_for(hosts(3, 8), 24, 60, 7)
+    assert (grid.shape.columns, grid.shape.rows, grid.shape.across) == (4, 2, 3)
+
+    assert grid.moved(3, 1, 0) == 8
+    assert grid.moved(8, -1, 0) == 3
+    assert grid.moved(19, 1, 0) == 4
+    assert grid.moved(9, 0, 1) == 13
+    assert grid.moved(13, 0, 1) == 13
+    assert grid.moved(0, -1, 0) == 0
+    two_lines = grid_for((*hosts(2, 8), HostRanks("z", (16, 17, 18))), 19, 36, 16)
+    assert two_lines.shape.columns == 4
+    assert two_lines.moved(15, 0, 1) == 18
+    assert two_lines.moved(18, 1, 0) == 18
+
+
+def test_a_click_on_a_cell_finds_its_rank_and_one_on_a_name_the_host():
+    grid = grid_for(hosts(3, 8), 24, 60, 7)
+    x = grid.stride + 2 * grid.shape.width
+
+    assert grid.ranks_at(x, 1) == [10]
+    assert grid.ranks_at(x, 0) == tuple(range(8, 16))
+    assert grid.ranks_at(grid.tile_width, 1) == ()
+    assert grid.ranks_at(x, 99) == ()
 
 
 @settings(deadline=None, max_examples=60)
@@ -174,22 +263,23 @@ def test_without_colours_one_cell_stands_for_the_worst_of_several():
     st.booleans(),
 )
 def test_every_rank_has_a_cell_and_no_line_is_wider_than_the_screen(
-    count, each, width, height, halves
+    count, each, width, height, slabs
 ):
     found = hosts_of_ranks([f"n{rank // each}" for rank in range(count)])
-    grid = grid_for(found, count, width, height, halves)
-    codes = bytes(rank % len(CLASSES) for rank in range(count))
+    grid = grid_for(found, count, width, height, slabs)
+    look = StateLook(bytes(rank % len(CLASSES) for rank in range(count)))
 
     assert grid.lines <= height
-    shown = [
+    shown = {
         rank
         for y in range(grid.lines)
-        for piece in grid.pieces(y)
-        for rank in (*piece.ranks, *piece.below)
-    ]
-    assert sorted(shown) == list(range(count))
-    for y in range(grid.lines):
-        assert line_width(map_line(grid, codes, y, 0)) <= width
+        if grid.on_line(y)[1] >= 0
+        for x in range(width)
+        for rank in grid.ranks_at(x, y)
+    }
+    assert shown == set(range(count))
+    for y in range(height):
+        assert line_width(map_line(grid, look, y, 0)) <= width
     for dx, dy in ((1, 0), (-1, 0), (0, 1), (0, -1)):
         assert 0 <= grid.moved(count // 2, dx, dy) < count
 
@@ -229,9 +319,10 @@ def test_the_line_below_tells_the_rank_under_the_cursor_and_of_whom_a_cell_stand
 def test_every_cell_has_a_style_and_a_line_its_width(palette):
     """A segment without a style ends the app where NO_COLOR is set."""
     codes = bytes([HEALTHY, BLOCKED, KILLED + AT_FAULT, FINISHED] * 20)
-    for halves in (False, True):
-        grid = EvenGrid(80, 16, 3, 1, halves)
+    for slabs, height in ((False, 20), (True, 20), (True, 2)):
+        grid = grid_for(hosts(10, 8), 80, 60, height, slabs)
         for y in range(grid.lines):
-            strip = map_strip(map_line(grid, codes, y, 3), 60, palette)
+            strip = map_strip(map_line(grid, StateLook(codes), y, 3), 60, palette)
             assert strip.cell_length == 60
             assert all(segment.style is not None for segment in strip)
+            assert all(not segment.style.dim for segment in strip if "✝" in segment.text)

@@ -6,6 +6,7 @@ import pytest
 from textual.binding import Binding
 
 from ddtop.follow.look import Look
+from ddtop.model.facts import State
 from ddtop.present.help_text import ACTIONS, VIEWS
 from ddtop.present.text import line_width, plain
 from ddtop.ui.app import DdtopApp
@@ -125,21 +126,66 @@ async def test_the_maps_cursor_starts_on_the_culprit_and_moves_by_cells():
         assert screen_text(app)[-3].startswith("rank 13  ✖ culprit")
         await press(pilot, "right", "down")
         cells = app.screen.views["map"].grid
-        assert cells.cursor_rank == 46
+        assert cells.cursor_rank == 22
         await press(pilot, "n")
         assert cells.cursor_rank == 13
         await press(pilot, "enter")
         assert isinstance(app.screen, RankScreen)
 
 
+def cell_of(grid, rank):
+    """Where to click for that rank."""
+    return next(
+        (x, y) for y in range(grid.lines) for x in range(120) if list(grid.ranks_at(x, y)) == [rank]
+    )
+
+
 async def test_a_click_on_the_map_selects_and_a_double_click_opens():
     async with watching(live(*builders.hang(64, 13))) as (app, pilot):
         await press(pilot, "2")
-        await pilot.click("MapGrid", offset=(8 + 3, 0))
-        assert app.screen.views["map"].grid.cursor_rank == 3
-        await pilot.click("MapGrid", offset=(8 + 3, 0), times=2)
+        cells = app.screen.views["map"].grid
+        place = cell_of(cells.grid, 3)
+        await pilot.click("MapGrid", offset=place)
+        assert cells.cursor_rank == 3
+        await pilot.click("MapGrid", offset=place, times=2)
         await pilot.pause()
         assert isinstance(app.screen, RankScreen)
+
+
+async def test_the_line_below_the_map_tells_the_rank_under_the_mouse():
+    async with watching(live(*builders.hang(64, 13))) as (app, pilot):
+        await press(pilot, "2")
+        cells = app.screen.views["map"].grid
+        await pilot.hover("MapGrid", offset=cell_of(cells.grid, 40))
+        await pilot.pause()
+        assert screen_text(app)[-3].startswith("rank 40  ■ blocked")
+        assert cells.cursor_rank == 13
+
+        await pilot.hover("KeyBar")
+        await pilot.pause()
+        assert screen_text(app)[-3].startswith("rank 13  ✖ culprit")
+
+
+async def test_on_a_map_of_numbers_the_straggler_is_named_and_n_goes_to_the_unhealthy():
+    snapshot = builders.healthy(64)
+    ranks = tuple(
+        replace(
+            rank,
+            state=State.STRAGGLER if rank.rank == 26 else rank.state,
+            comm={"wait_ratio": 0.02 if rank.rank == 26 else 0.45},
+        )
+        for rank in snapshot.ranks
+    )
+    snapshot = replace(snapshot, ranks=ranks)
+    async with watching(live(snapshot, builders.calm(snapshot)), size=(120, 36)) as (app, pilot):
+        await press(pilot, "2", "m", "m")
+        text = "\n".join(screen_text(app))
+        assert "comm wait  ▲ rank 26 on node003: 2%, the median is 45%" in text
+        assert "▲ 2%" in text
+        cells = app.screen.views["map"].grid
+        assert cells.cursor_rank == 26
+        await press(pilot, "left", "left", "n")
+        assert cells.cursor_rank == 26
 
 
 async def test_the_map_makes_no_progress_while_ranks_run_and_wait_in_turn():

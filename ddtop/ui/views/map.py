@@ -12,10 +12,10 @@ from ddtop.follow.look import Look
 from ddtop.model.facts import Snapshot
 from ddtop.present import help_text
 from ddtop.present.filter import describe_filter, parse_filter
-from ddtop.present.map import Levelled, Levels, metrics_of, scaled
+from ddtop.present.map import Levelled, metrics_of, scaled
 from ddtop.present.numbers import Number
 from ddtop.present.text import Line
-from ddtop.ui.rows import STATE_LOOKS, LevelLooks, StateLooks, cursor_line, legend_line, levels_line
+from ddtop.ui.rows import LevelLook, StateLook, cursor_line, legend_line, levels_line
 from ddtop.ui.session import Session
 from ddtop.ui.views.view import Coded, View
 from ddtop.ui.widgets.lines import Key, LinesView
@@ -36,8 +36,7 @@ class MapView(View):
         self.coded = coded
         self.metric: Number | None = None
         self._levelled = Levelled()
-        self._levels: Levels | None = None
-        self._looks: StateLooks = STATE_LOOKS
+        self._look = StateLook(b"")
         self.legend = LinesView(session.paint, "legend")
         self.grid = MapGrid(session.paint, "cells")
         self.cursor = LinesView(session.paint, "cursor")
@@ -54,16 +53,17 @@ class MapView(View):
 
     def show(self, look: Look, snapshot: Snapshot) -> None:
         self.coded.take(look, snapshot)
-        codes, glyphs, width = self.coded.codes, self.session.paint.glyphs, self.size.width
+        states, glyphs, width = self.coded.codes, self.session.paint.glyphs, self.size.width
         if self.metric is None or self.metric not in metrics_of(snapshot):
-            self.legend.show([legend_line(snapshot, codes, width, glyphs)])
-            self.grid.show(self.coded.hosts, codes)
+            self.legend.show([legend_line(snapshot, states, width, glyphs)])
+            if type(self._look) is not StateLook or self._look.states != states:
+                self._look = StateLook(states, glyphs)
         else:
-            levels = self._levelled.take(self.metric, snapshot, codes)
-            self.legend.show([levels_line(snapshot, levels, width, glyphs)])
-            self._looks = self._looks if levels is self._levels else LevelLooks(levels)
-            self._levels = levels
-            self.grid.show(self.coded.hosts, levels.codes, self._looks)
+            levels = self._levelled.take(self.metric, snapshot, states)
+            if not isinstance(self._look, LevelLook) or self._look.levels is not levels:
+                self._look = LevelLook(levels, states, glyphs)
+            self.legend.show([levels_line(snapshot, self._look, width)])
+        self.grid.show(self.coded.hosts, self._look)
         self._show_cursor(snapshot)
 
     def colour_by(self, metric: Number | None) -> None:
@@ -99,25 +99,20 @@ class MapView(View):
         self.post_message(self.Changed())
 
     def _show_cursor(self, snapshot: Snapshot) -> None:
-        if self.grid.cursor_rank is not None:
+        """The rank under the mouse, or else the one under the cursor."""
+        rank = self.grid.pointed_rank
+        if rank is not None:
             glyphs = self.session.paint.glyphs
-            codes, cell = self.coded.codes, self.grid.cell
-            self.cursor.show(
-                [
-                    (
-                        *self._value_of(snapshot),
-                        *cursor_line(
-                            snapshot, codes, self.grid.cursor_rank, cell, self.size.width, glyphs
-                        ),
-                    )
-                ]
+            line = cursor_line(
+                snapshot, self.coded.codes, rank, self.grid.cell_of(rank), self.size.width, glyphs
             )
+            self.cursor.show([(*self._value_of(snapshot, rank), *line)])
 
-    def _value_of(self, snapshot: Snapshot) -> Line:
-        """The number of the rank under the cursor, where the map shows one."""
-        if self.metric is None or self.grid.cursor_rank is None:
+    def _value_of(self, snapshot: Snapshot, rank: int) -> Line:
+        """The number of that rank, where the map shows one."""
+        if self.metric is None:
             return ()
-        value = scaled(self.metric, snapshot.rank(self.grid.cursor_rank), snapshot.time_unix_ns)
+        value = scaled(self.metric, snapshot.rank(rank), snapshot.time_unix_ns)
         text = units.NOT_MEASURED if value is None else self.metric.scale.text(value)
         return ((f"{self.metric.scale.label} {text}", "bold"), ("  ", ""))
 

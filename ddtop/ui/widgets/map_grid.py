@@ -13,9 +13,9 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from ddtop.present.map import Grid, HostRanks, grid_for
+from ddtop.present.map import BLOCKED, HEALTHY, Grid, HostRanks, grid_for
 from ddtop.present.text import Line
-from ddtop.ui.rows import STATE_LOOKS, StateLooks, map_line, map_strip
+from ddtop.ui.rows import StateLook, map_line, map_strip
 from ddtop.ui.session import Paint
 
 
@@ -56,35 +56,39 @@ class MapGrid(Widget, can_focus=True):
         self.cursor_rank: int | None = None
         self.grid: Grid | None = None
         self._paint = paint
-        self._codes = b""
-        self._looks: StateLooks = STATE_LOOKS
+        self._look = StateLook(b"")
+        self._hovered: int | None = None
         self._hosts: Sequence[HostRanks] = ()
         self._touched = False
         self._laid_for: tuple[object, ...] = ()
         self._drawn: dict[int, Line] = {}
 
-    def show(
-        self, hosts: Sequence[HostRanks], codes: bytes, looks: StateLooks = STATE_LOOKS
-    ) -> None:
-        """Draw these ranks: their codes, and the looks of the codes."""
-        changed = codes != self._codes or hosts is not self._hosts or looks is not self._looks
-        self._codes, self._hosts, self._looks = codes, hosts, looks
-        if not self._touched and codes:
-            self.cursor_rank = codes.index(max(codes))
-        elif self.cursor_rank is not None and self.cursor_rank >= len(codes):
-            self.cursor_rank = len(codes) - 1 if codes else None
+    def show(self, hosts: Sequence[HostRanks], look: StateLook) -> None:
+        """Draw these ranks."""
+        changed = hosts is not self._hosts or look is not self._look
+        self._hosts, self._look = hosts, look
+        count = len(look.codes)
+        if not self._touched and count:
+            self.cursor_rank = look.codes.index(max(look.codes))
+        elif self.cursor_rank is not None and self.cursor_rank >= count:
+            self.cursor_rank = count - 1 if count else None
+        if self._hovered is not None and self._hovered >= count:
+            self._hovered = None
         if self._lay_out() or changed:
             self._redraw()
 
     @property
-    def cell(self) -> Sequence[int]:
-        """The ranks of the cell that the cursor is on."""
-        if self.grid is None or self.cursor_rank is None:
-            return ()
-        if self.grid.per_cell == 1:
-            return (self.cursor_rank,)
-        first = self.cursor_rank // self.grid.per_cell * self.grid.per_cell
-        return range(first, min(first + self.grid.per_cell, len(self._codes)))
+    def pointed_rank(self) -> int | None:
+        """The rank under the mouse, or else under the cursor."""
+        return self.cursor_rank if self._hovered is None else self._hovered
+
+    def cell_of(self, rank: int) -> Sequence[int]:
+        """The ranks of the cell that shows this rank."""
+        return (rank,) if self.grid is None else self.grid.cell_of(rank)
+
+    def _worst(self, ranks: Sequence[int]) -> int:
+        """The rank that a cell stands for."""
+        return max(ranks, key=lambda number: (self._look.codes[number], -number))
 
     def repaint(self) -> None:
         """Draw everything again, after a change of the palette."""
@@ -94,16 +98,15 @@ class MapGrid(Widget, can_focus=True):
         self.refresh()
 
     def _lay_out(self) -> bool:
-        """Place the ranks; returns whether any place has changed. Half blocks show states by colour
-        only, so they need a palette with colours."""
-        halves = self._paint.palette.background is not None and bool(self._paint.glyphs.eighths)
-        wanted = (id(self._hosts), len(self._codes), self.size, halves)
-        if wanted == self._laid_for or not self._codes or not self.size.area:
+        """Place the ranks; returns whether any place has changed. Areas of colour need a palette
+        with colours."""
+        slabs = self._paint.palette.background is not None and bool(self._paint.glyphs.eighths)
+        count = len(self._look.codes)
+        wanted = (id(self._hosts), count, self.size, slabs)
+        if wanted == self._laid_for or not count or not self.size.area:
             return False
         self._laid_for = wanted
-        self.grid = grid_for(
-            self._hosts, len(self._codes), self.size.width, self.size.height, halves
-        )
+        self.grid = grid_for(self._hosts, count, self.size.width, self.size.height, slabs)
         return True
 
     def _line(self, y: int) -> Line:
@@ -111,7 +114,7 @@ class MapGrid(Widget, can_focus=True):
             return ()
         # No cursor over the culprit's mark until the user moves it.
         cursor = self.cursor_rank if self._touched else None
-        return map_line(self.grid, self._codes, y, cursor, self._paint.glyphs, self._looks)
+        return map_line(self.grid, self._look, y, cursor)
 
     def _redraw(self) -> None:
         fresh = {y: self._line(y) for y in range(self.size.height)}
@@ -143,10 +146,8 @@ class MapGrid(Widget, can_focus=True):
 
     def _move_to(self, rank: int) -> None:
         self._touched = True
-        self.cursor_rank = rank
-        cell = self.cell
-        if len(cell) > 1:
-            self.cursor_rank = max(cell, key=lambda number: (self._codes[number], -number))
+        self._hovered = None
+        self.cursor_rank = self._worst(self.cell_of(rank))
         self._redraw()
         self.post_message(self.Moved())
 
@@ -165,20 +166,21 @@ class MapGrid(Widget, can_focus=True):
 
     def action_to_end(self, last: int) -> None:
         """Move the cursor to the first or the last rank."""
-        if self._codes:
-            self._move_to(len(self._codes) - 1 if last else 0)
+        if self._look.codes:
+            self._move_to(len(self._look.codes) - 1 if last else 0)
 
     def action_trouble(self, steps: int) -> None:
-        """Move the cursor to the next rank that is not healthy; after the last comes the first. If
-        some ranks are worse than blocked, only to those."""
-        if not self._codes:
+        """Move the cursor to the next rank whose state is not healthy, whatever the map shows;
+        after the last comes the first. If some ranks are worse than blocked, only to those."""
+        states = self._look.states
+        if not states:
             return
-        count, at = len(self._codes), self.cursor_rank or 0
-        borne = self._looks.borne(self._codes)
+        count, at = len(states), self.cursor_rank or 0
+        borne = BLOCKED if max(states) > BLOCKED else HEALTHY
+        cell = self.cell_of(at)
         found = (number % count for number in range(at + steps, at + steps * (count + 1), steps))
         rank = next(
-            (number for number in found if self._codes[number] > borne and number not in self.cell),
-            None,
+            (number for number in found if states[number] > borne and number not in cell), None
         )
         if rank is not None:
             self._move_to(rank)
@@ -188,10 +190,24 @@ class MapGrid(Widget, can_focus=True):
         if self.cursor_rank is not None:
             self.post_message(self.Opened(self.cursor_rank))
 
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        """The line below tells the rank under the mouse; the cursor stays."""
+        ranks = self.grid.ranks_at(event.x, event.y) if self.grid is not None else ()
+        self._hover(self._worst(ranks) if ranks else None)
+
+    def on_leave(self) -> None:
+        """The line below tells the rank under the cursor again."""
+        self._hover(None)
+
+    def _hover(self, rank: int | None) -> None:
+        if rank != self._hovered:
+            self._hovered = rank
+            self.post_message(self.Moved())
+
     def on_click(self, event: events.Click) -> None:
         """A click moves the cursor there, a double click opens."""
         ranks = self.grid.ranks_at(event.x, event.y) if self.grid is not None else ()
         if ranks:
-            self._move_to(max(ranks, key=lambda number: (self._codes[number], -number)))
+            self._move_to(self._worst(ranks))
             if event.chain == 2:
                 self.action_open()
