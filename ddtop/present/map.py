@@ -163,9 +163,8 @@ def grid_for(
     per_cell = 1
     while True:
         for halves in (False, True) if slabs else (False,):
-            plain = per_cell == 1 and not halves
             for titled, label_width in ((True, 0), (False, name_width + 1), (False, 0)):
-                if (titled and not plain) or label_width > width // 4:
+                if (titled and (halves or per_cell > 1)) or label_width > width // 4:
                     continue
                 shape = _largest(
                     len(tiles),
@@ -223,7 +222,7 @@ def _largest(
         rows = -(-cells // columns)
         parts *= 2
         least = titled + (-(-rows // 2) if halves else rows)
-        if least > height:
+        if least > height or rows > max(columns, 2):
             continue
         fewest = -(-tiles // (height // least))
         for across in range(fewest, min(tiles, (width + 1) // (columns + 1)) + 1):

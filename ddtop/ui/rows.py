@@ -150,15 +150,19 @@ _STYLE = itemgetter(1)
 
 
 class StateLook:
-    """What a cell shows when the map shows states. `codes`: one a rank; `states`: the same here;
-    `text_least`: columns of a cell that has text."""
+    """What cells show when the map shows states. `codes`: one a rank; `states`: the same here;
+    `shown`: all that they show; `text_least`: columns of text that a cell must have room for."""
 
-    text_least = 3
-
-    def __init__(self, states: bytes, glyphs: Glyphs = UNICODE) -> None:
-        self.states = self.codes = states
+    def __init__(self, glyphs: Glyphs = UNICODE) -> None:
         self.glyphs = glyphs
         self.area, self.colour = cache(self._area), cache(self._colour)
+        self.take(b"")
+
+    def take(self, states: bytes) -> None:
+        """Show these states from now on."""
+        self.shown: object = states
+        self.states = self.codes = states
+        self.text_least = len(str(len(states) - 1)) + 1
 
     def sign(self, code: int) -> Span:
         """The sign of a cell without room for text, and its style."""
@@ -177,19 +181,13 @@ class StateLook:
             return "calm"
         return "blocked" if code == BLOCKED else self.sign(code)[1]
 
-    def text(self, rank: int, code: int, width: int) -> str:
-        """What stands in a cell of one line."""
-        if len(str(len(self.codes))) + 2 > width:
-            return glyph_of(code, self.glyphs)
-        return f"{rank} {self.below(rank, code, 1)}".rstrip()
-
-    def below(self, rank: int, code: int, width: int) -> str:
-        """What stands below the rank's number."""
+    def text(self, rank: int, code: int, width: int, beside: str) -> str:
+        """What stands below the rank's number, or `beside` it if there is one line only."""
         del rank
-        sign = glyph_of(code, self.glyphs)
-        if width >= _WORD_LEAST:
-            return f"{sign} {class_of(code).word}"
-        return sign if code != HEALTHY else ""
+        if width >= _WORD_LEAST and not beside:
+            return f"{glyph_of(code, self.glyphs)} {class_of(code).word}"
+        sign = glyph_of(code, self.glyphs) if code != HEALTHY else ""
+        return f"{beside} {sign}".strip() if len(beside) + 2 <= width else beside + sign
 
     def _area(self, codes: tuple[int | None, ...], width: int, slabs: bool, signed: bool) -> Span:
         """A cell without text: its sign, or an area of its colours with a thin space at the right;
@@ -201,17 +199,17 @@ class StateLook:
         colours = [_EDGE + ("" if code is None else self.colour(code)) for code in codes]
         if len(colours) > 1:
             return UPPER_HALF * width, _HALF + "/".join(colours)
-        return FULL * (width - 1) + UPRIGHT_PART, colours[0]
+        return FULL * (width - 1) + (UPRIGHT_PART if width < 3 else FULL), colours[0]
 
 
 class LevelLook(StateLook):
     """What a cell shows when the map shows a number."""
 
-    text_least = 2
-
-    def __init__(self, levels: Levels, states: bytes, glyphs: Glyphs = UNICODE) -> None:
-        super().__init__(states, glyphs)
-        self.codes, self.levels = levels.codes, levels
+    def take_levels(self, levels: Levels, states: bytes) -> None:
+        """Show these levels from now on."""
+        self.take(states)
+        self.shown, self.levels = (levels, states), levels
+        self.codes, self.text_least = levels.codes, 2
 
     def sign(self, code: int) -> Span:
         state = state_of(code)
@@ -223,7 +221,8 @@ class LevelLook(StateLook):
     def _colour(self, code: int) -> str:
         return "calm" if code == UNKNOWN else self.sign(code)[1]
 
-    def text(self, rank: int, code: int, width: int) -> str:
+    def text(self, rank: int, code: int, width: int, beside: str) -> str:
+        del beside
         value, number = self.levels.values[rank], self.levels.metric
         sign = f"{self.sign(code)[0]} " if code > LEVELS else ""
         text = sign + (NOT_MEASURED if value is None else number.scale.text(value))
@@ -231,8 +230,6 @@ class LevelLook(StateLook):
             times = 100 if number.scale.of else number.per or 1
             text = f"{sign}{value * times:.0f}"
         return text if len(text) <= width else sign
-
-    below = text
 
 
 def level_look(code: int, glyphs: Glyphs) -> Span:
@@ -304,7 +301,7 @@ def _cells(
     edge = part == lines
     if edge:
         cells = [(UPPER_HALF * body, _EDGE + look.colour(code)) for code in codes[0]]
-    elif shape.halves or body < look.text_least or shape.per_cell > 1:
+    elif shape.halves or shape.per_cell > 1 or shape.width <= look.text_least:
         pairs, signed = zip_longest(*codes), part == (lines - 1) // 2
         cells = [look.area(pair, body, grid.slabs, signed) for pair in pairs]
     else:
@@ -342,8 +339,10 @@ def _texts(
         return [f"{before}{rank}" for rank in ranks]
     if part != (not both):
         return [""] * len(ranks)
-    said = look.text if both else look.below
-    return [said(rank, code, width) for rank, code in zip(ranks, codes, strict=True)]
+    return [
+        look.text(rank, code, width, str(rank) if both else "")
+        for rank, code in zip(ranks, codes, strict=True)
+    ]
 
 
 def map_strip(line: Line, width: int, palette: Palette) -> Strip:

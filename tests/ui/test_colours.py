@@ -82,7 +82,8 @@ def test_under_lang_c_the_legend_of_the_map_is_ascii():
     snapshot, metric = gpus.on_gpus(), map_metric("heat")
     assert metric is not None
     levels = Levelled().take(metric, snapshot, bytes(8))
-    look = LevelLook(levels, bytes(8), glyphs)
+    look = LevelLook(glyphs)
+    look.take_levels(levels, bytes(8))
     assert plain(levels_line(snapshot, look, 120)).isascii()
     grid = grid_for(hosts_of_ranks(["gpu0"] * 8), 8, 120, 20)
     assert all(plain(map_line(grid, look, y)).isascii() for y in range(20))

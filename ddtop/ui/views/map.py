@@ -36,7 +36,8 @@ class MapView(View):
         self.coded = coded
         self.metric: Number | None = None
         self._levelled = Levelled()
-        self._look = StateLook(b"")
+        self._by_state = StateLook(session.paint.glyphs)
+        self._by_number = LevelLook(session.paint.glyphs)
         self.legend = LinesView(session.paint, "legend")
         self.grid = MapGrid(session.paint, "cells")
         self.cursor = LinesView(session.paint, "cursor")
@@ -56,14 +57,13 @@ class MapView(View):
         states, glyphs, width = self.coded.codes, self.session.paint.glyphs, self.size.width
         if self.metric is None or self.metric not in metrics_of(snapshot):
             self.legend.show([legend_line(snapshot, states, width, glyphs)])
-            if type(self._look) is not StateLook or self._look.states != states:
-                self._look = StateLook(states, glyphs)
+            self._by_state.take(states)
+            self.grid.show(self.coded.hosts, self._by_state)
         else:
             levels = self._levelled.take(self.metric, snapshot, states)
-            if not isinstance(self._look, LevelLook) or self._look.levels is not levels:
-                self._look = LevelLook(levels, states, glyphs)
-            self.legend.show([levels_line(snapshot, self._look, width)])
-        self.grid.show(self.coded.hosts, self._look)
+            self._by_number.take_levels(levels, states)
+            self.legend.show([levels_line(snapshot, self._by_number, width)])
+            self.grid.show(self.coded.hosts, self._by_number)
         self._show_cursor(snapshot)
 
     def colour_by(self, metric: Number | None) -> None:

@@ -56,7 +56,8 @@ class MapGrid(Widget, can_focus=True):
         self.cursor_rank: int | None = None
         self.grid: Grid | None = None
         self._paint = paint
-        self._look = StateLook(b"")
+        self._look = StateLook()
+        self._shown: object = None
         self._hovered: int | None = None
         self._hosts: Sequence[HostRanks] = ()
         self._touched = False
@@ -65,22 +66,21 @@ class MapGrid(Widget, can_focus=True):
 
     def show(self, hosts: Sequence[HostRanks], look: StateLook) -> None:
         """Draw these ranks."""
-        changed = hosts is not self._hosts or look is not self._look
-        self._hosts, self._look = hosts, look
+        changed = hosts is not self._hosts or look.shown != self._shown
+        self._hosts, self._look, self._shown = hosts, look, look.shown
         count = len(look.codes)
         if not self._touched and count:
             self.cursor_rank = look.codes.index(max(look.codes))
         elif self.cursor_rank is not None and self.cursor_rank >= count:
             self.cursor_rank = count - 1 if count else None
-        if self._hovered is not None and self._hovered >= count:
-            self._hovered = None
         if self._lay_out() or changed:
             self._redraw()
 
     @property
     def pointed_rank(self) -> int | None:
         """The rank under the mouse, or else under the cursor."""
-        return self.cursor_rank if self._hovered is None else self._hovered
+        hovered = self._hovered
+        return self.cursor_rank if hovered not in range(len(self._look.codes)) else hovered
 
     def cell_of(self, rank: int) -> Sequence[int]:
         """The ranks of the cell that shows this rank."""
