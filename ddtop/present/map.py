@@ -447,7 +447,7 @@ MARKS = LEVELS + 1 - STRAGGLER
 SPREAD = 0.2
 """The smallest range of the levels, as a share of the largest value; smaller differences are
 noise."""
-HOLD = 0.25
+HOLD = 0.5
 """A value keeps its level until it is this far beyond its end, as a part of a level, so that the
 map does not flicker."""
 FEW = 8
@@ -551,13 +551,14 @@ def _badness(
 
 
 def _stands_out(ordered: Sequence[float], spread: float) -> bool:
-    """Whether the worst is twice as far from the middle as all but a few others."""
+    """Whether the worst is well beyond noise, and twice as far from the middle as all but a few
+    others."""
     if len(ordered) < 2:
         return False
     middle = ordered[(len(ordered) - 1) // 2]
     others = ordered[-1 - max(len(ordered) // FEW, 1)]
     beyond = ordered[-1] - middle
-    return beyond >= spread and 2 * (others - middle) <= beyond
+    return 2 * beyond >= spread and 2 * (others - middle) <= beyond
 
 
 def _codes(good: float, bad: float, badness: Sequence[float | None], before: bytes) -> bytearray:
@@ -576,17 +577,15 @@ def _codes(good: float, bad: float, badness: Sequence[float | None], before: byt
 
 
 def _range(ordered: Sequence[float], spread: float, last: Levels | None) -> tuple[float, float]:
-    """The ends of the range: the previous ones, if the values are inside and use at least half of
-    it; or those of the values. Where all are alike, they are at the good end."""
+    """The ends of the range: the previous ones, if the values are not far outside and use at least
+    half of it; or those of the values. Where all are alike, they are at the good end."""
     if not ordered:
         return 0.0, 1.0
     # A few that are better than the others must not colour all others as bad.
     good, bad = ordered[len(ordered) // FEW], ordered[-1]
-    if (
-        last is not None
-        and last.good <= good
-        and bad <= last.bad
-        and max(bad - good, spread) >= (last.bad - last.good) / 2
-    ):
-        return last.good, last.bad
+    if last is not None:
+        size = last.bad - last.good
+        near = last.good - size / LEVELS <= good and bad <= last.bad + size / LEVELS
+        if near and max(bad - good, spread) >= size / 2:
+            return last.good, last.bad
     return good, max(bad, good + spread) if spread else good + 1.0

@@ -303,7 +303,7 @@ NUMBERS = (
         room=2,
         per=100,
         # A rank that is waited for is the one that waits least itself.
-        scale=Scale("comm wait", units.percent, bad="low", least=0.1),
+        scale=Scale("comm wait", units.percent, bad="low", least=0.25),
     ),
     Number(
         "phases",
@@ -362,7 +362,7 @@ NUMBERS = (
         order=_work_ratio,
         room=6,
         per=100,
-        scale=Scale("GPU use", units.percent, bad="low", least=0.1),
+        scale=Scale("GPU use", units.percent, bad="low", least=0.25),
         needs="devices",
         bar=True,
         alarm="lost",
@@ -377,7 +377,7 @@ NUMBERS = (
         cell=_part(_used_bytes, _total_bytes, units.size),
         room=7,
         per=1 / _GIB,
-        scale=Scale("GPU memory", units.percent, of=_total_bytes, least=0.1),
+        scale=Scale("GPU memory", units.percent, of=_total_bytes, least=0.25),
         needs="devices",
         bar=True,
     ),

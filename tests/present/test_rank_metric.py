@@ -66,8 +66,17 @@ def test_a_value_that_moves_a_little_keeps_its_level():
     levelled = Levelled()
     first = levels_of(stepping(100.0, 139.0, 200.0), levelled=levelled)
     second = levels_of(stepping(100.0, 141.0, 200.0), levelled=levelled)
-    third = levels_of(stepping(100.0, 150.0, 200.0), levelled=levelled)
+    third = levels_of(stepping(100.0, 155.0, 200.0), levelled=levelled)
     assert first.codes[1] == second.codes[1] != third.codes[1]
+
+
+def test_a_healthy_job_whose_waits_go_up_and_down_a_little_does_not_flicker():
+    levelled = Levelled()
+    looks = [
+        waiting(*[0.2 + 0.025 * ((rank * 7 + look) % 3) for rank in range(64)]) for look in range(8)
+    ]
+    shown = {levels_of(look, "comm", levelled).codes for look in looks}
+    assert len(shown) == 1
 
 
 def test_the_range_stays_while_the_values_use_it():
