@@ -51,11 +51,13 @@ class NowCell(NamedTuple):
     """What a rank does, and since when.
 
     `since_unix_ns`: on the clock of the snapshot. `age_s`: where only the age is known, seconds.
+    `group`: torch's name of the process group, for a wait in a collective.
     """
 
     text: str
     since_unix_ns: int | None = None
     age_s: float | None = None
+    group: str = ""
 
 
 def now_text(rank: RankFacts) -> str:
@@ -97,13 +99,14 @@ def _calling(rank: RankFacts) -> NowCell:
 def _waiting(rank: RankFacts) -> NowCell | None:
     held = rank.comm.collective
     if rank.wait is not None:
-        since = rank.wait.since_unix_ns
-        if held is not None and held.seq == rank.wait.seq:
-            return NowCell(clean(collective_text(held.op, held.seq)), since)
-        return NowCell(clean(collective_text(rank.wait.op, rank.wait.seq)), since)
+        wait = rank.wait
+        op = held.op if held is not None and held.seq == wait.seq else wait.op
+        text = clean(collective_text(op, wait.seq))
+        return NowCell(text, wait.since_unix_ns, group=wait.group)
     if held is None or held.state not in _OPEN or _place_says_more(rank):
         return None
-    return NowCell(clean(collective_text(held.op, held.seq)), None, rank.comm.collective_age_s)
+    text = clean(collective_text(held.op, held.seq))
+    return NowCell(text, None, rank.comm.collective_age_s, held.group)
 
 
 def _working(rank: RankFacts) -> NowCell:

@@ -8,13 +8,27 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ddtop.model.facts import Axis, RankFacts, Snapshot, State
-from ddtop.present.now import now_age_s, now_text
-from ddtop.present.text import UNICODE, Field, Glyphs, Table, bar, cell_width, clean, hollow, phases
-from ddtop.wire.records import Gpu
+from ddtop.present.now import doing, now_age_s, now_text
+from ddtop.present.text import (
+    UNICODE,
+    Field,
+    Glyphs,
+    Table,
+    bar,
+    cell_width,
+    clean,
+    elide,
+    hollow,
+    phases,
+)
+from ddtop.wire.records import Gpu, Group
 from ddtop.words import units
+from ddtop.words.sentences import names_of_groups
 
 NOW_LEAST, NOW_USEFUL, NOW_WANTED, NOW_MOST = 12, 17, 21, 44
 HOST_MOST, PLACE_MOST = 16, 20
+HOST_ROOM = 4
+"""Its `room` in a job on several hosts."""
 NUMBER = 5
 """Columns of a number beside a bar."""
 WAITS = "wait"
@@ -23,12 +37,13 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class CellContext:
-    """The input of a cell besides its rank: the time of the snapshot, the glyphs, and the
-    dimensions of the grid of ranks."""
+    """The input of a cell besides its rank: the time of the snapshot, the glyphs, the dimensions of
+    the grid of ranks, and the process groups."""
 
     time_unix_ns: int
     glyphs: Glyphs = UNICODE
     axes: tuple[Axis, ...] = ()
+    groups: tuple[Group, ...] = ()
 
 
 Value = Callable[[RankFacts, int], Any]
@@ -105,6 +120,16 @@ def _place(rank: RankFacts, context: CellContext, _: int) -> str:
     )
 
 
+def _now(rank: RankFacts, context: CellContext, width: int) -> str:
+    """`all_reduce dp_2 #196801`: numbers of collectives mean nothing without their group."""
+    now = doing(rank)
+    op, mark, number = now.text.rpartition(" #")
+    text = now.text
+    if mark and now.group and len(rank.comm.groups) > 1:
+        text = f"{op} {clean(names_of_groups(context.groups).short(now.group))}{mark}{number}"
+    return elide(text, width, context.glyphs.ellipsis)
+
+
 def _progress(rank: RankFacts, _: CellContext, __: int) -> str:
     """`12% checkpoint`; only the phase if the number of steps is not known."""
     training = rank.progress.training
@@ -178,16 +203,11 @@ def _loader(rank: RankFacts, context: CellContext, width: int) -> str:
     if not loader.capacity:
         return str(loader.depth)
     text = f"{loader.depth}/{loader.capacity}"
-    # An empty bar looks like an empty cell.
-    if loader.depth == 0:
-        return text
     room = width - len(text) - 1
-    ratio = loader.depth / loader.capacity
-    return (
-        f"{bar(ratio, room, context.glyphs)} {text}"
-        if room >= 5
-        else bar(ratio, width, context.glyphs)
-    )
+    # An empty bar looks like an empty cell.
+    if loader.depth == 0 or room < 2:
+        return f"{text:>{width}}"
+    return f"{bar(loader.depth / loader.capacity, room, context.glyphs)} {text}"
 
 
 _STATE_ORDER = {
@@ -231,7 +251,7 @@ NUMBERS = (
         metric="host",
         form=clean,
         descending=False,
-        room=10,
+        room=11,
         quiet=True,
     ),
     Number(
@@ -287,6 +307,7 @@ NUMBERS = (
         NOW_LEAST,
         value=lambda rank, _: now_text(rank),
         metric="now",
+        cell=_now,
         descending=False,
     ),
     Number(
@@ -335,7 +356,7 @@ NUMBERS = (
         value=lambda rank, _: rank.process.cpu_ratio,
         metric="cpu_ratio",
         form=units.cores,
-        room=8,
+        room=10,
         per=100,
         scale=Scale("CPU", units.percent, bad="far", least=0.5),
     ),
@@ -434,7 +455,7 @@ NUMBERS = (
         value=lambda rank, _: rank.agent.report_age_s,
         metric="report_age_s",
         form=units.age,
-        room=4,
+        room=10,
         per=1,
         quiet=True,
     ),
@@ -464,14 +485,18 @@ def rank_table(
     host_width: int = 0,
     hidden: Collection[str] = (),
     place_width: int = 0,
+    several_hosts: bool = False,
 ) -> Table[Number]:
     """The columns for a table of that width. `hidden`: keys of hidden columns; `place_width`: 0 if
-    no rank has a position in a grid.
+    no rank has a position in a grid. `several_hosts`: which host a rank is on says something.
 
     Widths depend on the size of the job, not on values that change with each tick. Columns are
     added in tiers, because NOW grows between them; `table_for` cannot do that.
     """
     widths = {column.key: column.width for column in COLUMNS}
+    places = {column.key: column.room for column in COLUMNS}
+    if several_hosts:
+        places["host"] = HOST_ROOM
     widths["rank"] = max(4, len(str(max(world_size - 1, 0))))
     widths["host"] = min(max(host_width, 4), HOST_MOST)
     widths["place"] = min(max(place_width, widths["place"]), PLACE_MOST)
@@ -479,13 +504,13 @@ def rank_table(
     hidden = {*hidden} if place_width else {*hidden, "place"}
     room = width - sum(widths[key] for key in chosen) - len(chosen) + 1
     for now, rooms in _ROOM:
+        room = _grown((("now", now),), widths, chosen, room)
         if now == NOW_WANTED:
             # Bars make an idle GPU visible, which another number does not.
             room = _grown(_GPU_BARS, widths, chosen, room)
-        room = _grown((("now", now),), widths, chosen, room)
-        for column in sorted(COLUMNS, key=lambda column: column.room):
+        for column in sorted(COLUMNS, key=lambda column: places[column.key]):
             key = column.key
-            if column.room in rooms and key not in hidden and room >= widths[key] + 1:
+            if places[key] in rooms and key not in hidden and room >= widths[key] + 1:
                 chosen.add(key)
                 room -= widths[key] + 1
     _grown(_GROWTH, widths, chosen, room)

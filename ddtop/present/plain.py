@@ -29,8 +29,9 @@ def status_text(snapshot: Snapshot, verdict: Verdict, width: int, glyphs: Glyphs
         host_width(snapshot),
         absent(snapshot),
         place_width(snapshot),
+        several_hosts=len(snapshot.hosts) > 1,
     )
-    context = CellContext(snapshot.time_unix_ns, glyphs, snapshot.axes)
+    context = CellContext(snapshot.time_unix_ns, glyphs, snapshot.axes, snapshot.groups)
     lines = [plain(line) for line in banner_lines(snapshot, verdict, width, glyphs=glyphs)]
     lines.append(glyphs.rule * min(shape.total, width))
     lines.append(plain(shape.titles()))

@@ -18,6 +18,8 @@ Span = tuple[str, str]
 Line = tuple[Span, ...]
 
 ELLIPSIS = "…"
+NUMBER_KEPT, FILE_KEPT = 3, 8
+"""Characters that stay at the end of a collective's number, and of a file with its line."""
 
 _WORD = re.compile(
     r"\S*\d (?:ms|us|µs|s|min|h|d|[KMGTP]?i?B|k?W|MW|it/s|it/min|MB/s)(?![\w/])\S*|\S+"
@@ -77,6 +79,23 @@ def clip(text: str, width: int, ellipsis: str = ELLIPSIS) -> str:
             break
         taken.append(character)
     return "".join(taken).rstrip() + ellipsis
+
+
+def elide(text: str, width: int, ellipsis: str = ELLIPSIS) -> str:
+    """Like `clip`, but a number at the end stays, cut at its left: `all_reduce dp_2 #…421`."""
+    head, _, last = text.rpartition(" ")
+    over = cell_width(text) - width
+    sign = "#" if last.startswith("#") else ""
+    kept = len(last) - len(sign) - len(ellipsis) - over
+    # Of a file, `…:57` alone would say nothing.
+    if over <= 0 or not head or not last[-1].isdigit() or not (sign or kept >= FILE_KEPT):
+        return clip(text, width, ellipsis)
+    kept = max(kept, NUMBER_KEPT)
+    if kept + len(ellipsis) < len(last) - len(sign):
+        last = f"{sign}{ellipsis}{last[-kept:]}"
+    first, gap, word = head.rpartition(" ")
+    before, end = (first, f"{gap}{word} {last}") if gap else (head, f" {last}")
+    return clip(clip(before, width - cell_width(end), ellipsis) + end, width, ellipsis)
 
 
 def fit(text: str, width: int, right: bool = False, ellipsis: str = ELLIPSIS) -> str:

@@ -52,6 +52,7 @@ from ddtop.words.sentences import rank_list
 from ddtop.words.units import NOT_MEASURED
 
 _TOLD_BY_STATE = frozenset({"state", "now", "for"})
+EMPTY_QUEUE = "0/"
 _NEVER_OLD = frozenset({"rank", "state"})
 
 
@@ -93,7 +94,8 @@ def _style(column: Number, text: str, state: str, old: bool, late: bool) -> str:
     if text == column.alarm:
         return "critical"
     if column.bar:
-        return "old" if old else "dim" if text.endswith(WAITS) else "bar"
+        quiet = "dim" if text.endswith(WAITS) else "bar"
+        return "old" if old else "warning" if text.lstrip().startswith(EMPTY_QUEUE) else quiet
     if key in _TOLD_BY_STATE and (key == "state" or state != "dim"):
         return state
     if old and key not in _NEVER_OLD:

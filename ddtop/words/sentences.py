@@ -205,6 +205,11 @@ class GroupNames(Mapping[str, str]):
         text = _named(group) if alone else _distinguished(group)
         return f"{text} (store {group.foreign})" if group.foreign else text
 
+    def short(self, name: str) -> str:
+        """For a reader who knows the rank, which is in one such group: `tp`."""
+        group = self._groups.get(name)
+        return group_name(group) if group is not None else name
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._groups)
 

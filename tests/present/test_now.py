@@ -7,7 +7,16 @@ import pytest
 from ddtop.model.facts import State, Wait
 from ddtop.present.groups import hosts_of, starting
 from ddtop.present.now import now_age_s, now_text
-from ddtop.wire.records import Exit, LastException, OpenCall, Place, ProcessState
+from ddtop.present.numbers import BY_KEY, CellContext, cell_text, rank_table
+from ddtop.wire.records import (
+    Exit,
+    Group,
+    GroupProgress,
+    LastException,
+    OpenCall,
+    Place,
+    ProcessState,
+)
 from tests.ui import builders
 from tests.ui.builders import NOW, SECOND
 from tests.ui.changed import replace
@@ -114,3 +123,30 @@ def test_a_job_is_starting_until_somebody_is_past_the_start_up():
 
 def test_hosts_are_counted_from_the_ranks_where_no_relay_has_spoken():
     assert hosts_of(replace(builders.healthy(16), hosts=())) == 2
+
+
+def test_a_rank_in_several_groups_says_in_which_one_it_waits():
+    """All groups count from one: a number without its group does not say which ranks are behind."""
+    snapshot, _ = builders.hang()
+    part = Group("1", "tp_0", (0, 1), "nccl")
+    waits = replace(
+        snapshot.rank(0),
+        wait=Wait(0, "1", 74_893, NOW - SECOND, (1,), "nccl:all_reduce"),
+        comm={"groups": (GroupProgress("0", 9, 9), GroupProgress("1", 74_893, 74_892))},
+    )
+    context = CellContext(NOW, groups=(*snapshot.groups, part))
+
+    assert cell_text(BY_KEY["now"], waits, context, 30) == "all_reduce tp_0 #74893"
+    assert cell_text(BY_KEY["now"], waits, context, 19) == "all_red… tp_0 #…893"
+    alone = replace(waits, comm={"groups": (GroupProgress("1", 74_893, 74_892),)})
+    assert cell_text(BY_KEY["now"], alone, context, 30) == "all_reduce #74893"
+
+
+def test_eighty_columns_show_the_host_where_there_are_several():
+    def keys(several):
+        table = rank_table(80, 64, 7, ("gpu", "vram"), several_hosts=several)
+        return [column.key for column in table.fields]
+
+    assert "host" in keys(True)
+    assert "host" not in keys(False)
+    assert {"cpu", "heard"} <= set(keys(False))

@@ -34,9 +34,9 @@ def test_a_healthy_job_is_one_calm_sentence_and_its_ranks():
         "ok: 3/3 moving, watched 2 min",
         "─" * 80,
         "RANK STATE         ITER STEP ms NOW                    FOR COMM LOADER CPU HEARD",
-        "   0 · running   12,482   196.0 backward              0.1s  30% █████▎  99  0.2s",
-        "   1 ◦ waiting   12,482   196.3 all_reduce #74892     0.0s  31% ████▌   98  0.3s",
-        "   2 ◦ waiting   12,482   196.6 all_reduce #74892     0.0s  32% █████▎  99  0.4s",
+        "   0 · running   12,482   196.0 backward              0.1s  30% █▊ 7/8  99  0.2s",
+        "   1 ◦ waiting   12,482   196.3 all_reduce #74892     0.0s  31% █▌ 6/8  98  0.3s",
+        "   2 ◦ waiting   12,482   196.6 all_reduce #74892     0.0s  32% █▊ 7/8  99  0.4s",
     ]
 
 
@@ -49,9 +49,9 @@ def test_a_job_that_makes_no_progress_says_who_where_since_when_and_what_to_do()
         "  → check the file server of /data; the process group times out in 29 min 29 s",
         "─" * 80,
         "RANK STATE         ITER STEP ms NOW                    FOR COMM LOADER CPU HEARD",
-        "   1 ✖ culprit   12,482       - DataLoader data.py:40  31s   0% 0/8      2  0.4s",
-        "   0 ■ blocked   12,482       - all_reduce #74893      31s  94% ██████   1  0.2s",
-        "   2 ■ blocked   12,482       - all_reduce #74893      31s  94% ██████   1  0.4s",
+        "   1 ✖ culprit   12,482       - DataLoader data.py:40  31s   0%    0/8   2  0.4s",
+        "   0 ■ blocked   12,482       - all_reduce #74893      31s  94% ██ 8/8   1  0.2s",
+        "   2 ■ blocked   12,482       - all_reduce #74893      31s  94% ██ 8/8   1  0.4s",
     ]
 
 
@@ -62,7 +62,7 @@ def test_the_same_without_unicode():
     assert lines_of(text)[5:8] == [
         "-" * 80,
         "RANK STATE         ITER STEP ms NOW                    FOR COMM LOADER CPU HEARD",
-        "   1 X culprit   12,482       - DataLoader data.py:40  31s   0% 0/8      2  0.4s",
+        "   1 X culprit   12,482       - DataLoader data.py:40  31s   0%    0/8   2  0.4s",
     ]
 
 
@@ -91,7 +91,7 @@ def test_a_job_that_has_ended_says_how_and_who_went_first():
         "  → read the traceback of rank 2",
         "─" * 80,
         "RANK STATE         ITER STEP ms NOW                    FOR COMM LOADER CPU HEARD",
-        "   2 ✝ exited    12,482       - exit code 1            40s  32% █████▎  99   40s",
+        "   2 ✝ exited    12,482       - exit code 1            40s  32% █▊ 7/8  99   40s",
     ]
 
 
@@ -107,8 +107,8 @@ def test_forty_columns_still_tell_who_and_where():
     assert lines_of(status_text(*builders.hang(3, culprit=1), 40))[-4:] == [
         "RANK STATE       NOW            FOR COMM",
         "   1 ✖ culprit   DataLoader d…  31s   0%",
-        "   0 ■ blocked   all_reduce #…  31s  94%",
-        "   2 ■ blocked   all_reduce #…  31s  94%",
+        "   0 ■ blocked   all_re… #…893  31s  94%",
+        "   2 ■ blocked   all_re… #…893  31s  94%",
     ]
 
 

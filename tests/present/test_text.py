@@ -14,6 +14,7 @@ from ddtop.present.text import (
     clean,
     clip,
     clip_line,
+    elide,
     fit,
     line_width,
     phases,
@@ -29,6 +30,27 @@ from ddtop.words.sentences import rank_list, ranks_text
 @given(st.text(), st.integers(0, 60), st.booleans())
 def test_a_fitted_text_is_exactly_as_wide_as_its_cell(text, width, right):
     assert cell_width(fit(clean(text), width, right)) == width
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "short"),
+    [
+        ("all_reduce dp_2 #196801", 23, "all_reduce dp_2 #196801"),
+        ("all_reduce dp_2 #196801", 22, "all_reduce dp_2 #…6801"),
+        ("all_reduce dp_2 #196801", 18, "all_re… dp_2 #…801"),
+        ("lock callbacks.py:57", 17, "lock …backs.py:57"),
+        ("lock callbacks.py:57", 12, "lock callba…"),
+        ("exit code 1: ValueError", 15, "exit code 1: V…"),
+        ("recv", 3, "re…"),
+    ],
+)
+def test_a_text_that_is_cut_keeps_the_number_at_its_end(text, width, short):
+    assert elide(text, width) == short
+
+
+@given(st.text(), st.integers(0, 60))
+def test_an_elided_text_is_never_wider_than_its_cell(text, width):
+    assert cell_width(elide(clean(text), width)) <= width
 
 
 @given(st.text(), st.integers(1, 60))

@@ -249,13 +249,24 @@ def test_help_explains_every_column_from_the_dictionary_of_metrics():
 
 def test_an_old_report_is_shown_as_old_and_a_tag_costs_no_column():
     rank = replace(builders.healthy_rank(0), agent={"report_age_s": 12.0})
-    shape, context = rank_table(80, 8, 7), CellContext(NOW)
+    shape, context = rank_table(120, 8, 7), CellContext(NOW)
     line = row_line(rank, shape, context, tagged=True, old=False)
 
     assert plain(line).startswith("   0*· running")
     assert line_width(line) == shape.total
     assert {style for _, style in line[4::2]} >= {"old", "warning"}
     assert ("  12s", "warning") in line
+
+
+def test_a_full_queue_of_batches_is_quiet_and_an_empty_one_is_not():
+    def loader(depth):
+        report = replace(builders.healthy_rank(0).loader.report, depth=depth, capacity=8)
+        rank = replace(builders.healthy_rank(0), loader={"report": report})
+        line = row_line(rank, rank_table(80, 8, 7), CellContext(NOW), tagged=False, old=False)
+        return next((text, style) for text, style in line if text.endswith("/8"))
+
+    assert loader(8) == ("8/8", "dim")
+    assert loader(0) == ("   0/8", "warning")
 
 
 @pytest.mark.parametrize("palette", PALETTES.values(), ids=PALETTES.keys())

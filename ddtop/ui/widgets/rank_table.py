@@ -52,6 +52,7 @@ class RankTable(CursorList):
             self._hosts[1],
             self.hidden | absent(snapshot),
             place_width(snapshot) if snapshot else 0,
+            several_hosts=snapshot is not None and len(snapshot.hosts) > 1,
         )
 
     def show(
@@ -76,7 +77,8 @@ class RankTable(CursorList):
         if self._snapshot is None or not isinstance(number, int):
             return ListRow(())
         rank = self._snapshot.rank(number)
-        context = CellContext(self._snapshot.time_unix_ns, self._paint.glyphs, self._snapshot.axes)
+        shown = self._snapshot
+        context = CellContext(shown.time_unix_ns, self._paint.glyphs, shown.axes, shown.groups)
         line = row_line(rank, self.shape, context, number in self.tagged, self._old)
         return ListRow(line, alarming(rank, self._culprits), number == self.cursor_key)
 
