@@ -8,7 +8,7 @@ from typing import Any
 from ddtop.diagnosis.gpus import strangers
 from ddtop.model.facts import ENVIRONMENT, PROCESS, TORCH, Device, RankFacts, Snapshot
 from ddtop.policy import Policy
-from ddtop.present.numbers import WAITS
+from ddtop.present.numbers import WAITS, only_waits
 from ddtop.present.text import (
     ELLIPSIS,
     UNICODE,
@@ -333,6 +333,15 @@ def gpu_line(
     return clip_line(tuple(spans), width, glyphs.ellipsis)
 
 
+def gpu_titles(width: int) -> Line:
+    """The titles above the rows of `gpu_line`."""
+    memory = 11 + (BAR + 1 if width >= BARS_FROM else 0)
+    text = (
+        f"{'  GPU':<10}{'BUSY':>{BAR + 5}}  {'MEMORY':>{memory}}  {'POWER':>5} {'HEAT':>4}  RANKS"
+    )
+    return clip_line(((text, "heading"),), width)
+
+
 def _numbers(gpu: Gpu, glyphs: Glyphs, waits: bool, bars: bool) -> list[Span]:
     share = WAITS if waits else units.percent(gpu.util_ratio)
     memory = f"{units.size(gpu.used_bytes)}/{units.size(gpu.total_bytes)}"
@@ -489,7 +498,7 @@ def gpu_title(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
     style = "warning" if alarming(gpu) else ""
     if gpu.lost:
         text, style = "lost: it no longer answers", "critical"
-    elif rank.gpu.waits:
+    elif only_waits(rank):
         text = _busy(rank, _device(snapshot, rank))
     elif gpu.used_bytes is None:
         text, style = "nothing reported yet", "dim"
@@ -524,7 +533,7 @@ def _busy(rank: RankFacts, device: Device | None) -> str:
     gpu = rank.gpu.own.gpu if rank.gpu.own is not None else None
     if gpu is None or gpu.util_ratio is None:
         return ""
-    if not rank.gpu.waits:
+    if not only_waits(rank):
         return f"{units.percent(gpu.util_ratio)} of the last second"
     watts = device.power_mean_watts if device is not None else None
     draws = power_text(gpu, watts)

@@ -338,6 +338,7 @@ MOVES = (
     ("Enter", "open what is under the cursor; a double click too"),
     ("Space", "on the ranks: tag one"),
     ("v T f", "on the stacks: classes or tree, other threads in full, all frames"),
+    ("f", "on the hosts: the GPUs of all hosts, or only those that need attention"),
 )
 """Keys that the lists handle themselves."""
 
@@ -417,7 +418,8 @@ _TOPICS: dict[str, tuple[str, Items]] = {
     HOSTS: (
         (
             "One row per host, as its relay reports it once a second. Hosts with a rank at fault"
-            " come first. Enter shows only the ranks of that host."
+            " come first, and below them their GPUs. Of the other hosts only GPUs with a problem"
+            " are listed; f lists them all. Enter shows only the ranks of that host."
         ),
         (
             ("WORST RANK", "the state and number of its worst rank"),
@@ -439,8 +441,7 @@ _TOPICS: dict[str, tuple[str, Items]] = {
                 "GPU 3",
                 (
                     "a GPU of the host above: use, memory, power, heat, its ranks, what is wrong,"
-                    " processes that belong to no rank. With more than 16 hosts, only GPUs with a"
-                    " problem are listed"
+                    " processes that belong to no rank"
                 ),
             ),
             (
@@ -448,6 +449,13 @@ _TOPICS: dict[str, tuple[str, Items]] = {
                 (
                     "shown instead of the use: NCCL's kernel spins there, at low power, until"
                     " another rank arrives"
+                ),
+            ),
+            (
+                "REPORTS",
+                (
+                    "only if those of a host do not arrive: late, lost, or cut off from the host"
+                    " that collects them"
                 ),
             ),
             ("RELAY", "what ddtop's own relay uses there: share of one core, memory"),

@@ -12,6 +12,7 @@ from ddtop.model.facts import Device, HostSeen, RankFacts, Snapshot
 from ddtop.policy import Policy
 from ddtop.present.gpus import driver_text, trouble_of
 from ddtop.present.map import AT_FAULT, FINISHED, HEALTHY, HostRanks, class_of, codes_at, glyph_of
+from ddtop.present.numbers import only_waits
 from ddtop.present.text import (
     UNICODE,
     Field,
@@ -25,7 +26,7 @@ from ddtop.present.text import (
     table_for,
 )
 from ddtop.thresholds import chosen
-from ddtop.wire.records import ALONE, HUB, LEAF, GpuWatch, HostState
+from ddtop.wire.records import HUB, LEAF, GpuWatch, HostState
 from ddtop.words import units
 from ddtop.words.sentences import rank_list
 
@@ -74,8 +75,8 @@ class HostFacts:
 def hosts_facts(
     snapshot: Snapshot, hosts: Sequence[HostRanks], codes: bytes, policy: Policy
 ) -> tuple[HostFacts, ...]:
-    """All hosts: first those with a rank at fault, then those with a GPU problem, then the others
-    in the order of their first rank; hosts without ranks last."""
+    """All hosts, what is wrong first: those with a rank at fault, then those with a GPU problem,
+    then by the worst rank, then by the first one; hosts without ranks last."""
     reports: dict[str, _Report] = {}
     labels = _labels(snapshot.ranks)
     for number, report in enumerate(snapshot.hosts):
@@ -109,7 +110,13 @@ def hosts_facts(
                     more[1],
                 )
             )
-    found.sort(key=lambda host: (host.worst < AT_FAULT, not host.troubled and host.watch is None))
+    found.sort(
+        key=lambda host: (
+            host.worst < AT_FAULT,
+            not host.troubled and host.watch is None,
+            -max(host.worst, HEALTHY),
+        )
+    )
     found += [
         HostFacts(name, (), FINISHED, None, state, age_s, tuple(gpus.get(name, ())), seen)
         for name, (state, age_s, seen) in reports.items()
@@ -124,7 +131,7 @@ def _of_gpus(
     snapshot: Snapshot, ranks: Sequence[int], devices: Sequence[Device], policy: Policy
 ) -> tuple[frozenset[int], tuple[int, ...]]:
     every, now = snapshot.ranks, snapshot.time_unix_ns
-    waiting = frozenset([rank for rank in ranks if rank < len(every) and every[rank].gpu.waits])
+    waiting = frozenset([rank for rank in ranks if rank < len(every) and only_waits(every[rank])])
     return waiting, tuple(
         [number for number, device in enumerate(devices) if trouble_of(device, now, policy)]
     )
@@ -208,16 +215,12 @@ def part_of(devices: Sequence[Device], number: int) -> int | None:
     )
 
 
-def gpus_note(hosts: Sequence[HostFacts], gpus: bool, folded: bool) -> str:
-    """Why no GPUs are shown, or not all of them: `no NVIDIA or AMD driver`, `2 GPUs in trouble, the
-    others not shown`."""
+def gpus_note(hosts: Sequence[HostFacts], gpus: bool) -> str:
+    """How many GPUs have a problem, or why there are none: `2 GPUs with problems`, `no NVIDIA or
+    AMD driver`."""
     if gpus:
         troubled = sum(len(host.troubled) for host in hosts)
-        return (
-            (f"{units.plural(troubled, 'GPU')} with problems, the others not listed")
-            if folded
-            else ""
-        )
+        return f"{units.plural(troubled, 'GPU')} with problems" if troubled else ""
     reports = [host.state for host in hosts if host.state is not None]
     return (
         "no NVIDIA or AMD driver"
@@ -259,17 +262,17 @@ FIELDS = (
     Field("ranks", "RANKS", 6, grows=1, most=18),
     Field("state", "WORST RANK", 14, grows=2, most=28),
     Field("cpu", "CPU", 4, right=True),
-    Field("load", "RANKS' CORES", 12, right=True, rank=3),
+    Field("load", "RANKS' CORES", 12, right=True, rank=4),
     Field("memory", "MEMORY", 11, grows=2, most=30),
-    Field("shm", "/dev/shm", 11, grows=1, most=22, rank=1),
-    Field("relay", "RELAY", 11, right=True, rank=2),
-    Field("dropped", "DROPPED", 7, right=True, rank=4),
+    Field("shm", "/dev/shm", 11, grows=1, most=22, rank=2),
+    Field("relay", "RELAY", 11, right=True, rank=3),
+    Field("dropped", "DROPPED", 7, right=True, rank=5),
     Field("heard", "HEARD", 5, right=True),
 )
 
 
 GPUS = Field("gpus", "GPUS", 18, grows=1, most=20, rank=1)
-LINK = Field("link", "LINK", 5)
+LINK = Field("link", "REPORTS", 7)
 REFUSED = Field("refused", "REFUSED", 7, right=True)
 
 
@@ -277,9 +280,7 @@ def hosts_table(width: int, hosts: Sequence[HostFacts] = (), gpus: bool = False)
     """The columns of these hosts for that width; `gpus`: at least one host has GPUs."""
     names = max((cell_width(host.name) for host in hosts), default=0)
     clocks = max((cell_width(clock_text(host.seen, chosen())) for host in hosts), default=0)
-    link = (
-        [LINK] if any(host.seen is not None and host.seen.role != ALONE for host in hosts) else []
-    )
+    link = [LINK] if any(_link(host)[1] != "dim" for host in hosts) else []
     clock = [Field("clock", "CLOCK", max(clocks, 7), right=True)] if clocks else []
     refused = (
         [REFUSED] if any(host.state is not None and host.state.refused for host in hosts) else []
@@ -326,17 +327,15 @@ def host_row(
 
 
 def _link(host: HostFacts) -> Span:
-    """The role of its relay, or that its link is unstable."""
-    if host.seen is None:
-        return units.NOT_MEASURED, "dim"
+    """Whether its reports arrive."""
     if host.lost:
         return "lost", "critical"
-    if host.seen.quiet and host.ranks:
-        return "quiet", "warning"
+    if host.seen is not None and host.seen.quiet and host.ranks:
+        return "late", "warning"
     link = host.state.hub if host.state is not None else None
-    if link is not None and link.role != HUB and link.connected is False:
-        return "cut", "warning"
-    return host.seen.role, "dim"
+    if host.seen is not None and link is not None and link.role != HUB and link.connected is False:
+        return "cut off", "warning"
+    return "ok" if host.seen is not None else units.NOT_MEASURED, "dim"
 
 
 def _gpus(host: HostFacts) -> Span:

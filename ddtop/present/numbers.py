@@ -21,6 +21,7 @@ from ddtop.present.text import (
     hollow,
     phases,
 )
+from ddtop.thresholds import chosen
 from ddtop.wire.records import Gpu, Group
 from ddtop.words import units
 from ddtop.words.sentences import names_of_groups
@@ -153,17 +154,28 @@ _watts = _of_gpu(lambda gpu: gpu.power_watts)
 _cap_watts = _of_gpu(lambda gpu: gpu.power_cap_watts)
 
 
+def only_waits(rank: RankFacts) -> bool:
+    """Whether its GPU is busy only with waiting.
+
+    That of a blocked rank is, unless its power is that of work: a viewer that has come late has not
+    seen how much power work takes.
+    """
+    own, blocked = rank.gpu.own, rank.state is State.BLOCKED and not rank.gpu.computes
+    busy = own is not None and (own.gpu.util_ratio or 0.0) >= chosen().gpu_wait_busy_ratio
+    return bool(rank.gpu.waits) or (blocked and busy)
+
+
 def _work_ratio(rank: RankFacts, now: int) -> float | None:
     """A GPU that only waits is sorted below all that compute."""
     ratio: float | None = _util_ratio(rank, now)
-    return ratio - 2.0 if ratio is not None and rank.gpu.waits else ratio
+    return ratio - 2.0 if ratio is not None and only_waits(rank) else ratio
 
 
 def _gpu(rank: RankFacts, context: CellContext, width: int) -> str:
     if rank.gpu.own is not None and rank.gpu.own.gpu.lost:
         return "lost"
     ratio = _util_ratio(rank, context.time_unix_ns)
-    if ratio is not None and rank.gpu.waits:
+    if ratio is not None and only_waits(rank):
         return waiting_text(ratio, width, context.glyphs)
     return _barred(units.percent(ratio), ratio, context, width)
 

@@ -14,6 +14,7 @@ from ddtop.diagnosis.finding import CRITICAL, WARNING
 from ddtop.follow.history import Field, JobHistory, Then
 from ddtop.model.facts import Snapshot, State
 from ddtop.policy import Policy
+from ddtop.present.numbers import only_waits
 from ddtop.present.text import UNICODE, Glyphs, Line, Span, clean, line_width
 from ddtop.words import units
 from ddtop.words.sentences import number, only_steps, progress_parts
@@ -229,6 +230,15 @@ def against_last_run(snapshot: Snapshot) -> float | None:
     paces = [rank.progress.pace for rank in snapshot.ranks if rank.progress.pace is not None]
     now = [pace.now.per_s for pace in paces if pace.now.unit == last.unit]
     return median(now) / last.per_s - 1 if now else None
+
+
+def gpus_text(snapshot: Snapshot) -> str:
+    """`63 wait, 1 idle`, the GPUs of the ranks by what they do; empty while none only waits."""
+    own = [rank for rank in snapshot.ranks if rank.gpu.own is not None and not rank.gone]
+    waits = sum(map(only_waits, own))
+    idle = sum(rank.gpu.own is not None and rank.gpu.own.gpu.util_ratio == 0 for rank in own)
+    counts = ((waits, "wait"), (idle, "idle"), (len(own) - waits - idle, "work"))
+    return ", ".join(f"{count:,} {word}" for count, word in counts if count) if waits else ""
 
 
 def job_facts(snapshot: Snapshot, history: JobHistory) -> tuple[str, ...]:

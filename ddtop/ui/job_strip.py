@@ -19,6 +19,7 @@ from ddtop.present.strip import (
     Measure,
     against_last_run,
     compared,
+    gpus_text,
     job_facts,
     measured,
     progress_facts,
@@ -112,6 +113,9 @@ def _progress_line(facts: JobFacts, progress: Sequence[str], width: int, glyphs:
 
 
 def _value(facts: JobFacts, measure: Measure) -> str:
+    # GPUs that only wait are as busy as those that work.
+    if measure.key == "gpu" and (text := gpus_text(facts.snapshot)):
+        return text
     # A mean over the last seconds would show a speed that the job no longer has.
     still = facts.snapshot.still_since_unix_ns is not None
     value_of = facts.history.last if still else facts.history.now
@@ -188,7 +192,7 @@ def _measure_line(facts: JobFacts, measure: Measure, width: int, glyphs: Glyphs)
     """`throughput  5.1 it/s  ▅▅▅▅▅▄▄  0-6  12 % slower than at 14:02`."""
     lead: list[Span] = [
         (fit(measure.label, _LABEL) + " ", "dim"),
-        (fit(_value(facts, measure), _VALUE, True), facts.style("")),
+        (fit(_value(facts, measure).split(",")[0], _VALUE, True), facts.style("")),
         ("  ", ""),
     ]
     room = width - line_width(lead)

@@ -94,8 +94,8 @@ def _style(column: Number, text: str, state: str, old: bool, late: bool) -> str:
     if text == column.alarm:
         return "critical"
     if column.bar:
-        quiet = "dim" if text.endswith(WAITS) else "bar"
-        return "old" if old else "warning" if text.lstrip().startswith(EMPTY_QUEUE) else quiet
+        bar_style = "dim" if text.endswith(WAITS) else "bar"
+        return "old" if old else "warning" if text.lstrip().startswith(EMPTY_QUEUE) else bar_style
     if key in _TOLD_BY_STATE and (key == "state" or state != "dim"):
         return state
     if old and key not in _NEVER_OLD:

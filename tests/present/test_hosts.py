@@ -66,7 +66,8 @@ def test_a_host_with_a_rank_at_fault_stands_first():
         "node000",
         "node002",
     ]
-    assert [host.name for host in facts(reported(24))[0]] == ["node000", "node001", "node002"]
+    worst_first = ["node001", "node000", "node002"]
+    assert [host.name for host in facts(reported(24))[0]] == worst_first
 
 
 def test_a_host_without_ranks_stands_last():
@@ -140,9 +141,19 @@ def test_clocks_that_are_nearly_right_take_no_room():
     snapshot = spread(HUB, seen("bb02", "node001"))
 
     assert "CLOCK" not in titles(snapshot)
-    assert "LINK" in titles(snapshot)
-    assert row_of(snapshot, "node000")[4] == "hub"
-    assert row_of(snapshot, "node001")[4] == "leaf"
+    assert "REPORTS" not in titles(snapshot)
+
+
+def test_a_host_that_is_cut_off_says_so_and_the_others_that_their_reports_arrive():
+    snapshot = spread(HUB, seen("bb02", "node001"))
+    first, second = snapshot.hosts
+    cut = HostState("node001", 64, hub=HubLink("leaf", "node000:29600", False), clock=None)
+    snapshot = replace(snapshot, hosts=(first, cut))
+
+    assert second.hub.connected
+    assert "REPORTS" in titles(snapshot)
+    assert row_of(snapshot, "node000")[4] == "ok"
+    assert row_of(snapshot, "node001")[4:6] == ["cut", "off"]
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,15 @@ def test_wide_terminals_have_charts_also_of_the_gpus():
     assert "640G" in told
 
 
+def test_gpus_that_only_wait_are_counted_where_their_share_would_look_like_work():
+    waiters = frozenset({0, 1, 2, 3, 4, 6, 7})
+    snapshot = gpus.on_gpus(8, {5: {"util_ratio": 0.0}}, waits=waiters)
+    told = facts(snapshot)
+
+    assert "GPU use 7 wait, 1 idle" in texts(strip_lines(told, 133, 1, UNICODE))[0]
+    assert "GPU use         7 wait" in "\n".join(texts(strip_lines(told, 80, 12, UNICODE)))
+
+
 @pytest.mark.parametrize("width", [20, 40, 79, 80, 109, 110, 133, 250])
 @pytest.mark.parametrize("height", [0, 1, 2, 3, 7, 20, 40])
 @pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=["unicode", "ascii"])

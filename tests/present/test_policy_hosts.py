@@ -38,6 +38,6 @@ async def test_the_policy_says_from_when_the_gpus_of_a_host_are_old(monkeypatch,
     async with watching(live(snapshot), size=(120, 30)) as (app, pilot):
         await pilot.press("5")
         await pilot.pause()
-        line = app.screen.query_one(HostsView).list.made(1).line
+        line = app.screen.query_one(HostsView).list.made(2).line
 
     assert ({style for _, style in line} == {"old"}) == old

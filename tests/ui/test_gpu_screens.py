@@ -16,7 +16,7 @@ from ddtop.present.plain import status_text
 from ddtop.present.rank import detail_lines
 from ddtop.present.text import ASCII, UNICODE, plain
 from ddtop.ui.app import DdtopApp
-from ddtop.ui.views.lists import HOSTS_WITH_GPUS
+from ddtop.ui.views.lists import HostsView
 from ddtop.wire.records import Gpu, GpuProcess, GpuWatch, GroupProgress
 from tests.ui import builders
 from tests.ui.builders import JOB, NOW, SECOND, live
@@ -150,20 +150,53 @@ async def test_without_a_driver_it_is_reported_once_and_nothing_has_room_for_gpu
 
 async def test_of_many_hosts_only_the_gpus_in_trouble_are_listed_and_their_hosts_come_first():
     """1,250 hosts of eight GPUs are ten thousand rows, one of which matters."""
-    many = 8 * (HOSTS_WITH_GPUS + 4)
+    many = 8 * 20
     snapshot = on_gpus(many, {100: {"lost": True}, 101: WAITS}, waits=frozenset({101}))
 
     async with watching(live(snapshot), size=(120, 40)) as (app, pilot):
         await pilot.press("5")
         await pilot.pause()
         lines = screen_text(app)
+        await pilot.press("f")
+        await pilot.pause()
+        unfolded = app.screen.query_one(HostsView).list.visible_range[2]
     rows, foot = [line for line in lines if line.startswith(("node", "  GPU"))], lines[-2]
 
-    assert [row.split()[0] for row in rows[:3]] == ["node012", "GPU", "node000"]
-    assert len(rows) == HOSTS_WITH_GPUS + 5
+    assert [row.split()[0] for row in rows[:4]] == ["node012", "GPU", "GPU", "node000"]
+    assert rows[1].split() == ["GPU", "BUSY", "MEMORY", "POWER", "HEAT", "RANKS"]
+    assert len(rows) == 20 + 2
+    assert unfolded == 20 * (1 + 1 + 8)
     assert "1 of 8 lost" in rows[0]
-    assert "rank 100" in rows[1]
-    assert "1 GPU with problems, the others not listed" in foot
+    assert "rank 100" in rows[2]
+    assert "1 GPU with problems" in foot
+
+
+async def test_the_gpus_of_a_host_with_a_rank_at_fault_are_listed_and_the_cursor_picks_ranks():
+    found = builders.hang(16, 13)
+    snapshot = on_gpus(16, {13: {"util_ratio": 0.0}}, of=found[0])
+
+    async with watching(live(snapshot, found[1]), size=(120, 40)) as (app, pilot):
+        await pilot.press("5")
+        await pilot.pause()
+        rows = [line for line in screen_text(app) if line.startswith(("node", "  GPU"))]
+        view = app.screen.query_one(HostsView)
+        picked = []
+        for _ in range(3):
+            picked.append(view.picked())
+            await pilot.press("down")
+
+    assert [row.split()[0] for row in rows] == ["node001", *["GPU"] * 9, "node000"]
+    assert picked == [tuple(range(8, 16)), tuple(range(8, 16)), (8,)]
+
+
+def test_a_viewer_that_comes_late_takes_the_gpu_of_a_blocked_rank_for_one_that_waits():
+    """It has not seen how much power work takes, and all GPUs are at 100 %."""
+    snapshot = on_gpus(8, {5: {"util_ratio": 0.0}, 6: {"util_ratio": 1.0}}, of=builders.hang()[0])
+    works = replace(snapshot.rank(6), gpu={"computes": True})
+
+    assert gpu_cell(snapshot, 5).strip() == "0%"
+    assert gpu_cell(snapshot, 6) == "wait"
+    assert cell_text(BY_KEY["gpu"], works, CellContext(NOW), 4) == "100%"
 
 
 def test_instances_of_a_divided_gpu_are_counted_below_it():

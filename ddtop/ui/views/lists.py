@@ -13,7 +13,7 @@ from ddtop.follow.look import Look
 from ddtop.model.facts import Snapshot
 from ddtop.present import help_text
 from ddtop.present.findings import EventRow, event_row, events_table, rows_of
-from ddtop.present.gpus import driver_line, gpu_line
+from ddtop.present.gpus import driver_line, gpu_line, gpu_titles
 from ddtop.present.groups import (
     GroupFacts,
     GroupWait,
@@ -26,6 +26,7 @@ from ddtop.present.groups import (
     order_of,
 )
 from ddtop.present.hosts import HostFacts, gpus_note, host_row, hosts_facts, hosts_table, part_of
+from ddtop.present.map import AT_FAULT
 from ddtop.present.now import grid_lines
 from ddtop.present.text import Line, clean, plain
 from ddtop.thresholds import chosen
@@ -215,14 +216,15 @@ class GroupsView(ListingView):
 SECOND_NS = 1_000_000_000
 SPAN_NS = 10 * SECOND_NS
 """The CPU share of a relay is the mean over this time."""
-HOSTS_WITH_GPUS = 16
-"""With more hosts than this, only the GPUs that need attention are listed."""
+GPU_TITLES = -1
+"""The row of titles above the GPUs of a host."""
 
 
 class HostsView(ListingView):
     """The hosts in the order of their ranks, those with a rank at fault first."""
 
     topic: ClassVar[str] = help_text.HOSTS
+    BINDINGS: ClassVar[list[BindingType]] = [("f", "gpus", "all GPUs")]
 
     def __init__(self, session: Session, coded: Coded) -> None:
         super().__init__(session)
@@ -230,6 +232,7 @@ class HostsView(ListingView):
         self._found: tuple[HostFacts, ...] = ()
         self._snapshot: Snapshot | None = None
         self._relays: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        self._unfolded = False
 
     def show(self, look: Look, snapshot: Snapshot) -> None:
         self.coded.take(look, snapshot)
@@ -247,6 +250,8 @@ class HostsView(ListingView):
             host, gpu = rows[index]
             if gpu is not None and host.watch is not None:
                 return driver_line(host.watch, len(host.devices), width, chosen(), glyphs)
+            if gpu == GPU_TITLES:
+                return gpu_titles(width)
             if gpu is not None:
                 device = host.devices[gpu]
                 line = gpu_line(
@@ -263,18 +268,24 @@ class HostsView(ListingView):
         self.put([host.name if gpu is None else (host.name, gpu) for host, gpu in rows], row)
 
     def _rows(self) -> list[tuple[HostFacts, int | None]]:
-        """The hosts, and below each its GPUs; with many hosts only the GPUs that need attention."""
-        few = len(self._found) <= HOSTS_WITH_GPUS
+        """The hosts, and below each its GPUs. Without a rank at fault that is only those that need
+        attention, until they are unfolded."""
+        every = self._unfolded or len(self._found) == 1
         found: list[tuple[HostFacts, int | None]] = []
         for host in self._found:
             found.append((host, None))
             if host.watch is not None:
                 found.append((host, 0))
-            else:
-                found += [
-                    (host, gpu) for gpu in (range(len(host.devices)) if few else host.troubled)
-                ]
+                continue
+            whole = every or host.worst >= AT_FAULT
+            gpus = range(len(host.devices)) if whole else host.troubled
+            found += [(host, gpu) for gpu in ((GPU_TITLES, *gpus) if gpus else ())]
         return found
+
+    def action_gpus(self) -> None:
+        """List the GPUs of all hosts, or fold them."""
+        self._unfolded = not self._unfolded
+        self.search(self.searched)
 
     def _due(self, snapshot: Snapshot) -> bool:
         """Whether to read again. Relays report once a second: reading more often finds nothing
@@ -308,23 +319,31 @@ class HostsView(ListingView):
 
     def notes(self, snapshot: Snapshot) -> list[str]:
         """A note about GPUs, and which rows are visible."""
-        note = gpus_note(self._found, bool(snapshot.devices), len(self._found) > HOSTS_WITH_GPUS)
+        note = gpus_note(self._found, bool(snapshot.devices))
         return [*([note] if note else []), self.list.range_note]
 
     def keys(self) -> list[Key]:
-        return [("enter", "Enter", "its ranks"), ("d", "d", "its stacks"), ("D", "D", "all stacks")]
+        fold = "fold GPUs" if self._unfolded else "all GPUs"
+        gpus = len(self._found) > 1 and any(host.devices for host in self._found)
+        return [
+            ("enter", "Enter", "its ranks"),
+            *([("f", "f", fold)] if gpus else []),
+            ("d", "d", "its stacks"),
+            ("D", "D", "all stacks"),
+        ]
 
     def picked(self) -> tuple[int, ...]:
         """The ranks of the host under the cursor."""
         key = self.list.cursor_key
-        if isinstance(key, tuple):
+        if isinstance(key, tuple) and key[1] != GPU_TITLES:
             host = next((host for host in self._found if host.name == key[0]), None)
             return (
                 host.devices[key[1]].ranks
                 if host is not None and key[1] < len(host.devices)
                 else ()
             )
-        return next((host.ranks for host in self.coded.hosts if host.name == key), ())
+        name = key[0] if isinstance(key, tuple) else key
+        return next((host.ranks for host in self.coded.hosts if host.name == name), ())
 
     def on_cursor_list_opened(self, message: PickList.Opened) -> None:
         """Show the ranks of the host."""
