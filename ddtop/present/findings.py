@@ -468,9 +468,9 @@ def add_meaning(page: Page, kind: str) -> None:
 
 FIELDS = (
     Field("time", "TIME", 8),
-    Field("what", "WHAT", 18, grows=1, most=24),
-    Field("stood", "STOOD", 5, right=True),
-    Field("text", "", 16, grows=20),
+    Field("what", "WHAT", 13, grows=1, most=24),
+    Field("stood", "STOOD", 5, right=True, rank=1),
+    Field("text", "", 15, grows=3),
 )
 _NAMES = {
     JOIN: "joined",

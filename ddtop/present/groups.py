@@ -25,6 +25,7 @@ from ddtop.present.text import (
     Span,
     Table,
     clean,
+    clip_line,
     table_for,
 )
 from ddtop.thresholds import chosen
@@ -100,6 +101,7 @@ class GroupWait:
     since_unix_ns: int
     #: The members that they wait for. Empty: every member is there, and nothing completes.
     behind: frozenset[int]
+    waiting: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +149,12 @@ def label_of(group: Group) -> str:
 
 
 def members_text(group: Group, most: int = 0) -> str:
-    """`0-7`, or that its members are not ranks of this job."""
-    return rank_list(group.ranks, most) if group.foreign is None else "not of this job"
+    """`0-7`, `0-56/8` for every eighth rank, or that its members are not ranks of this job."""
+    ranks = group.ranks
+    step = ranks[1] - ranks[0] if len(ranks) > 2 else 1
+    if step > 1 and ranks == tuple(range(ranks[0], ranks[-1] + 1, step)):
+        return f"{ranks[0]}-{ranks[-1]}/{step}"
+    return rank_list(ranks, most) if group.foreign is None else "not of this job"
 
 
 def group_waits(snapshot: Snapshot, policy: Policy) -> dict[str, GroupWait]:
@@ -157,14 +163,20 @@ def group_waits(snapshot: Snapshot, policy: Policy) -> dict[str, GroupWait]:
     newest = snapshot.time_unix_ns - int(policy.wait_shown_s * SECOND_NS)
     since: dict[str, int] = {}
     behind: dict[str, dict[int, tuple[int, ...]]] = {}
+    waiting: dict[str, set[int]] = {}
     for wait in snapshot.waits:
         if wait.since_unix_ns <= newest:
             since[wait.group] = min(since.get(wait.group, wait.since_unix_ns), wait.since_unix_ns)
+            waiting.setdefault(wait.group, set()).add(wait.rank)
             # Once for each collective: thousands of waiters in the same one wait for the same
             # ranks.
             behind.setdefault(wait.group, {}).setdefault(wait.seq, wait.behind)
     return {
-        name: GroupWait(at, frozenset(rank for ranks in behind[name].values() for rank in ranks))
+        name: GroupWait(
+            at,
+            frozenset(rank for ranks in behind[name].values() for rank in ranks),
+            frozenset(waiting[name]),
+        )
         for name, at in since.items()
     }
 
@@ -187,6 +199,36 @@ def order_of(
     first = [name for _, _, name in stuck]
     known = set(first)
     return [*first, *(name for name in by_name if name not in known)]
+
+
+def chain_line(
+    snapshot: Snapshot,
+    waits: dict[str, GroupWait],
+    at_fault: Collection[int],
+    width: int,
+    glyphs: Glyphs = UNICODE,
+) -> Line:
+    """Who holds up whom: `✖ rank 26 → dp_2, tp_3 → dp_0 (via 24), dp_1 (via 25)`.
+
+    Behind the first arrow are the groups that wait for the ranks at fault, behind the next one
+    those that wait for ranks that wait in these. Empty while nobody at fault is waited for.
+    """
+    names, most = names_of_groups(snapshot.groups), max(width // CHAIN_COLUMNS, 2)
+    begun = snapshot.time_unix_ns - int(chosen().group_stuck_s * SECOND_NS)
+    left = {name: wait for name, wait in waits.items() if wait.since_unix_ns <= begun}
+    held = frozenset(at_fault)
+    roots = held.intersection(rank for wait in left.values() for rank in wait.behind)
+    spans: list[Span] = [(f"{glyphs.critical} {ranks_text(roots, 2)}", "critical")]
+    while found := {name: via for name, wait in left.items() if (via := wait.behind & held)}:
+        ordered = sorted(found, key=lambda name: natural(names[name]))
+        texts = [
+            clean(names[name]) + (f" (via {rank_list(found[name], 1)})" if spans[1:] else "")
+            for name in ordered[:most]
+        ]
+        more = f" and {len(found) - most:,} more" if len(found) > most else ""
+        spans += [(f" {glyphs.arrow} ", "dim"), (", ".join(texts) + more, "")]
+        held = frozenset().union(*[left.pop(name).waiting for name in found])
+    return clip_line(tuple(spans), width, glyphs.ellipsis) if roots else ()
 
 
 def natural(text: str) -> tuple[object, ...]:
@@ -279,12 +321,15 @@ def member_classes(snapshot: Snapshot, group: Group) -> tuple[MemberClass, ...]:
 
 
 RANGES_MOST = 4
+CHAIN_COLUMNS = 24
+"""Of this many columns one is used to name a group of the chain: a step of it names few."""
 FIELDS = (
     Field("group", "GROUP", 10, grows=1, most=24),
     Field("backend", "BACKEND", 7, rank=3),
-    Field("ranks", "RANKS", 9, grows=1, most=28),
-    Field("front", "FRONT", 7, right=True),
+    Field("ranks", "RANKS", 9, grows=1, most=28, rank=1),
+    Field("front", "FRONT", 7, right=True, rank=1),
     Field("behind", "BEHIND", 20, grows=3, most=44),
+    Field("waiting", "WAITING", 9, right=True, rank=4),
     Field("op", "OP", 10, grows=6, rank=2),
 )
 
@@ -304,9 +349,15 @@ def group_row(
         "ranks": (members_text(found.group, RANGES_MOST), "dim"),
         "front": (units.count(found.front), ""),
         "behind": _behind(snapshot, found),
+        "waiting": _waiting(found),
         "op": _op(found, glyphs),
     }
     return table.line(cells, glyphs.ellipsis)
+
+
+def _waiting(found: GroupFacts) -> Span:
+    wait = found.wait
+    return f"{len(wait.waiting):,} of {len(found.group.ranks):,}" if wait else "-", "dim"
 
 
 def _behind(snapshot: Snapshot, found: GroupFacts) -> Span:

@@ -365,6 +365,8 @@ _GROUP_WORDS: Items = (
             " how long"
         ),
     ),
+    ("RANKS", "its members; 0-56/8 is every eighth rank from 0 to 56"),
+    ("WAITING", "how many members have waited for longer than in a normal step"),
     (
         "OP",
         ("the open collective with the bytes and types of its input; two entries mean a mismatch"),
@@ -404,6 +406,8 @@ _TOPICS: dict[str, tuple[str, Items]] = {
         (
             "One row per process group. Groups whose ranks have made no progress for 5 s come"
             " first, and the others are sorted by name. Enter shows the members by what they do."
+            " The line on top says who holds up whom: behind the first arrow are the groups that"
+            " wait for the ranks at fault, behind the next one those that wait for these ranks."
             " Gloo also numbers sends and receives; they are not counted here."
         ),
         _GROUP_WORDS,

@@ -261,12 +261,12 @@ FIELDS = (
     Field("host", "HOST", 7, grows=1, most=20),
     Field("ranks", "RANKS", 6, grows=1, most=18),
     Field("state", "WORST RANK", 14, grows=2, most=28),
-    Field("cpu", "CPU", 4, right=True),
-    Field("load", "RANKS' CORES", 12, right=True, rank=4),
-    Field("memory", "MEMORY", 11, grows=2, most=30),
-    Field("shm", "/dev/shm", 11, grows=1, most=22, rank=2),
-    Field("relay", "RELAY", 11, right=True, rank=3),
-    Field("dropped", "DROPPED", 7, right=True, rank=5),
+    Field("cpu", "CPU", 4, right=True, rank=1),
+    Field("load", "RANKS' CORES", 12, right=True, rank=5),
+    Field("memory", "MEMORY", 11, grows=2, most=30, rank=2),
+    Field("shm", "/dev/shm", 11, grows=1, most=22, rank=3),
+    Field("relay", "RELAY", 11, right=True, rank=4),
+    Field("dropped", "DROPPED", 7, right=True, rank=6),
     Field("heard", "HEARD", 5, right=True),
 )
 

@@ -92,7 +92,7 @@ class AskedStacks:
             text = "no stacks of this job have been taken yet" + (
                 "; D asks all ranks" if self._can_ask(look, snapshot) else ""
             )
-            return [((text, "dim"),)]
+            return [((part, "dim"),) for part in wrap(text, width)]
         merged = self._merge(answers(snapshot, request), look)
         return [head_line(merged, self._age(merged, snapshot)), *self._body(merged, look, width)]
 

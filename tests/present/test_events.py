@@ -53,12 +53,12 @@ def test_a_finding_has_a_row_when_it_began_and_one_when_it_was_over():
     timeline = watched(stuck(0), stuck(10), well(20))
 
     assert lines(timeline) == [
-        "22:10:20    joined                      ranks 0-7 of 8 joined",
+        "22:10:20    joined                         ranks 0-7 of 8 joined",
         (
-            "22:12:49  ✖ loader-stuck           51s  rank 5 has been in the DataLoader (data.py:40"
-            " load_image);…"
+            "22:12:49  ✖ loader-stuck              51s  rank 5 has been in the DataLoader"
+            " (data.py:40 load_image…"
         ),
-        "22:13:40    loader-stuck           51s  over of rank 5",
+        "22:13:40    loader-stuck              51s  over of rank 5",
     ]
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from ddtop.model.facts import Wait
 from ddtop.policy import POLICY
 from ddtop.present.groups import (
+    chain_line,
     group_facts,
     group_lines,
     group_row,
@@ -13,6 +15,7 @@ from ddtop.present.groups import (
     groups_table,
     label_of,
     member_classes,
+    members_text,
     natural,
     order_of,
 )
@@ -52,7 +55,7 @@ def mismatched():
 
 
 def test_a_row_tells_the_front_who_is_behind_since_when_and_in_what():
-    assert row(builders.hang()[0], "0").split() == (
+    assert row(builders.hang()[0], "0", 120).split() == (
         [
             "default_pg",
             "gloo",
@@ -63,6 +66,9 @@ def test_a_row_tells_the_front_who_is_behind_since_when_and_in_what():
             "74,892",
             "(31",
             "s)",
+            "7",
+            "of",
+            "8",
             "all_reduce",
             "4.0",
             "MiB",
@@ -130,6 +136,62 @@ def test_of_several_that_make_no_progress_the_one_that_waits_for_the_rank_at_fau
 
     assert order_of(snapshot, waits, (), POLICY)[0] == "12"
     assert order_of(snapshot, waits, (), POLICY, (13,))[0] == "0"
+
+
+def crossed():
+    """Sixteen ranks in rows of four (tp) and columns of four (dp). Rank 5 is in no collective: its
+    row and its column wait for it, and the other columns for the rest of its row.
+    """
+    snapshot, _ = builders.hang(16, 5)
+    rows = [tuple(range(at, at + 4)) for at in range(0, 16, 4)]
+    columns = [tuple(range(at, 16, 4)) for at in range(4)]
+    parts = {f"tp_{at}": ranks for at, ranks in enumerate(rows)}
+    parts |= {f"dp_{at}": ranks for at, ranks in enumerate(columns)}
+    groups = tuple(Group(f"g{name}", name, ranks, "nccl") for name, ranks in parts.items())
+    behind = {"tp_1": 5, "dp_0": 4, "dp_1": 5, "dp_2": 6, "dp_3": 7}
+    waits = tuple(
+        Wait(rank, f"g{name}", 9, NOW - 30 * SECOND, (last,))
+        for name, last in behind.items()
+        for rank in parts[name]
+        if rank != last
+    )
+    return replace(snapshot, groups=groups, waits=waits)
+
+
+def chain(snapshot, at_fault=(5,), width=120):
+    return plain(chain_line(snapshot, group_waits(snapshot, POLICY), at_fault, width))
+
+
+def test_the_chain_of_a_hang_says_who_holds_up_whom():
+    assert chain(crossed()) == ("✖ rank 5 → dp_1, tp_1 → dp_0 (via 4), dp_2 (via 6), dp_3 (via 7)")
+    assert (
+        chain(crossed(), width=60) == "✖ rank 5 → dp_1, tp_1 → dp_0 (via 4), dp_2 (via 6) and 1 mo…"
+    )
+
+
+def test_there_is_no_chain_where_nobody_at_fault_is_waited_for_or_only_for_a_moment():
+    snapshot = crossed()
+    fresh = tuple(
+        msgspec.structs.replace(wait, since_unix_ns=NOW - 2 * SECOND) for wait in snapshot.waits
+    )
+
+    assert chain(snapshot, (0,)) == ""
+    assert chain(replace(snapshot, waits=fresh)) == ""
+
+
+def test_ranks_at_one_distance_are_written_as_a_stride():
+    names = {label_of(group): members_text(group, 4) for group in crossed().groups}
+
+    assert names["dp_1"] == "1-13/4"
+    assert names["tp_1"] == "4-7"
+    assert members_text(Group("", "odd", (0, 2, 3, 7), "nccl")) == "0,2,3,7"
+
+
+def test_a_wide_row_says_how_many_members_wait_and_a_narrow_one_still_who_is_behind():
+    snapshot = crossed()
+
+    assert " 3 of 4  " in row(snapshot, "gdp_1", 130)
+    assert "rank 5 (30 s)" in row(snapshot, "gdp_1", 40)
 
 
 def test_the_page_of_a_group_has_its_members_by_what_they_do_the_last_first():

@@ -17,6 +17,7 @@ from ddtop.present.gpus import driver_line, gpu_line, gpu_titles
 from ddtop.present.groups import (
     GroupFacts,
     GroupWait,
+    chain_line,
     group_facts,
     group_row,
     group_waits,
@@ -138,7 +139,9 @@ class GroupsView(ListingView):
     def _show_grid(self, look: Look, snapshot: Snapshot) -> None:
         most = min(GRID_LINES_MOST, self.size.height // 2)
         paint, at_fault = self.session.paint, culprits(look.verdict)
+        chain = chain_line(snapshot, self._waits, at_fault, self.size.width, paint.glyphs)
         lines = grid_lines(snapshot, self.size.width, most, at_fault, paint.glyphs)
+        lines = [chain, *([()] if lines else []), *lines] if chain else lines
         self.grid.styles.height = len(lines) + (1 if lines else 0)
         self.grid.show([*lines, ()] if lines else [])
 

@@ -15,7 +15,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from ddtop.present.text import Line
+from ddtop.present.text import Line, clip_line
 from ddtop.ui.rows import row_strip
 from ddtop.ui.session import Paint
 
@@ -149,7 +149,7 @@ class CursorList(ScrollView, can_focus=True):
         """One line of the visible part."""
         row = self._drawn.get(y) or self._row_at(self.scroll_offset.y + y)
         return row_strip(
-            row.line,
+            clip_line(row.line, self.size.width, self._paint.glyphs.ellipsis),
             self.size.width,
             self._paint.palette,
             at_fault=row.at_fault,

@@ -13,7 +13,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widget import Widget
 
-from ddtop.present.text import Line, Span, line_width
+from ddtop.present.text import Line, Span, clip_line, line_width
 from ddtop.ui.page_text import tab_at, tabs_line
 from ddtop.ui.session import Paint
 from ddtop.ui.style import strip_of
@@ -84,6 +84,7 @@ class LinesView(ScrollView):
         line = _at(self._lines, y + self.scroll_offset.y) or ()
         if self._margin:
             line = ((self._paint.glyphs.upright + " ", "rule"), *line)
+        line = clip_line(line, self.size.width, self._paint.glyphs.ellipsis)
         return strip_of(line, self.size.width, self._paint.palette)
 
     def action_page_up(self) -> None:
