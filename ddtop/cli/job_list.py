@@ -370,7 +370,7 @@ def _job(job: Listed, health: Health) -> dict[str, object]:
         "script": job.entry.script,
         "health": health.word,
         "kind": health.kind,
-        "summary": health.sentence,
+        "summary": None if health.word == OK else health.sentence,
         "steps_per_s": health.steps_per_s,
         "no_progress_s": health.still_s,
         "health_age_s": health.age_s,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import click
@@ -98,6 +98,7 @@ def health(entry: registry.JobEntry) -> Health:
         if entry.live(now) or entry.reachable(now):
             return health_of(look_once(entry, HEALTH_LOOK_S)[1])
         snapshot, verdict = last_state(entry, from_journal=False)
-        return health_of(verdict) if snapshot.ended is not None else Health(UNKNOWN)
+        how = snapshot.ended and snapshot.ended.reason
+        return replace(health_of(verdict), ended=how) if how else Health(UNKNOWN)
     except (UnreachableError, registry.RegistryError):
         return Health(UNKNOWN)

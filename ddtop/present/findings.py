@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ddtop.diagnosis.explain import explain
-from ddtop.diagnosis.finding import CRITICAL, UNKNOWN, WARNING, Finding, Verdict
+from ddtop.diagnosis.finding import CRITICAL, OK, UNKNOWN, WARNING, Finding, Verdict
 from ddtop.model.facts import Snapshot
 from ddtop.present.events import (
     CONTACT,
@@ -82,10 +82,12 @@ def banner_lines(
     glyphs: Glyphs = UNICODE,
     most: int = MOST_LINES,
     hint: str = "",
+    past: Sequence[Entry] = (),
 ) -> list[Line]:
     """Header, contact, verdict and notes, at most `most` lines of at most `width` columns.
 
-    `hint` ("e: why") is put at the right end of the verdict if it fits.
+    `hint` ("e: why") is put at the right end of the verdict if it fits. `past`: the timeline: a
+    healthy job remembers what went wrong last.
     """
     if contact.text is None and verdict.unheard is not None:
         contact = replace(contact, text=verdict.unheard, age_s=verdict.unheard_s)
@@ -102,6 +104,10 @@ def banner_lines(
         more = len(verdict.findings) - 1
         text = hint if others or not more else f"{hint}, {more} more"
         body = _with_hint(body, text, width, room, fixed=bool(others))
+    if verdict.health == OK and snapshot.live and (stood := last_stood(past, snapshot)):
+        text, style = body[-1][-1]
+        texts = wrap(f"{text} {glyphs.bullet} {stood}", width)
+        body[-1:] = [((text, style),) for text in texts[: room - len(body) + 1]]
     notes = _note_lines(snapshot, width, glyphs) if len(body) < room else []
     return [clip_line(line, width, glyphs.ellipsis) for line in [*head, *body, *notes]]
 
@@ -323,6 +329,20 @@ def _with_hint(
     if len(body) < most:
         return [*body, ((" " * max(width - len(hint), 0), ""), (hint, "dim"))]
     return body
+
+
+def last_stood(entries: Sequence[Entry], snapshot: Snapshot) -> str:
+    """`last: not-in-collective rank 26, 13:17:14, stood 2 min 10 s (6)`, with the key of the
+    events; empty if no finding has cleared yet."""
+    for entry in reversed(entries):
+        over, finding = entry.over_unix_ns, entry.finding
+        if finding is None or over is None or over > snapshot.time_unix_ns:
+            continue
+        stood = units.duration((over - entry.unix_ns) / units.SECOND_NS)
+        what = f"{clean(finding.kind)} {ranks_text(entry.ranks, 2)}".rstrip()
+        if finding.severity in (CRITICAL, WARNING):
+            return f"last: {what}, {units.clock(entry.unix_ns)}, stood {stood} (6)"
+    return ""
 
 
 def _growth(line: Line) -> int:

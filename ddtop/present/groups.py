@@ -220,10 +220,9 @@ def chain_line(
     roots = held.intersection(rank for wait in left.values() for rank in wait.behind)
     spans: list[Span] = [(f"{glyphs.critical} {ranks_text(roots, 2)}", "critical")]
     while found := {name: via for name, wait in left.items() if (via := wait.behind & held)}:
-        ordered = sorted(found, key=lambda name: natural(names[name]))
         texts = [
             clean(names[name]) + (f" (via {rank_list(found[name], 1)})" if spans[1:] else "")
-            for name in ordered[:most]
+            for name in sorted(found, key=lambda name: natural(names[name]))[:most]
         ]
         more = f" and {len(found) - most:,} more" if len(found) > most else ""
         spans += [(f" {glyphs.arrow} ", "dim"), (", ".join(texts) + more, "")]
@@ -343,21 +342,17 @@ def group_row(
     snapshot: Snapshot, found: GroupFacts, table: Table[Field], glyphs: Glyphs = UNICODE
 ) -> Line:
     """One group; a culprit and a mismatch are marked by a glyph, not by colour alone."""
+    waiting = found.wait.waiting if found.wait is not None else ()
     cells: dict[str, Span] = {
         "group": (label_of(found.group), "bold" if found.wait else ""),
         "backend": (clean(found.group.backend), "dim"),
         "ranks": (members_text(found.group, RANGES_MOST), "dim"),
         "front": (units.count(found.front), ""),
         "behind": _behind(snapshot, found),
-        "waiting": _waiting(found),
+        "waiting": (f"{len(waiting):,} of {len(found.group.ranks):,}" if waiting else "-", "dim"),
         "op": _op(found, glyphs),
     }
     return table.line(cells, glyphs.ellipsis)
-
-
-def _waiting(found: GroupFacts) -> Span:
-    wait = found.wait
-    return f"{len(wait.waiting):,} of {len(found.group.ranks):,}" if wait else "-", "dim"
 
 
 def _behind(snapshot: Snapshot, found: GroupFacts) -> Span:

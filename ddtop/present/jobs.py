@@ -14,8 +14,12 @@ from ddtop.words import units
 
 JOBS_SCHEMA = "ddtop.jobs/1"
 ASKING = "asking ..."
+CANCELLED = "cancelled"
+STARTING = "starting: "
+"""How a job ended, and how the sentence of one begins that makes no steps yet, in the words of the
+model."""
 HOW_TO_START = "no jobs; start one with: DDTOP=1 torchrun --nproc-per-node 4 train.py"
-MOST_JOB = 48
+LEAST_JOB, MOST_JOB = 18, 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +27,8 @@ class Health:
     """The result of a look at a job. `word` is one of `finding.HEALTHS`; unknown if no relay
     answered.
 
-    `sentence`: the one of the worst finding, or why nothing is known. `reporting`, `world_size`:
+    `sentence`: of the worst finding, of a healthy job the calm one, or why nothing is known.
+    `ended`: how the job ended, in the words of the dashboard. `reporting`, `world_size`:
     from the look; the job file may be 15 s old. `still_s`: how long no rank has made progress (s).
     `age_s`: how old these values are (s).
     """
@@ -36,6 +41,7 @@ class Health:
     steps_per_s: float | None = None
     still_s: float | None = None
     age_s: float | None = None
+    ended: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +66,7 @@ def health_of(verdict: Verdict, snapshot: Snapshot | None = None) -> Health:
         (finding for finding in verdict.findings if finding.severity in (CRITICAL, WARNING)), None
     )
     kind = worst.kind if worst and known else None
-    sentence = (worst.summary if worst else None) if known else verdict.unheard
+    sentence = (worst.summary if worst else verdict.calm) if known else verdict.unheard
     if snapshot is None or not known:
         return Health(verdict.health, kind, sentence)
     still = snapshot.still_since_unix_ns
@@ -110,7 +116,7 @@ def _searched(job: Listed) -> str:
 
 
 NEWEST, WORST, NAME, SLOWEST, STUCK = "newest", "health", "name", "step/s", "no progress"
-SORTS = (NEWEST, WORST, NAME, SLOWEST, STUCK)
+SORTS = (WORST, NEWEST, NAME, SLOWEST, STUCK)
 """Orders of the list; live jobs come first in each."""
 _WORST_FIRST = (CRITICAL, WARNING, UNKNOWN, OK)
 
@@ -148,15 +154,15 @@ def columns(jobs: Sequence[Listed], width: int) -> Table[Field]:
     script = min(max([6, *(cell_width(_script(job)) for job in jobs)]), 40)
     host = min(max([4, *(cell_width(hosts_text(job)) for job in jobs)]), 24)
     fields = (
-        Field("job", "JOB", 10, grows=40, most=name),
-        Field("health", "HEALTH", 11, grows=8, most=26),
+        Field("job", "JOB", min(name, LEAST_JOB, max(width // 4, 10)), grows=40, most=name),
+        Field("health", "HEALTH", 14, grows=20, most=22),
         Field("ranks", "RANKS", ranks, right=True),
         Field("steps", "STEP/S", 6, right=True, rank=3),
-        Field("still", "STUCK", 6, right=True, rank=2),
+        Field("still", "STUCK", 6, right=True, rank=4),
         Field("started", "STARTED", 11, right=True, rank=1),
-        Field("host", "HOST", min(host, 8), grows=1, most=host, rank=4),
-        Field("script", "SCRIPT", min(script, 8), grows=1, most=script, rank=5),
-        Field("finding", "FINDING", 30, grows=8, rank=6),
+        Field("finding", "FINDING", 24, grows=8, rank=2),
+        Field("host", "HOST", min(host, 8), grows=1, most=host, rank=5),
+        Field("script", "SCRIPT", min(script, 8), grows=1, most=script, rank=6),
     )
     return table_for(fields, width)
 
@@ -167,7 +173,8 @@ def row(
     """One job. `health` None: its relay has not answered yet."""
 
     known = health if job.live else None
-    finding = clean(known.sentence or "") if known is not None else ""
+    told = known.sentence if known is not None else health.ended if health is not None else None
+    finding = clean(told or "").removeprefix(f"{OK}: ").removeprefix(STARTING)
 
     def cell(field: Field) -> Span:
         if field.key == "health":
@@ -198,7 +205,7 @@ def _ranks(job: Listed, health: Health | None = None) -> str:
 
 
 def _steps(health: Health | None) -> str:
-    if health is None or health.steps_per_s is None:
+    if health is None or health.steps_per_s is None or health.reporting == 0:
         return "-" if health is not None else ""
     return f"{health.steps_per_s:.{2 if health.steps_per_s < 10 else 0}f}"
 
@@ -226,13 +233,16 @@ def _started(job: Listed, now_unix_ns: int) -> str:
 def _health(job: Listed, health: Health | None, glyphs: Glyphs) -> Span:
     if not job.live:
         ended = "ended" if job.entry.ended_unix_ns else "lost"
-        return clean(job.entry.ended_reason or ended), "dim"
+        cancelled = health is not None and health.ended == CANCELLED
+        told = CANCELLED if cancelled else job.entry.ended_reason
+        return clean(told or ended), "dim"
     if health is None:
         return ASKING, "dim"
     if health.word == UNKNOWN:
         return UNKNOWN, "silent"
-    if health.word == "critical":
-        return f"{glyphs.critical} {health.kind or health.word}", "critical"
-    if health.word == "warning":
-        return f"{glyphs.warning} {health.kind or health.word}", "warning"
+    if health.word in (CRITICAL, WARNING):
+        mark = glyphs.critical if health.word == CRITICAL else glyphs.warning
+        return f"{mark} {health.kind or health.word}", health.word
+    if (health.sentence or "").startswith(STARTING):
+        return STARTING.rstrip(": "), "starting"
     return health.word, "calm"

@@ -125,10 +125,11 @@ def _now(rank: RankFacts, context: CellContext, width: int) -> str:
     """`all_reduce dp_2 #196801`: numbers of collectives mean nothing without their group."""
     now = doing(rank)
     op, mark, number = now.text.rpartition(" #")
-    text = now.text
-    if mark and now.group and len(rank.comm.groups) > 1:
-        text = f"{op} {clean(names_of_groups(context.groups).short(now.group))}{mark}{number}"
-    return elide(text, width, context.glyphs.ellipsis)
+    name = now.group if mark and len(rank.comm.groups) > 1 else ""
+    group = clean(names_of_groups(context.groups).short(name))
+    return elide(
+        f"{op} {group}{mark}{number}" if name else now.text, width, context.glyphs.ellipsis
+    )
 
 
 def _progress(rank: RankFacts, _: CellContext, __: int) -> str:
@@ -507,8 +508,7 @@ def rank_table(
     """
     widths = {column.key: column.width for column in COLUMNS}
     places = {column.key: column.room for column in COLUMNS}
-    if several_hosts:
-        places["host"] = HOST_ROOM
+    places |= {"host": HOST_ROOM} if several_hosts else {}
     widths["rank"] = max(4, len(str(max(world_size - 1, 0))))
     widths["host"] = min(max(host_width, 4), HOST_MOST)
     widths["place"] = min(max(place_width, widths["place"]), PLACE_MOST)

@@ -21,6 +21,7 @@ from ddtop import journal, private, registry
 from ddtop.patience import Writer
 from ddtop.relay.history import FrameHistory
 from ddtop.wire.records import ALONE, LEAF, Exit, Hello
+from ddtop.words.sentences import exit_text
 
 LAST_STATE_S = 180.0
 """How much history goes into the last-state file."""
@@ -182,9 +183,8 @@ def _ended_reason(exits: Iterable[Exit]) -> str:
     bad = [exit_ for exit_ in exits if exit_.code != 0 and not _in_good_order(exit_)]
     if not bad:
         return "finished"
-    if bad[0].signal is not None:
-        return f"signal {bad[0].signal}"
-    return f"exit code {bad[0].code}" if bad[0].code is not None else "unknown end"
+    known = bad[0].signal is not None or bad[0].code is not None
+    return exit_text(bad[0].code, bad[0].signal) if known else "unknown end"
 
 
 def _in_good_order(gone: Exit) -> bool:

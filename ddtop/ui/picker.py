@@ -84,7 +84,7 @@ class JobSearch:
 
     def want(self, visible: Sequence[Listed]) -> None:
         """Ask for the state of these jobs first."""
-        self._wanted = deque(job.key for job in visible if job.live)
+        self._wanted = deque(job.key for job in visible if job.live or job.key not in self.health)
 
     def _next(self) -> Listed | None:
         """The job to ask now: the visible one that has waited longest, then one of the others."""
@@ -92,9 +92,10 @@ class JobSearch:
         live = {
             job.key: job
             for job in self.jobs
-            if job.live
+            # How a job has ended does not change: only rows that are seen are asked, once.
+            if (job.live or (job.key in self._wanted and job.key not in self.health))
             and job.key not in self._asking
-            and (self.followed is None or job.entry.relay_pid == 0)
+            and (self.followed is None or not job.live or job.entry.relay_pid == 0)
         }
         due = [
             key for key in live if now - self._asked_mono_s.get(key, -ASK_AGAIN_S) >= ASK_AGAIN_S
@@ -134,6 +135,7 @@ HELP = (
     "q        quit",
     "",
     "HEALTH   the worst active finding; ok, or unknown while its relay is silent",
+    "FINDING  its sentence; how far it is if nothing is wrong, and how it ended",
     "RANKS    ranks that report, and all ranks",
     "STEP/S   steps a second, the median of its ranks",
     "STUCK    how long no rank has made progress",
@@ -165,7 +167,7 @@ class PickScreen(FilteringScreen):
         self._found, self._paint = search, paint
         self._shown: dict[Hashable, Listed] = {}
         self._filter = ""
-        self._sort = jobs.NEWEST
+        self._sort = jobs.WORST
         self._helps = False
         self.head = LinesView(paint, "head")
         self.rule = LinesView(paint, "rule")
@@ -236,7 +238,7 @@ class PickScreen(FilteringScreen):
             self.foot.show([((clip(clean(text), width, glyphs.ellipsis), "bold"),)])
             return
         notes = [self.table.range_note]
-        if self._sort != jobs.NEWEST:
+        if self._sort != jobs.WORST:
             notes.insert(0, f"by {self._sort}")
         if self._filter:
             notes.insert(

@@ -207,8 +207,7 @@ class GroupNames(Mapping[str, str]):
 
     def short(self, name: str) -> str:
         """For a reader who knows the rank, which is in one such group: `tp`."""
-        group = self._groups.get(name)
-        return group_name(group) if group is not None else name
+        return group_name(self._groups[name]) if name in self._groups else name
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._groups)

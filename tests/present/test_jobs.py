@@ -53,7 +53,7 @@ def test_a_run_on_several_hosts_is_one_row_with_all_its_ranks() -> None:
 
     assert (found.reporting, found.hosts) == (24, ("node0", "node1", "node2"))
     assert "24/24" in shown(jobs)[0]
-    assert "3 hosts" in shown(jobs)[0]
+    assert "3 hosts" in shown(jobs, 120)[0]
 
 
 def test_a_hub_and_its_leaves_are_one_row_with_the_hubs_count() -> None:
@@ -118,6 +118,33 @@ def test_how_a_job_is_doing_is_reported_in_words_and_not_by_colour_alone(
     assert words in shown([entry("a")], 100, health)[0]
 
 
+def test_a_job_that_starts_is_not_ok_yet_and_its_sentence_does_not_repeat_the_word() -> None:
+    starts = shown([entry("a")], 120, Health("ok", None, "starting: 3/4 ranks seen"))[0]
+    moves = shown([entry("a")], 120, Health("ok", None, "ok: 4/4 moving"))[0]
+
+    assert starts.split()[1:2] == ["starting"]
+    assert "3/4 ranks seen" in starts
+    assert moves.split()[1:2] == ["ok"]
+    assert "ok: " not in moves
+
+
+def test_a_job_of_which_no_rank_reports_has_no_speed() -> None:
+    health = Health("critical", "rank-killed", "rank 1 was killed", 0, 2, steps_per_s=21.0)
+
+    assert "0/2" in shown([entry("a")], 160, health)[0]
+    assert "21" not in shown([entry("a")], 160, health)[0]
+
+
+def test_an_ended_job_has_the_words_of_the_dashboard() -> None:
+    killed = ended("a", ended_reason="SIGTERM")
+    cancelled = shown([killed], 120, Health("ok", ended="cancelled"))[0]
+    failed = shown([killed], 120, Health("ok", ended="rank 2 went first: SIGTERM"))[0]
+
+    assert cancelled.split()[1] == "cancelled"
+    assert failed.split()[1] == "SIGTERM"
+    assert "rank 2 went first: SIGTERM" in failed
+
+
 def test_of_an_ended_job_it_is_said_how_it_ended_whatever_was_asked_before() -> None:
     assert "cancelled" in shown([ended("a")], 100, Health("ok"))[0]
     assert "lost" in shown([entry("a", heartbeat_unix_ns=0)], 100)[0]
@@ -131,7 +158,8 @@ def test_the_worst_finding_is_the_one_that_is_named() -> None:
         "critical", (finding("rank-killed", CRITICAL), finding("version-skew", INFO)), ""
     )
     assert health_of(verdict) == Health("critical", "rank-killed", "")
-    assert health_of(Verdict("ok", (finding("cancelled", INFO),), "")) == Health("ok", None)
+    calm = Verdict("ok", (finding("cancelled", INFO),), "ok: 4/4 moving")
+    assert health_of(calm) == Health("ok", None, "ok: 4/4 moving")
 
 
 def test_every_word_of_a_filter_is_looked_for_in_name_script_and_hosts() -> None:
@@ -185,7 +213,7 @@ def test_no_row_is_wider_than_its_terminal_whatever_jobs_and_hosts_are_called(
     least = (
         10
         + 2
-        + 11
+        + 14
         + 2
         + max([5, *(len(f"{one.reporting:,}/{one.entry.world_size:,}") for one in found)])
     )

@@ -10,13 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddtop.model.facts import Axis, RankFacts, State
+from ddtop.present.events import Timeline
 from ddtop.present.filter import by_column
 from ddtop.present.findings import Contact, banner_lines, header_line
 from ddtop.present.numbers import absent, rank_table
 from ddtop.present.plain import diagnose_text, status_text
 from ddtop.present.text import ASCII, cell_width, line_width, plain
 from ddtop.wire.records import TrainingProgress
+from ddtop.words import units
 from tests.ui import builders
+from tests.ui.builders import NOW, SECOND
 from tests.ui.changed import replace
 
 WIDE_HOST = "計算機-東京-第三"
@@ -279,6 +282,29 @@ def test_a_verdict_from_one_host_of_several_says_that_it_is_only_that():
     )
 
     assert lines_of(diagnose_text(snapshot, builders.calm(snapshot), 80))[1] == snapshot.apart
+
+
+def test_a_healthy_job_remembers_what_stood_last_and_only_what_is_over():
+    snapshot, verdict = builders.hang()
+    timeline = Timeline()
+    timeline.take(snapshot, verdict)
+    stands = timeline.entries
+    later = replace(builders.healthy(), time_unix_ns=snapshot.time_unix_ns + 10 * SECOND)
+    timeline.take(later, builders.calm(later))
+
+    def calm(entries, shown=later, width=100):
+        return [
+            plain(line)
+            for line in banner_lines(shown, builders.calm(shown), width, past=entries)[1:]
+        ]
+
+    began = units.clock(snapshot.time_unix_ns - 31 * SECOND)
+    last = f"last: loader-stuck rank 5, {began}, stood 41 s (6)"
+    assert calm(timeline.entries) == [f"ok: 8/8 moving, watched 2 min · {last}"]
+    assert " ".join(calm(timeline.entries, width=60)).endswith(last)
+    assert calm(stands) == ["ok: 8/8 moving, watched 2 min"]
+    # A past moment knows nothing of what came later.
+    assert calm(timeline.entries, replace(later, time_unix_ns=NOW)) == calm(stands)
 
 
 def test_plain_text_needs_no_terminal_library():

@@ -13,7 +13,7 @@ from tests.ui import builders, changed
 
 def test_the_policy_says_from_when_a_report_is_shown_as_old(monkeypatch):
     rank = changed.replace(builders.healthy_rank(0), agent={"report_age_s": 12.0})
-    shape, context = rank_table(80, 8, 7), CellContext(builders.NOW)
+    shape, context = rank_table(120, 8, 7), CellContext(builders.NOW)
 
     def is_marked(policy):
         monkeypatch.setattr(thresholds, "_chosen", policy)

@@ -53,14 +53,16 @@ async def shows(pilot: Pilot[None], text: str) -> None:
 async def test_the_jobs_are_shown_with_how_they_are_doing_and_enter_picks_one() -> None:
     first, second = entry("first", 30.0), entry("second", 90.0)
     asked = {"first": Health("ok"), "second": Health("critical", "loader-stuck")}
+    asked["third"] = Health("ok", ended="cancelled")
     running = app(lambda: [first, second, ended("third")], lambda job: asked[job.job])
 
     async with running.run_test(size=(80, 24)) as pilot:
         await shows(pilot, "✖ loader-stuck")
         found = lines(running)
         assert "2 live jobs, 1 ended" in found[0]
-        assert [line.split()[0] for line in found[3:6]] == ["first", "second", "third"]
-        await pilot.press("j", "enter")
+        assert [line.split()[0] for line in found[3:6]] == ["second", "first", "third"]
+        await shows(pilot, "cancelled")
+        await pilot.press("enter")
         await until(pilot, lambda: running.picked is not None)
 
     assert running.picked == second
@@ -225,7 +227,8 @@ async def test_the_theme_that_was_chosen_in_the_list_is_that_of_the_dashboard_af
 async def test_followed_jobs_are_new_all_the_time_and_nobody_is_asked() -> None:
     jobs = [entry(f"job-{number:03}", float(number)) for number in range(200)]
     asked: list[str] = []
-    now = {("job-000", jobs[0].run): Health("ok", steps_per_s=2.0, still_s=0.0)}
+    slow = Health("warning", "straggler", steps_per_s=2.0, still_s=0.0)
+    now = {("job-000", jobs[0].run): slow}
     found = JobSearch(
         lambda: jobs, lambda job: asked.append(job.job) or Health("ok"), lambda: NOW, lambda: now
     )
@@ -236,8 +239,6 @@ async def test_followed_jobs_are_new_all_the_time_and_nobody_is_asked() -> None:
         now[jobs[0].job, jobs[0].run] = Health("critical", "loader-stuck", "rank 2 is stuck")
         await shows(pilot, "rank 2 is stuck")
         now[jobs[199].job, jobs[199].run] = Health("critical", "wait-cycle")
-        await pilot.press("s")
-        await shows(pilot, "by health")
         await shows(pilot, "wait-cycle")
         assert [line.split()[0] for line in lines(running)[3:5]] == ["job-000", "job-199"]
         began = time.monotonic()

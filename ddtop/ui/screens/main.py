@@ -160,6 +160,7 @@ class MainScreen(FilteringScreen, FactsScreen):
             glyphs=self.session.paint.glyphs,
             most=most,
             hint="e: why",
+            past=self.session.timeline.entries,
         )
         worst = verdict.findings[0].identity if verdict.findings else None
         self._show_top((worst, self.size, self.session.shown.contact is None), lines)
