@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from math import isfinite
 from statistics import fmean, median
 from typing import NamedTuple
 
@@ -96,14 +97,14 @@ class Numbers(NamedTuple):
 
     #: Median over the ranks; 0 while no rank makes progress.
     iterations_per_s: float | None = None
-    #: Median over the ranks, milliseconds.
-    step_ms: float | None = None
-    #: The largest over the ranks, milliseconds.
+    #: The longest step of the ranks, milliseconds.
     step_most_ms: float | None = None
     #: Mean over the ranks: share of the time in which they wait in a collective.
     comm_ratio: float | None = None
     #: Mean over the ranks: share of the time in which they wait for data.
     loader_ratio: float | None = None
+    #: Mean over the ranks: share of the time in which they compute, or wait for their GPU.
+    compute_ratio: float | None = None
     #: Mean utilisation of the job's GPUs, from the driver.
     gpu_ratio: float | None = None
     #: Memory in use on the job's GPUs.
@@ -115,6 +116,7 @@ class Numbers(NamedTuple):
     #: For the whole job, as its program counts them.
     samples_per_s: float | None = None
     tokens_per_s: float | None = None
+    loss: float | None = None
 
 
 class Point(NamedTuple):
@@ -233,7 +235,8 @@ class JobHistory:
     def line(
         self, field: Field, cells: int, span_ns: int, until_unix_ns: int
     ) -> list[float | None]:
-        """One value for each of `cells` equal parts of the time `span_ns` up to a moment.
+        """One value for each of `cells` equal parts of the time `span_ns` up to a moment; of a
+        shorter history, from its beginning on, and then None.
 
         The parts begin at multiples of their length, so that a line moves by whole cells and does
         not flicker. A part without a point has the previous value, if the points are that far
@@ -242,7 +245,9 @@ class JobHistory:
         if cells <= 0:
             return []
         part = max(span_ns // cells, 1)
-        begin = (until_unix_ns // part - cells + 1) * part
+        begin = until_unix_ns // part - cells + 1
+        ahead = min(max((self.began_unix_ns or 0) // part - begin, 0), cells - 1)
+        begin, cells = (begin + ahead) * part, cells - ahead
         sums: list[list[float]] = [[] for _ in range(cells)]
         reach: list[int] = [0] * cells
         before = held = None
@@ -255,23 +260,19 @@ class JobHistory:
                 if value is not None:
                     sums[at].append(value)
                 if before is not None:
-                    reach[at] = point.unix_ns - before
+                    reach[at] = max(reach[at], point.unix_ns - before)
             before = point.unix_ns
-        return _cell_means(sums, reach, part, held)
+        return _cell_means(sums, reach, part, held) + [None] * ahead
 
-    def now(self, field: Field, until_unix_ns: int) -> float | None:
-        """The mean over the last seconds up to a moment."""
-        begin = until_unix_ns - _ns(self.policy.job_now_s)
-        points = self.points(until_unix_ns)
-        values = (field(point.numbers) for point in points if point.unix_ns > begin)
-        return _mean_of([value for value in values if value is not None])
-
-    def last(self, field: Field, until_unix_ns: int) -> float | None:
-        """The newest value up to a moment; None where it was not measured then."""
-        found = None
-        for point in self.points(until_unix_ns):
-            found = field(point.numbers)
-        return found
+    def now(self, until_unix_ns: int, newest: bool = False) -> Numbers:
+        """The means over the last seconds before the newest point, or only that point: until the
+        next one comes, all that ask get the same. The loss is the newest one, as elsewhere."""
+        points = [*self.points(until_unix_ns)]
+        if not points:
+            return Numbers()
+        begin = points[-1].unix_ns - (1 if newest else _ns(self.policy.job_now_s))
+        mean = _mean(point for point in points if point.unix_ns > begin)
+        return mean.numbers._replace(loss=points[-1].numbers.loss)
 
     def recent_median(self, field: Field, until_unix_ns: int) -> Then | None:
         """The ten minutes up to a minute ago, without the start; None while there are not five."""
@@ -301,14 +302,23 @@ def _ns(seconds: float) -> int:
 
 def numbers_of(snapshot: Snapshot) -> Numbers:
     """The numbers of one snapshot. Takes 4 ms of 10,000 ranks, each on a GPU."""
-    steps = [rank.progress.step_ms for rank in snapshot.ranks if rank.progress.step_ms]
+    steps = [
+        own.step_ms for rank in snapshot.ranks if (own := rank.progress).step_ms and not own.stale
+    ]
+    # Without the loader and collectives, whose waits are measured, and without "other"; of a large
+    # job, some of its ranks are enough.
+    computes = [
+        sum(ratios[1:4]) + ratios[5]
+        for rank in snapshot.ranks[:: 1 + len(snapshot.ranks) // ALL_UP_TO]
+        if len(ratios := rank.reported.activity_ratios) > 5
+    ]
+    progress = snapshot.progress
     still = snapshot.still_since_unix_ns is not None and snapshot.iteration is not None
     used = [device.gpu for device in snapshot.devices if device.ranks]
     sized = [gpu for gpu in used if gpu.used_bytes is not None and gpu.total_bytes]
     watts = [gpu.power_watts for gpu in used if gpu.power_watts is not None]
     return Numbers(
         iterations_per_s=0.0 if still else snapshot.iterations_per_s,
-        step_ms=None if still or not steps else median(steps),
         step_most_ms=None if still or not steps else max(steps),
         comm_ratio=_mean_of(
             [rank.comm.wait_ratio for rank in snapshot.ranks if rank.comm.wait_ratio is not None]
@@ -320,12 +330,16 @@ def numbers_of(snapshot: Snapshot) -> Numbers:
                 if rank.loader.wait_ratio is not None
             ]
         ),
+        compute_ratio=_mean_of(computes),
         gpu_ratio=_mean_of([gpu.util_ratio for gpu in used if gpu.util_ratio is not None]),
         gpu_bytes=float(sum([gpu.used_bytes or 0 for gpu in sized])) if sized else None,
         gpu_total_bytes=float(sum([gpu.total_bytes or 0 for gpu in sized])) if sized else None,
         gpu_watts=float(sum(watts)) if watts else None,
-        samples_per_s=snapshot.progress.samples_per_s if snapshot.progress else None,
-        tokens_per_s=snapshot.progress.tokens_per_s if snapshot.progress else None,
+        samples_per_s=progress.samples_per_s if progress else None,
+        tokens_per_s=progress.tokens_per_s if progress else None,
+        loss=progress.loss
+        if progress and progress.loss is not None and isfinite(progress.loss)
+        else None,
     )
 
 

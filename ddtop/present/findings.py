@@ -79,6 +79,7 @@ def banner_lines(
     width: int,
     *,
     contact: Contact = LIVE,
+    per_s: float | None = None,
     glyphs: Glyphs = UNICODE,
     most: int = MOST_LINES,
     hint: str = "",
@@ -92,7 +93,7 @@ def banner_lines(
     if contact.text is None and verdict.unheard is not None:
         contact = replace(contact, text=verdict.unheard, age_s=verdict.unheard_s)
     head = [
-        header_line(snapshot, width, contact, glyphs),
+        header_line(snapshot, width, contact, glyphs, per_s),
         *_contact_lines(snapshot, contact, width, glyphs),
     ]
     room = max(most - len(head), 1)
@@ -113,13 +114,17 @@ def banner_lines(
 
 
 def header_line(
-    snapshot: Snapshot, width: int, contact: Contact = LIVE, glyphs: Glyphs = UNICODE
+    snapshot: Snapshot,
+    width: int,
+    contact: Contact = LIVE,
+    glyphs: Glyphs = UNICODE,
+    per_s: float | None = None,
 ) -> Line:
     """Job, ranks, hosts, backend; at the right the iteration, the speed or the time without
     progress, and the clock.
 
     If there is no room, the least important parts are left out first; the name of the job is
-    shortened last.
+    shortened last. `per_s`: the speed over the last seconds, where somebody has followed the job.
     """
     everyone = snapshot.reporting >= snapshot.world_size or not snapshot.live
     job = clip(clean(snapshot.job), max(width // 3, 12), glyphs.ellipsis)
@@ -135,7 +140,7 @@ def header_line(
         left.append((6, (backend, "")))
     if snapshot.attempt:
         left.append((4, (f"restart {snapshot.attempt}", "")))
-    right = _progress(snapshot)
+    right = _progress(snapshot, per_s)
     if snapshot.ended is None or contact.frozen_s is not None:
         right.append((3, _time(snapshot, contact)))
     while len(left) + len(right) > 1 and _header_width(left, right) > width:
@@ -156,7 +161,7 @@ def _hosts(snapshot: Snapshot) -> tuple[int, Span] | None:
     return (5, (units.plural(hosts, "host"), "")) if hosts else None
 
 
-def _progress(snapshot: Snapshot) -> list[tuple[int, Span]]:
+def _progress(snapshot: Snapshot, per_s: float | None) -> list[tuple[int, Span]]:
     parts: list[tuple[int, Span]] = []
     if snapshot.iteration is not None:
         parts.append((4, (f"iter {snapshot.iteration:,}", "")))
@@ -169,7 +174,7 @@ def _progress(snapshot: Snapshot) -> list[tuple[int, Span]]:
         since = (snapshot.time_unix_ns - snapshot.first_hello_unix_ns) / units.SECOND_NS
         return [*parts, (2, (f"starting {units.duration(since)}", "starting"))]
     if snapshot.iterations_per_s is not None:
-        parts.append((5, (units.speed(snapshot.iterations_per_s), "")))
+        parts.append((5, (units.speed(per_s or snapshot.iterations_per_s), "")))
     elif snapshot.iteration is not None and snapshot.progress_unix_ns is not None:
         rests = (snapshot.time_unix_ns - snapshot.progress_unix_ns) / units.SECOND_NS
         parts.append((5, (f"last progress {units.duration(rests)} ago", "")))

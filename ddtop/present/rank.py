@@ -13,6 +13,7 @@ from ddtop.follow.history import Memory
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.model.progress import as_it_stands
 from ddtop.model.stacks import merge
+from ddtop.present.charts import chart, scale
 from ddtop.present.gpus import gpu_lines, gpu_title
 from ddtop.present.groups import group_label, what_moves
 from ddtop.present.hosts import clock_words
@@ -38,7 +39,6 @@ from ddtop.present.text import (
     clean,
     phases,
     plain,
-    sparkline,
     state_style,
 )
 from ddtop.thresholds import chosen
@@ -224,11 +224,12 @@ def _series(page: Page, rank: RankFacts, memory: Memory) -> None:
     cells = max(min(room - 2 - RANGE if ranged else room, most), 0)
     for label, series, value, text in shown:
         drawn = list(series)[-cells:] if cells else []
-        line = (sparkline(drawn, cells, page.glyphs), "spark")
+        (line,) = chart(drawn, scale(drawn), glyphs=page.glyphs)
         page.add(
             (f"  {label:<{SERIES_LABEL}}", "dim"),
             (f"{value:>9}  ", ""),
-            line,
+            *line,
+            (" " * (cells - len(drawn)), ""),
             (_range(drawn, text) if ranged else "", "dim"),
         )
     if cells > 1:

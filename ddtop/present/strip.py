@@ -5,41 +5,39 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from statistics import median
 
+import msgspec
+
 from ddtop.diagnosis.finding import CRITICAL, WARNING
-from ddtop.follow.history import Field, JobHistory, Then
+from ddtop.follow.history import Field, JobHistory, Numbers, Then
 from ddtop.model.facts import Snapshot, State
 from ddtop.policy import Policy
+from ddtop.present.charts import joined
 from ddtop.present.numbers import only_waits
 from ddtop.present.text import UNICODE, Glyphs, Line, Span, clean, line_width
 from ddtop.words import units
-from ddtop.words.sentences import number, only_steps, progress_parts
+from ddtop.words.sentences import loss_text, number, only_steps, progress_parts
 
-SPANS_S = (60, 120, 300, 600)
-"""Time spans of the lines: the shortest one that has room for all values, at most ten minutes."""
-LINE_SPREAD = 0.2
-"""The smallest range of a line of one row, as a share of the largest value."""
-LEAST_POINTS = 0.05
-"""The same for shares, as a part of the whole."""
+SPANS_S = (30, 45, 60, 90, 120, 180, 240, 300, 420, 600)
+"""Time spans of the charts: the shortest one that has room for all values, at most ten minutes."""
+LOSS_SPREAD = 0.02
+"""A change of the loss by so much, as a share, is more than noise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
     """One number of a job.
 
-    `top`: the largest possible value, None if not known. `share`: a part of a whole, whose changes
-    are given in points. `more`, `less`: words for a change upwards and downwards.
+    `share`: a part of a whole, whose changes are given in points. `more`, `less`: words for a
+    change upwards and downwards.
     """
 
-    key: str
     label: str
     field: Field
     text: Callable[[float], str]
-    top: float | None = None
     share: bool = False
     more: str = "more"
     less: str = "less"
@@ -53,60 +51,48 @@ def _milliseconds(value: float) -> str:
 
 MEASURES = (
     Measure(
-        "throughput",
-        "throughput",
+        "speed",
         lambda numbers: numbers.iterations_per_s,
         units.speed,
         more="faster",
         less="slower",
     ),
+    Measure("loss", lambda numbers: numbers.loss, loss_text, more="higher", less="lower"),
+    Measure("comm wait", lambda numbers: numbers.comm_ratio, units.percent, share=True),
+    Measure("loader wait", lambda numbers: numbers.loader_ratio, units.percent, share=True),
+    Measure("GPU use", lambda numbers: numbers.gpu_ratio, units.percent, share=True),
     Measure(
-        "samples",
-        "samples/s",
-        lambda numbers: numbers.samples_per_s,
-        number,
-        more="faster",
-        less="slower",
-    ),
-    Measure(
-        "tokens",
-        "tokens/s",
-        lambda numbers: numbers.tokens_per_s,
-        number,
-        more="faster",
-        less="slower",
-    ),
-    Measure(
-        "step",
-        "step p50",
-        lambda numbers: numbers.step_ms,
-        _milliseconds,
-        more="longer",
-        less="shorter",
-    ),
-    Measure(
-        "step_most",
-        "step max",
-        lambda numbers: numbers.step_most_ms,
-        _milliseconds,
-        more="longer",
-        less="shorter",
-    ),
-    Measure("comm", "comm wait", lambda numbers: numbers.comm_ratio, units.percent, 1.0, True),
-    Measure(
-        "loader", "loader wait", lambda numbers: numbers.loader_ratio, units.percent, 1.0, True
-    ),
-    Measure("gpu", "GPU use", lambda numbers: numbers.gpu_ratio, units.percent, 1.0, True),
-    Measure(
-        "gpu_memory",
         "GPU memory",
         lambda numbers: numbers.gpu_bytes,
         lambda value: units.size(int(value)),
     ),
-    Measure("gpu_power", "GPU power", lambda numbers: numbers.gpu_watts, units.watts),
+    Measure("GPU power", lambda numbers: numbers.gpu_watts, units.watts),
 )
 """In the order of the screen."""
-THROUGHPUT = MEASURES[0]
+THROUGHPUT, LOSS, COMM, LOADER, GPU_USE, MEMORY, _ = MEASURES
+
+
+def _compute(numbers: Numbers) -> float | None:
+    if numbers.compute_ratio is None:
+        return None
+    waits = (numbers.comm_ratio or 0.0) + (numbers.loader_ratio or 0.0)
+    return max(min(numbers.compute_ratio, 1.0 - waits), 0.0)
+
+
+def _other(numbers: Numbers) -> float | None:
+    known = [_compute(numbers), numbers.comm_ratio, numbers.loader_ratio]
+    shares = [share for share in known if share is not None]
+    return max(1.0 - sum(shares), 0.0) if shares else None
+
+
+SHARES: tuple[tuple[str, Field], ...] = (
+    ("compute", _compute),
+    ("comm", COMM.field),
+    ("loader", LOADER.field),
+    ("other", _other),
+)
+"""What the time of a job goes to, as far as it is measured. The waits are measured apart from the
+rest, and come before it."""
 
 
 def measured(history: JobHistory, until_unix_ns: int) -> tuple[Measure, ...]:
@@ -122,39 +108,6 @@ def span_ns(history: JobHistory, until_unix_ns: int) -> int:
     began = history.began_unix_ns
     known_s = 0.0 if began is None else (until_unix_ns - began) / units.SECOND_NS
     return next((spans_ for spans_ in SPANS_S if known_s <= spans_), SPANS_S[-1]) * units.SECOND_NS
-
-
-def scale_top(measure: Measure, highest: float, whole: float | None = None) -> float:
-    """The upper end of a line's scale: a round number, so that it does not move with every value.
-
-    `whole`: the largest possible value, if known.
-    """
-    if measure.top is not None:
-        return measure.top
-    if whole:
-        return whole
-    if highest <= 0:
-        return 1.0
-    size = 10.0 ** math.floor(math.log10(highest))
-    return next(
-        size * factor for factor in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if highest <= size * factor
-    )
-
-
-def scale_range(measure: Measure, values: Sequence[float | None]) -> tuple[float, float]:
-    """The ends of a line of one row: its smallest and its largest value, but far enough apart that
-    noise looks flat."""
-    known = [value for value in values if value is not None]
-    low, high = min(known, default=0.0), max(known, default=0.0)
-    spread = LINE_SPREAD if measure.share else LINE_SPREAD * high
-    if high - low < spread:
-        middle = (low + high) / 2
-        low, high = middle - spread / 2, middle + spread / 2
-    if measure.top is not None and high > measure.top:
-        low, high = low - (high - measure.top), measure.top
-    if low < 0:
-        low, high = 0.0, high - low
-    return low, high
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +129,7 @@ def compared(
     run's speed (`against_last_run`); shown with the throughput. Empty while there is nothing to
     compare, or if nothing has changed; only for the throughput, "no change" is shown.
     """
-    now = history.now(measure.field, until_unix_ns)
+    now = measure.field(history.now(until_unix_ns))
     start = history.at_start(measure.field, until_unix_ns)
     lately = history.recent_median(measure.field, until_unix_ns)
     if measure is not THROUGHPUT:
@@ -241,6 +194,18 @@ def gpus_text(snapshot: Snapshot) -> str:
     return ", ".join(f"{count:,} {word}" for count, word in counts if count) if waits else ""
 
 
+def speed_facts(now: Numbers) -> list[str]:
+    """The speed in other units: `5,279 samples/s`, `step 194 ms, max 199`."""
+    counted = ((now.samples_per_s, "samples/s"), (now.tokens_per_s, "tokens/s"))
+    found = [f"{number(value)} {unit}" for value, unit in counted if value is not None]
+    if now.iterations_per_s:
+        step, most = _milliseconds(1000 / now.iterations_per_s), now.step_most_ms
+        longest = "" if most is None else f", max {_milliseconds(most)}"
+        # The same unit is not said twice.
+        found.append(f"step {step}{longest.removesuffix(step[step.index(' ') :])}")
+    return found
+
+
 def job_facts(snapshot: Snapshot, history: JobHistory) -> tuple[str, ...]:
     """Facts of the job, the most important first: time since its start, and since its last step."""
     now = snapshot.time_unix_ns
@@ -260,13 +225,21 @@ def job_facts(snapshot: Snapshot, history: JobHistory) -> tuple[str, ...]:
 
 def progress_facts(snapshot: Snapshot) -> tuple[str, ...]:
     """Step, epoch, phase, speed, loss and the time of the end, as far as the program reports
-    them."""
+    them.
+
+    The header has the number of the iteration, so this line has only the part that is done.
+    """
     progress = snapshot.progress
     if progress is None:
         return ()
     if not snapshot.live:
-        return progress_parts(only_steps(progress))
-    parts = tuple(clean(part) for part in progress_parts(progress))
+        progress = only_steps(progress)
+    done = ""
+    if progress.step is not None and snapshot.iteration is not None:
+        total = progress.total_steps
+        done = f"{number(progress.step / total * 100)}% of {total:,} steps" if total else ""
+        progress = msgspec.structs.replace(progress, step=None)
+    parts = tuple(clean(part) for part in (done, *progress_parts(progress)) if part)
     if progress.eta_s is None:
         return parts
     end = snapshot.time_unix_ns + int(progress.eta_s * units.SECOND_NS)
@@ -279,8 +252,8 @@ def progress_facts(snapshot: Snapshot) -> tuple[str, ...]:
 
 BAR_COLUMNS_MIN = 12
 BACK_KEY = "\\"
-_ORDER = (WARNING, "gone", CRITICAL)
-"""If two marks are in one column, the later one in this order is drawn."""
+_MARKS = {WARNING: "warning", "gone": "gone", CRITICAL: "critical", "here": "bold"}
+"""The marks and their styles. If two are in one column, the later one in this order is drawn."""
 
 
 def scrubber_line(
@@ -320,15 +293,12 @@ def scrubber_line(
             break
     if room < BAR_COLUMNS_MIN:
         return tuple(left[:2])
-    return (*left, *_bar(at_unix_ns, span, room, marks, glyphs), *end)
+    cells = _bar(span, room, [*marks, (at_unix_ns, "here")], glyphs)
+    return (*left, *joined(cells), *end)
 
 
 def _bar(
-    at_unix_ns: int,
-    span: tuple[int, int],
-    columns: int,
-    marks: Iterable[tuple[int, str]],
-    glyphs: Glyphs,
+    span: tuple[int, int], columns: int, marks: Iterable[tuple[int, str]], glyphs: Glyphs
 ) -> list[Span]:
     first, last = span
 
@@ -340,20 +310,23 @@ def _bar(
         CRITICAL: glyphs.critical,
         WARNING: glyphs.warning,
         "gone": glyphs.states[State.EXITED],
+        "here": glyphs.full,
     }
     cells: list[Span] = [(glyphs.rule, "rule")] * columns
-    inside = [(at, what) for at, what in marks if at >= first and what in signs]
-    for at, what in sorted(inside, key=lambda mark: _ORDER.index(mark[1])):
-        cells[column(at)] = (signs[what], what)
-    cells[column(at_unix_ns)] = (glyphs.full, "bold")
-    return _joined(cells)
+    inside = [(at, what) for at, what in marks if first <= at <= last and what in signs]
+    for at, what in sorted(inside, key=lambda mark: list(_MARKS).index(mark[1])):
+        cells[column(at)] = (signs[what], _MARKS[what])
+    return cells
 
 
-def _joined(cells: list[Span]) -> list[Span]:
-    joined: list[Span] = []
-    for text, style in cells:
-        if joined and joined[-1][1] == style:
-            joined[-1] = (joined[-1][0] + text, style)
-        else:
-            joined.append((text, style))
-    return joined
+def axis_line(
+    span: tuple[int, int], columns: int, marks: Iterable[tuple[int, str]], glyphs: Glyphs = UNICODE
+) -> Line:
+    """The axis of a chart that is so wide up to now: how long ago it begins, `marks` at their
+    moments, and `now`."""
+    began = f"-{units.duration((span[1] - span[0]) / units.SECOND_NS)} "
+    cells = [
+        cell if at >= len(began) or cell[1] != "rule" else (began[at], "dim")
+        for at, cell in enumerate(_bar(span, columns, marks, glyphs))
+    ]
+    return (*joined(cells), (" now", "dim"))

@@ -196,7 +196,9 @@ class Glyphs:
     `eighths`: the last cell of a bar, from one eighth to seven; empty if only whole cells can be
     drawn. `levels`: the cells of a sparkline from the smallest value to the largest; none fills its
     cell, so that two sparklines above each other do not touch. `hollow`: for a bar of time spent
-    waiting.
+    waiting. `dots`: the cells of a chart of several rows, two columns of dots in each: first all
+    with no dot at the left, from none to four at the right; empty if a cell can show only one
+    value. `bands`: the signs of what a whole is made of; with `dots`, the dots that are drawn.
     """
 
     states: dict[State, str]
@@ -216,6 +218,8 @@ class Glyphs:
     then: str = "›"
     finished: str = "✓"
     hollow: str = "░"
+    dots: str = "⠀⢀⢠⢰⢸⡀⣀⣠⣰⣸⡄⣄⣤⣴⣼⡆⣆⣦⣶⣾⡇⣇⣧⣷⣿"
+    bands: str = "⣿⢕⠭⡁"
 
 
 UNICODE = Glyphs(
@@ -281,6 +285,8 @@ ASCII = Glyphs(
     then=">",
     finished="=",
     hollow=":",
+    dots="",
+    bands="#cl.",
 )
 
 STATE_STYLES: dict[State, str] = {
@@ -360,24 +366,6 @@ def hollow(ratio: float, width: int, glyphs: Glyphs = UNICODE) -> str:
     """Like `bar`, in whole columns, for time that is spent waiting."""
     cells = max(round(min(max(ratio, 0.0), 1.0) * width), 1 if ratio > 0 else 0)
     return glyphs.hollow * cells + " " * (width - cells)
-
-
-def sparkline(values: Sequence[float | None], width: int, glyphs: Glyphs = UNICODE) -> str:
-    """The newest `width` values, the newest at the right; a value that was not measured is a gap.
-
-    Scaled from zero to the largest value, so that a steady series is a flat line and not magnified
-    noise.
-    """
-    shown = list(values)[-width:] if width > 0 else []
-    top = max((value for value in shown if value is not None), default=0.0)
-    last = len(glyphs.levels) - 1
-    cells = [
-        " "
-        if value is None
-        else glyphs.levels[round(max(value, 0.0) / top * last) if top > 0 else 0]
-        for value in shown
-    ]
-    return " " * (width - len(cells)) + "".join(cells)
 
 
 def shares(ratios: Sequence[float], width: int) -> list[int]:

@@ -227,6 +227,13 @@ class Session:
         moment."""
         return self.shown.job_past or self._job_history
 
+    @property
+    def per_s(self) -> float | None:
+        """How fast the job is, from the same numbers as its strip."""
+        snapshot = self.shown.snapshot
+        until = snapshot.time_unix_ns if snapshot is not None else 0
+        return self.job_history.now(until).iterations_per_s
+
     def travel(self, seconds: float) -> None:
         """Go forward in time (negative: back); the next look is of that moment. Beyond the end is
         the present."""

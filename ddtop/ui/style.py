@@ -129,8 +129,8 @@ def _coloured(
         "key": style(bold=True),
         "spark": style("cyan"),
         "bar": style("bar"),
-        "chart": style("chart"),
-        "area": style("area"),
+        **{f"chart{number}": style(f"chart{number}") for number in range(4)},
+        **{f"band{number}": style(f"band{number}") for number in range(4)},
         **{f"level{number}": style(f"level{number}") for number in range(5)},
     }
     styles |= _cells(
@@ -160,6 +160,9 @@ def _coloured(
 
 _FEW_LEVELS = ("", "cyan", "cyan", "yellow", "yellow")
 """The five levels of a map with only sixteen colours; the signs show the rest."""
+
+
+_BANDS = ("cyan", "yellow", "magenta", "bar")
 
 
 def _attributes(name: str, colours: dict[str, str]) -> Palette:
@@ -197,8 +200,8 @@ def _attributes(name: str, colours: dict[str, str]) -> Palette:
         "key": style(bold=True),
         "spark": style("cyan"),
         "bar": style("bar", dim="bar" not in colours),
-        "chart": style("cyan"),
-        "area": Style(color="bright_black" if colours else "default", dim=not colours),
+        **{f"chart{number}": style("cyan", dim=number < 2) for number in range(4)},
+        **{f"band{number}": style(name, dim=not colours) for number, name in enumerate(_BANDS)},
         **{
             f"level{number}": style(name, dim=not name, bold=name == "yellow")
             for number, name in enumerate(_FEW_LEVELS)
@@ -243,8 +246,14 @@ PALETTES: dict[str, Palette] = {
             "bar": "#585858",
             "cell": "#343434",
             "slab": "#4e3a08",
-            "chart": "#5f87af",
-            "area": "#3a5670",
+            "chart0": "#3a5f87",
+            "chart1": "#4f7ca8",
+            "chart2": "#5f9fd7",
+            "chart3": "#87c5ff",
+            "band0": "#4f7ca8",
+            "band1": "#af8f5f",
+            "band2": "#af5f87",
+            "band3": "#585858",
             "level0": "#444444",
             "level1": "#005f87",
             "level2": "#5f8787",
@@ -270,8 +279,14 @@ PALETTES: dict[str, Palette] = {
             "bar": "#b2b2b2",
             "cell": "#dedede",
             "slab": "#e8cd8f",
-            "chart": "#5f87af",
-            "area": "#afc7df",
+            "chart0": "#afcbe7",
+            "chart1": "#87afd7",
+            "chart2": "#5f87af",
+            "chart3": "#2f5f8f",
+            "band0": "#87afd7",
+            "band1": "#af875f",
+            "band2": "#af5f87",
+            "band3": "#b2b2b2",
             "level0": "#dadada",
             "level1": "#87afd7",
             "level2": "#6b93bb",

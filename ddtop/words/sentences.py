@@ -407,7 +407,7 @@ def progress_parts(progress: TrainingProgress) -> tuple[str, ...]:
         phase_text(progress.phase) if progress.phase is not None else "",
         f"{number(progress.samples_per_s)} samples/s" if progress.samples_per_s is not None else "",
         f"{number(progress.tokens_per_s)} tokens/s" if progress.tokens_per_s is not None else "",
-        f"loss {_loss(progress.loss)}" if progress.loss is not None else "",
+        f"loss {loss_text(progress.loss)}" if progress.loss is not None else "",
         f"lr {progress.lr:.3g}" if progress.lr is not None else "",
         f"{units.duration(progress.eta_s)} left" if progress.eta_s is not None else "",
     ]
@@ -432,7 +432,7 @@ def number(value: float | None) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 and abs(value) < 1e15 else f"{value:.3g}"
 
 
-def _loss(value: float) -> str:
+def loss_text(value: float) -> str:
     """As `number`, but with the zeros at its end: `2.00` is not exactly 2, and keeps its width."""
     return number(value) if abs(value) >= 100 else f"{value:#.3g}"
 

@@ -40,7 +40,7 @@ def test_the_numbers_of_a_snapshot_are_those_of_its_ranks_and_gpus():
 
 def test_a_job_that_makes_no_progress_has_no_step_time_and_no_throughput():
     numbers = numbers_of(builders.hang()[0])
-    assert (numbers.iterations_per_s, numbers.step_ms, numbers.step_most_ms) == (0.0, None, None)
+    assert (numbers.iterations_per_s, numbers.step_most_ms) == (0.0, None)
 
 
 def test_what_is_remembered_is_bounded_and_covers_the_whole_time():
@@ -55,8 +55,23 @@ def test_a_line_has_a_value_in_each_part_of_the_time_and_gaps_where_nothing_was(
     history = run(120, lambda t: 4.0 if t < 60 else 2.0)
     line = history.line(speed, 12, 120 * SECOND, NOW + 119 * SECOND)
     assert line == [4.0] * 6 + [2.0] * 6
-    before = history.line(speed, 4, 240 * SECOND, NOW + 119 * SECOND)
-    assert before[0] is None
+    silent = run(120, lambda t: 4.0 if t < 20 else None)
+    assert silent.line(speed, 12, 120 * SECOND, NOW + 119 * SECOND) == [4.0] * 2 + [None] * 10
+
+
+def test_a_line_of_a_young_job_begins_at_the_left_and_has_nothing_in_the_time_to_come():
+    history = run(60, lambda t: 4.0)
+    line = history.line(speed, 4, 120 * SECOND, NOW + 59 * SECOND)
+    assert line[0] == 4.0
+    assert line[-1] is None
+    assert len(line) == 4
+
+
+def test_a_point_soon_after_those_of_an_earlier_history_makes_no_hole():
+    later = run(20, lambda t: 5.0, begin=NOW + 18 * SECOND + SECOND // 10)
+    later.absorb(run(20, lambda t: 5.0))
+    line = later.line(speed, 72, 36 * SECOND, NOW + 36 * SECOND)
+    assert None not in line
 
 
 def test_a_line_of_more_cells_than_points_has_no_holes():
@@ -67,7 +82,7 @@ def test_a_line_of_more_cells_than_points_has_no_holes():
 def test_a_moment_of_the_past_shows_nothing_of_what_came_after():
     history = run(600, lambda t: 4.0 if t < 300 else 2.0)
     then = NOW + 250 * SECOND
-    assert history.now(speed, then) == 4.0
+    assert speed(history.now(then)) == 4.0
     assert set(history.line(speed, 10, 100 * SECOND, then)) == {4.0}
     assert history.stepped_unix_ns(then) == then
 
@@ -112,8 +127,8 @@ def test_what_is_recalled_comes_before_what_was_seen_and_once():
     points = list(history.points())
     assert [point.unix_ns for point in points] == sorted({point.unix_ns for point in points})
     assert points[0].unix_ns == NOW
-    assert history.now(speed, NOW + 299 * SECOND) == 5.0
-    assert history.now(speed, NOW + 150 * SECOND) == 3.0
+    assert speed(history.now(NOW + 299 * SECOND)) == 5.0
+    assert speed(history.now(NOW + 150 * SECOND)) == 3.0
 
 
 def test_the_long_memory_keeps_the_longest_step():

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from ddtop.follow.history import JobHistory
+from ddtop.follow.history import JobHistory, Numbers
 from ddtop.policy import POLICY
 from ddtop.present.strip import (
     MEASURES,
+    SHARES,
     THROUGHPUT,
     compared,
     job_facts,
     measured,
     progress_facts,
-    scale_range,
-    scale_top,
     span_ns,
+    speed_facts,
 )
 from ddtop.wire.records import TrainingProgress
 from tests.ui import builders, gpus, lived
 from tests.ui.builders import NOW, SECOND
 from tests.ui.changed import replace
 
-BY_KEY = {one.key: one for one in MEASURES}
+BY_LABEL = {one.label: one for one in MEASURES}
 
 
 def history(slower):
@@ -42,12 +44,15 @@ def test_a_job_that_lost_a_third_wants_attention():
 def test_a_steady_job_is_said_to_be_as_it_was_and_its_other_numbers_are_silent():
     steady = history(0.0)
     assert compared(THROUGHPUT, steady, NOW).texts == ("as at 21:59",)
-    assert not compared(BY_KEY["step"], steady, NOW).texts
-    assert not compared(BY_KEY["comm"], steady, NOW).texts
+    assert not compared(BY_LABEL["GPU use"], steady, NOW).texts
+    assert not compared(BY_LABEL["comm wait"], steady, NOW).texts
 
 
 def test_shares_are_compared_in_points():
-    assert compared(BY_KEY["comm"], history(0.4), NOW).texts[0] == "21 points more than at 21:59"
+    assert (
+        compared(BY_LABEL["comm wait"], history(0.4), NOW).texts[0]
+        == "21 points more than at 21:59"
+    )
 
 
 def test_a_young_job_is_not_compared_with_its_own_start_up():
@@ -61,33 +66,17 @@ def test_nothing_is_compared_before_there_is_something():
 
 
 def test_what_was_never_measured_has_no_line():
-    assert [one.key for one in measured(history(0.0), NOW)] == [
-        "throughput",
-        "step",
-        "step_most",
-        "comm",
-        "loader",
+    assert [one.label for one in measured(history(0.0), NOW)] == [
+        "speed",
+        "comm wait",
+        "loader wait",
     ]
-    assert "gpu_power" in [one.key for one in measured(lived.history_of(gpus.on_gpus()), NOW)]
+    assert "GPU power" in [one.label for one in measured(lived.history_of(gpus.on_gpus()), NOW)]
 
 
-@pytest.mark.parametrize(("minutes", "seconds"), [(0.5, 60), (1.5, 120), (4, 300), (14, 600)])
+@pytest.mark.parametrize(("minutes", "seconds"), [(0.4, 30), (1.4, 90), (3.9, 240), (14, 600)])
 def test_lines_show_what_is_known_and_at_most_ten_minutes(minutes, seconds):
     assert span_ns(lived.history_of(builders.healthy(), minutes), NOW) == seconds * SECOND
-
-
-@pytest.mark.parametrize(
-    ("highest", "top"), [(5.1, 6.0), (0.9, 1.0), (0.0, 1.0), (233.0, 300.0), (1000.0, 1000.0)]
-)
-def test_the_scale_of_an_area_ends_at_a_round_number(highest, top):
-    assert scale_top(THROUGHPUT, highest) == pytest.approx(top)
-
-
-def test_noise_is_a_flat_line_and_shares_stay_within_the_whole():
-    low, high = scale_range(THROUGHPUT, [5.0, 5.1, None])
-    assert high - low == pytest.approx(0.2 * 5.1)
-    assert scale_range(BY_KEY["gpu"], [0.99, 1.0]) == pytest.approx((0.8, 1.0))
-    assert scale_range(BY_KEY["loader"], [0.01]) == pytest.approx((0.0, 0.2))
 
 
 def test_what_the_program_counts_is_reported_with_the_time_of_the_end():
@@ -95,7 +84,7 @@ def test_what_the_program_counts_is_reported_with_the_time_of_the_end():
         "hf-trainer", 1200, 10_000, 3.2, 10, "train", 41.0, loss=2.31, eta_s=600
     )
     assert progress_facts(replace(builders.healthy(), progress=told)) == (
-        "step 1,200 of 10,000",
+        "12% of 10,000 steps",
         "epoch 3.2 of 10",
         "training",
         "41 samples/s",
@@ -104,12 +93,27 @@ def test_what_the_program_counts_is_reported_with_the_time_of_the_end():
         "done at 22:23",
     )
     ended = replace(builders.healthy(), progress=told, live=False)
-    assert progress_facts(ended) == ("step 1,200 of 10,000", "epoch 3.2 of 10")
+    assert progress_facts(ended) == ("12% of 10,000 steps", "epoch 3.2 of 10")
+    uncounted = replace(ended, iteration=None)
+    assert progress_facts(uncounted)[0] == "step 1,200 of 10,000"
 
 
-def test_samples_a_second_have_a_line_where_the_program_counts_them():
-    told = replace(builders.healthy(), progress=TrainingProgress("tqdm", samples_per_s=41.0))
-    assert "samples" in [one.key for one in measured(lived.history_of(told), NOW)]
+def test_the_speed_is_said_in_all_units_and_a_loss_that_is_no_number_in_none():
+    counted = TrainingProgress("tqdm", samples_per_s=5279.3, tokens_per_s=9e4, loss=float("nan"))
+    followed = lived.history_of(replace(builders.healthy(), progress=counted), slower=0.0)
+    samples, tokens, step = speed_facts(followed.now(NOW))
+    assert (samples, tokens) == ("5,279 samples/s", "90,000 tokens/s")
+    assert re.fullmatch(r"step 19\d ms, max 20\d", step)
+    assert "loss" not in [one.label for one in measured(followed, NOW)]
+
+
+def test_what_the_time_goes_to_adds_up_also_where_the_parts_are_measured_apart():
+    shares = dict(SHARES)
+    numbers = Numbers(comm_ratio=0.3, loader_ratio=0.1, compute_ratio=0.7)
+    assert shares["compute"](numbers) == pytest.approx(0.6)
+    assert shares["other"](numbers) == pytest.approx(0.0)
+    assert shares["other"](Numbers(comm_ratio=0.3)) == pytest.approx(0.7)
+    assert shares["other"](Numbers()) is None
 
 
 def test_the_job_says_since_when_it_runs_and_when_it_stepped_last():

@@ -6,9 +6,9 @@ import pytest
 
 from ddtop.policy import POLICY
 from ddtop.present.events import Timeline
-from ddtop.present.findings import rows_of
+from ddtop.present.findings import header_line, rows_of
 from ddtop.present.text import ASCII, UNICODE, line_width, plain
-from ddtop.ui.job_strip import JobFacts, area_row, strip_lines
+from ddtop.ui.job_strip import JobFacts, strip_lines
 from ddtop.wire.records import Pace, Speed, TrainingProgress
 from tests.ui import builders, gpus, lived
 from tests.ui.changed import replace
@@ -29,19 +29,15 @@ def test_one_line_tells_the_speed_first_and_then_how_it_was():
     (line,) = texts(strip_lines(facts(), 80, 1, UNICODE))
     assert line.startswith("4.5 it/s")
     assert "% slower than at 21:59" in line
-    assert "step 225 ms" in line
+    assert "step 222 ms, max 230" in line
 
 
 def test_each_number_has_its_line_with_its_scale_and_the_last_events_follow():
     lines = texts(strip_lines(facts(), 80, 10, UNICODE))
-    assert [line.split("  ")[0] for line in lines[1:6]] == [
-        "throughput",
-        "step p50",
-        "step max",
-        "comm wait",
-        "loader wait",
-    ]
-    assert "4.3 to 5.3" in lines[1]
+    assert [line.split("  ")[0] for line in lines[1:5]] == ["speed", "", "comm wait", "loader wait"]
+    assert "4.0 to 5.5" in lines[1]
+    assert lines[2].split("  ")[-1].startswith("step 22")
+    assert lines[5].split() == ["-10", "min", "─" * 6, "now"]
     assert "ranks 0-7 of 8 joined" in lines[-1]
 
 
@@ -87,13 +83,7 @@ def test_a_job_that_has_just_stopped_has_no_speed_left():
     since = builders.NOW - 3 * builders.SECOND
     stopped = replace(snapshot, still_since_unix_ns=since)
     lines = texts(strip_lines(facts(stopped, verdict, quiet=True), 80, 8, UNICODE))
-    assert lines[1].split()[:3] == ["throughput", "0.0", "it/s"]
-    assert lines[2].split()[:3] == ["step", "p50", "-"]
-
-
-def test_an_area_is_as_high_as_its_value_and_a_gap_is_no_zero():
-    rows = [area_row([0.0, 0.5, 1.0, None], 1.0, row, 2, UNICODE) for row in (1, 0)]
-    assert rows == ["  █ ", "▁██ "]
+    assert lines[1].split()[:3] == ["speed", "0.0", "it/s"]
 
 
 def test_a_job_without_a_number_has_a_head_and_no_lines():
@@ -131,9 +121,39 @@ def test_in_eighty_columns_the_progress_still_says_the_loss_and_the_end_and_says
         loss=4.16,
         eta_s=17_160.0,
     )
-    lines = texts(strip_lines(facts(replace(builders.healthy(), progress=told)), 80, 10, UNICODE))
+    snapshot = replace(builders.healthy(), progress=told)
+    lines = texts(strip_lines(facts(snapshot), 80, 10, UNICODE))
 
-    assert "samples/s" not in lines[1]
-    assert "step 270 of 100,000  validating  loss 4.16  done at" in lines[1]
+    assert "0.27% of 100,000 steps  validating  done at" in lines[1]
     assert "started 3 min ago" in lines[0]
-    assert sum("loss 4.16" in line for line in lines) == 1
+    assert lines[4].split()[:2] == ["loss", "4.16"]
+    assert sum("4.16" in line.split() for line in lines) == 1
+    assert sum("56.9 samples/s" in line for line in lines) == 1
+    _, progress, line = texts(strip_lines(facts(snapshot), 80, 3, UNICODE))
+    assert "56.9 samples/s  loss 4.16" in progress
+    assert line.startswith("speed ")
+
+
+def test_the_header_and_the_strip_say_the_same_speed_between_two_points_of_the_history():
+    shown = facts()
+    (line,) = texts(strip_lines(shown, 80, 1, UNICODE))
+    later = replace(shown.snapshot, time_unix_ns=builders.NOW + builders.SECOND)
+    per_s = shown.history.now(later.time_unix_ns).iterations_per_s
+    assert line.split()[:2] == plain(header_line(later, 120, per_s=per_s)).split()[-3:-1]
+
+
+def test_findings_are_marked_on_the_axis_where_they_began():
+    snapshot, verdict = builders.hang()
+    lines = texts(strip_lines(facts(snapshot, verdict), 120, 24, UNICODE))
+    axes = [line for line in lines if line.startswith("-10 min ─")]
+    assert len(axes) == 1
+    # 21 s of ten minutes ago.
+    assert axes[0].index("✖") == 46
+
+
+def test_the_charts_of_a_young_job_begin_at_the_left():
+    snapshot = builders.healthy()
+    young = JobFacts(snapshot, lived.history_of(snapshot, minutes=0.35))
+    (axis,) = [line for line in texts(strip_lines(young, 120, 12, UNICODE)) if "now" in line]
+    assert axis.startswith("-20 s ──")
+    assert len(axis.split("now")[0]) < 48

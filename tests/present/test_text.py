@@ -19,7 +19,6 @@ from ddtop.present.text import (
     line_width,
     phases,
     shares,
-    sparkline,
     wrap,
     wrap_clauses,
 )
@@ -162,13 +161,6 @@ def test_a_bar_fills_its_columns_in_eighths_and_in_whole_cells_without_unicode()
     assert bar(0.5, 5, ASCII) == "##   "
     assert bar(0.001, 4) == "▏   "
     assert bar(0.0, 4) == "    "
-
-
-def test_a_sparkline_starts_at_zero_and_leaves_a_gap_where_nothing_was_measured():
-    assert sparkline([0, 1, None, 2], 6) == "  ▁▄ ▇"
-    assert sparkline([5, 5, 5], 3) == "▇▇▇"
-    assert sparkline([0, 0], 2) == "▁▁"
-    assert sparkline([], 3) == "   "
 
 
 @given(st.lists(st.floats(0, 1), max_size=7), st.integers(0, 40))

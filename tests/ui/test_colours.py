@@ -16,8 +16,12 @@ from tests.ui import gpus
 from tests.ui.colours import BLIND, contrast, difference, linear, luminance, seen_by
 
 COLOURED = [PALETTES[DARK], PALETTES[LIGHT]]
-DRAWN = {"rule", "bar", "area", "chart", *(f"level{at}" for at in range(LEVELS))}
-DRAWN |= {f"{way}:{cell}" for way in ("edge", "odd") for cell in CELLS}
+DRAWN = {
+    *("rule", "bar"),
+    *(f"level{at}" for at in range(LEVELS)),
+    *(f"{name}{at}" for name in ("chart", "band") for at in range(4)),
+    *(f"{way}:{cell}" for way in ("edge", "odd") for cell in CELLS),
+}
 """Styles of lines, bars and cells: no text is in them."""
 READABLE, SEEN, AT_A_GLANCE = 4.5, 1.3, 10.0
 

@@ -144,7 +144,7 @@ def test_the_page_of_a_victim_says_for_whom_it_waits_and_what_moves():
         "  open          all_reduce #74893 of default_pg, started [1024, 1024] float32, 4.0 MiB"
         in found
     )
-    assert "  step             -  ▇ ▇  196.0 to 197.0" in found
+    assert "  step             -  ▄ ▄  196.0 to 197.0" in found
     assert "                      one value a second, 3 s" in found
 
 

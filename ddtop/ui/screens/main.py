@@ -157,6 +157,7 @@ class MainScreen(FilteringScreen, FactsScreen):
             verdict,
             self.size.width,
             contact=self.session.contact(),
+            per_s=self.session.per_s,
             glyphs=self.session.paint.glyphs,
             most=most,
             hint="e: why",

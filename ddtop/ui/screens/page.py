@@ -245,7 +245,7 @@ class PageScreen(FilteringScreen, FactsScreen):
         snapshot = self.session.shown.snapshot
         head: Line = ((clean(self.session.job), "title"),)
         if snapshot is not None:
-            head = header_line(snapshot, width, self.session.contact(), glyphs)
+            head = header_line(snapshot, width, self.session.contact(), glyphs, self.session.per_s)
         self.head.show([head])
         self.rule.show([under_banner(self.session, width)])
         lines, searched = self._marked(self.page_lines(self.body.reading_room))

@@ -112,7 +112,7 @@ class RanksView(View):
         history, quiet = self.session.job_history, look.verdict.health == CRITICAL
         until = snapshot.time_unix_ns if look.travelled or not snapshot.live else None
         # In a hang it changes only every ten seconds: it shows nothing new.
-        changes = history.changes // 5 if quiet else history.changes
+        changes = history.changes // 5 if quiet and snapshot.is_still else history.changes
         made_for = (history, changes, entries, until, quiet, strip.room, room)
         if made_for == self._strip_for:
             # Its numbers change every two seconds: making its lines at every look would cost as
