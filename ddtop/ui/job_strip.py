@@ -14,8 +14,8 @@ from ddtop.present.charts import LEAST_SPREAD, chart, chart_values, scale, stack
 from ddtop.present.findings import EventRow, event_row, event_words, events_table
 from ddtop.present.strip import (
     COMM,
-    LOADER,
     GPU_USE,
+    LOADER,
     LOSS,
     LOSS_SPREAD,
     MEMORY,
