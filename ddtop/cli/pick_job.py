@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from ddtop import registry
@@ -51,7 +52,6 @@ def picker(
     of the list.
     """
     from ddtop.cli import config
-    from ddtop.cli.job_list import follow_jobs
     from ddtop.ui.picker import JobSearch, PickerApp
     from ddtop.ui.session import kept
 
@@ -59,11 +59,14 @@ def picker(
 
     def pick() -> registry.JobEntry | None:
         app = PickerApp(search, kept=kept(config.read(os.environ).dashboard))
-        if of_this_host:
-            with follow_jobs() as known:
-                search.followed = known
-                app.run()
-        else:
+        with ExitStack() as following:
+
+            def start_following() -> Callable[[], Mapping[tuple[str, str], Health]]:
+                from ddtop.cli.job_list import follow_jobs
+
+                return following.enter_context(follow_jobs())
+
+            search.follow_jobs = start_following if of_this_host else None
             app.run()
         return app.picked
 

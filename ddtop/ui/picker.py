@@ -51,7 +51,8 @@ class JobSearch:
 
 
     `read` raises RegistryError; `ask` is called in threads of its own and may take seconds.
-    `followed` says at once how the jobs with a relay are doing; then only the others are asked.
+    `follow_jobs` is called once, in a thread, and returns what says at once how the jobs with a
+    relay are doing; then only the others are asked.
     """
 
     def __init__(
@@ -59,9 +60,9 @@ class JobSearch:
         read: Read,
         ask: Ask,
         clock: Callable[[], int] = time.time_ns,
-        followed: Followed | None = None,
     ) -> None:
-        self.followed = followed
+        self.follow_jobs: Callable[[], Followed] | None = None
+        self._followed: Followed | None = None
         self.jobs: list[Listed] = []
         self.problem: str | None = None
         self.health: dict[JobKey, Health] = {}
@@ -95,7 +96,7 @@ class JobSearch:
             # How a job has ended does not change: only rows that are seen are asked, once.
             if (job.live or (job.key in self._wanted and job.key not in self.health))
             and job.key not in self._asking
-            and (self.followed is None or not job.live or job.entry.relay_pid == 0)
+            and (self._followed is None or not job.live or job.entry.relay_pid == 0)
         }
         due = [
             key for key in live if now - self._asked_mono_s.get(key, -ASK_AGAIN_S) >= ASK_AGAIN_S
@@ -105,10 +106,16 @@ class JobSearch:
             return None
         return live[min(first, key=lambda key: self._asked_mono_s.get(key, 0.0))]
 
+    async def begin(self) -> bool:
+        """Follow the jobs, if that is possible here."""
+        if self.follow_jobs is not None:
+            self._followed = await in_thread(self.follow_jobs)
+        return self._followed is not None
+
     def follow(self) -> None:
         """Take over the newest states of the followed jobs."""
-        if self.followed is not None:
-            self.health.update(self.followed())
+        if self._followed is not None:
+            self.health.update(self._followed())
 
     async def ask_on(self, news: Callable[[], None]) -> None:
         """Ask one job after the other until cancelled; `news` is called after each answer."""
@@ -267,7 +274,7 @@ class PickScreen(FilteringScreen):
 
     def on_mount(self) -> None:
         """Draw the first picture."""
-        self.call_after_refresh(self.show)
+        self.draw_first(self.show)
 
     def on_resize(self) -> None:
         """Another width shows other columns."""
@@ -345,16 +352,21 @@ class PickerApp(TerminalApp):
     def on_mount(self) -> None:
         """Read the list and ask the jobs as long as the list is shown."""
         self.run_worker(self._refresh(), name="jobs")
-        if self._found.followed is not None:
-            self.set_interval(FOLLOW_S, self._follow)
-        for number in range(ASKERS):
-            self.run_worker(self._found.ask_on(self.show), name=f"health {number}")
 
     async def _refresh(self) -> None:
+        await self._found.refresh()
+        self.show()
+        # The first rows do not wait for this: its modules alone take a tenth of a second.
+        self.call_after_refresh(lambda: self.run_worker(self._ask(), name="health"))
         while True:
+            await asyncio.sleep(READ_S)
             await self._found.refresh()
             self.show()
-            await asyncio.sleep(READ_S)
+
+    async def _ask(self) -> None:
+        if await self._found.begin():
+            self.set_interval(FOLLOW_S, self._follow)
+        await asyncio.gather(*(self._found.ask_on(self.show) for _ in range(ASKERS)))
 
     def _follow(self) -> None:
         self._found.follow()

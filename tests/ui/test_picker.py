@@ -229,9 +229,8 @@ async def test_followed_jobs_are_new_all_the_time_and_nobody_is_asked() -> None:
     asked: list[str] = []
     slow = Health("warning", "straggler", steps_per_s=2.0, still_s=0.0)
     now = {("job-000", jobs[0].run): slow}
-    found = JobSearch(
-        lambda: jobs, lambda job: asked.append(job.job) or Health("ok"), lambda: NOW, lambda: now
-    )
+    found = JobSearch(lambda: jobs, lambda job: asked.append(job.job) or Health("ok"), lambda: NOW)
+    found.follow_jobs = lambda: lambda: now
     running = PickerApp(found)
 
     async with running.run_test(size=(160, 24)) as pilot:

@@ -86,12 +86,13 @@ def attach(name: str | None, wait_s: float, readonly: bool) -> int:
     Raises:
         CommandError: 2, several jobs could be meant; 3, no such job, or no contact.
     """
-    from ddtop.cli.find_job import entry_of, find
     from ddtop.cli.look import health, status
     from ddtop.cli.sources import look_at
 
     why = no_dashboard()
     if why is not None:
+        from ddtop.cli.find_job import entry_of, find
+
         entry_of(name, wait_s)
         explain_no_dashboard(why)
         return status(look_at(Local(find(name, asked_by="status")), "status"))
@@ -111,6 +112,9 @@ def attach(name: str | None, wait_s: float, readonly: bool) -> int:
 
             listed = pick_job.picker(read, outside_jobs.with_health(health))
             return _pick(listed, readonly)
+    # Not before the list of jobs, which is on the screen in half the time without these modules.
+    from ddtop.cli.find_job import entry_of
+
     show_job(entry_of(name, wait_s), readonly)
     return 0
 

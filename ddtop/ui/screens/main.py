@@ -218,7 +218,7 @@ class MainScreen(FilteringScreen, FactsScreen):
         # Each view keeps its own filter.
         self.input.value = self.view.searched
         self.set_focus(self.view.target)
-        self.call_after_refresh(self.show_facts)
+        self.draw_first(self.show_facts)
 
     def action_next_view(self, steps: int) -> None:
         """Show the next or the previous view."""

@@ -159,7 +159,7 @@ class CommandsScreen(SizedScreen[Choice | None]):
         yield self.keys
 
     def on_mount(self) -> None:
-        self.call_after_refresh(self._show)
+        self.draw_first(self._show)
 
     def on_resize(self) -> None:
         """Another width needs other lines."""

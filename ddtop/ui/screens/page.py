@@ -83,15 +83,17 @@ class FactsScreen(SizedScreen[None]):
                 node.repaint()
 
     def on_mount(self) -> None:
-        self.call_after_refresh(self.show_facts)
+        self.draw_first(self.show_facts)
 
     def on_resize(self) -> None:
         """Another width needs other lines."""
-        self.call_after_refresh(self.show_facts)
+        if not self.empty:
+            self.call_after_refresh(self.show_facts)
 
     def on_screen_resume(self) -> None:
         """Draw the facts that changed while another screen was on top."""
-        self.call_after_refresh(self.show_facts)
+        if not self.empty:
+            self.call_after_refresh(self.show_facts)
 
 
 # -- A screen whose last line becomes an input while a filter is typed

@@ -87,6 +87,23 @@ class SizedScreen(Screen[ScreenResultType]):
     one. That may be the report of an earlier layout, and then the terminal's own size is lost.
     """
 
+    empty = False
+    """Whether its widgets have no lines yet: until then the terminal keeps the page before."""
+
+    def draw_first(self, draw: Callable[[], object]) -> None:
+        """Draw this as soon as the widgets have their sizes, and show nothing before."""
+
+        def drawn() -> None:
+            draw()
+            self.call_after_refresh(filled)
+
+        def filled() -> None:
+            self.empty = False
+            self.refresh()
+
+        self.empty = True
+        self.call_after_refresh(drawn)
+
     def _screen_resized(self, size: Size) -> None:
         """Called by Textual with the size in an event, which may be outdated."""
         now = self.app.size
@@ -209,6 +226,8 @@ class TerminalApp(App[None]):
 
     def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
         """The only method through which Textual writes to its driver."""
+        if isinstance(screen, SizedScreen) and screen.empty:
+            return
         if renderable is not None and self.waiting_writes > MOST_WAITING:
             if self._catching_up is None:
                 self._catching_up = self.set_interval(CATCH_UP_S, self._catch_up)

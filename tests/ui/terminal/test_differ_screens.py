@@ -76,6 +76,7 @@ class Twice(DdtopApp):
             and self._running
             and not self._closed
             and not self._batch_count
+            and not screen.empty
         )
         if not draws:
             super()._display(screen, renderable)
