@@ -106,7 +106,8 @@ _COMPARE: dict[str, Callable[[float, float], bool]] = {
 }  # fmt: skip
 _NAMED = ("state", "host", "rank")
 _KEYED = re.compile(r"[a-z_]+:(?!/)")
-_THERE = f"keys: state: host: rank: tp: pp: dp:, numbers: {' '.join(NUMBERED)} with > < ="
+FIELDS = f"keys: state: host: rank: tp: pp: dp:, numbers: {' '.join(NUMBERED)} with > < ="
+_STATES = f"states: {' '.join(state.value for state in State)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,13 +194,13 @@ def parse_filter(text: str) -> Filter:
         compared = _COMPARED.fullmatch(term)
         if compared is not None:
             if compared[1] not in NUMBERED:
-                problem = f"unknown number {compared[1]!r}; {_THERE}"
+                problem = f"unknown number {compared[1]!r}; {FIELDS}"
             elif compared[3] is not None:
                 numbers.append((compared[1], compared[2], float(compared[3])))
         elif colon and (place := _place(name, value)) is not None:
             places += place
         elif _KEYED.match(term) and name not in (*_NAMED, *ORDER):
-            problem = f"unknown key {name!r}; {_THERE}"
+            problem = f"unknown key {name!r}; {FIELDS}"
         elif not colon or name not in _NAMED:
             words.append(term)
         elif not value:
@@ -209,7 +210,7 @@ def parse_filter(text: str) -> Filter:
             unknown = sorted(
                 w for w in wanted if not any(state.value.startswith(w) for state in State)
             )
-            problem = f"unknown state {unknown[0]!r}" if unknown else problem
+            problem = f"unknown state {unknown[0]!r}; {_STATES}" if unknown else problem
             states |= wanted
         elif name == "host":
             hosts += [part for part in value.split(",") if part]

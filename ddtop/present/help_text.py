@@ -144,6 +144,15 @@ ACTIONS = (
         listed=False,
     ),
     Action(
+        "reverse",
+        "R",
+        "R",
+        "reverse",
+        "turn the order of the sort column round",
+        "reverse",
+        (RANKS,),
+    ),
+    Action(
         "stacks",
         "d",
         "d",

@@ -220,6 +220,8 @@ class Glyphs:
     hollow: str = "░"
     dots: str = "⠀⢀⢠⢰⢸⡀⣀⣠⣰⣸⡄⣄⣤⣴⣼⡆⣆⣦⣶⣾⡇⣇⣧⣷⣿"
     bands: str = "⣿⢕⠭⡁"
+    up: str = "↑"
+    down: str = "↓"
 
 
 UNICODE = Glyphs(
@@ -287,6 +289,8 @@ ASCII = Glyphs(
     hollow=":",
     dots="",
     bands="#cl.",
+    up="^",
+    down="v",
 )
 
 STATE_STYLES: dict[State, str] = {

@@ -220,6 +220,7 @@ class DdtopApp(TerminalApp):
         self._use_theme()
 
     def _use_theme(self) -> None:
+        self.session.say(f"theme {self.session.paint.palette.name}")
         style.use(self, self.session.paint.palette)
         for screen in self.screen_stack:
             if isinstance(screen, FactsScreen):

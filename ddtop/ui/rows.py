@@ -115,18 +115,27 @@ def row_strip(line: Line, width: int, palette: Palette, *, at_fault: bool, selec
     return strip_of(line, width, palette, over)
 
 
-def title_line(shape: Table[Number], sort_key: str) -> Line:
-    """The titles above their columns; the title of the sort column is underlined."""
+def title_line(shape: Table[Number], sort_key: str, arrow: str = " ") -> Line:
+    """The titles above their columns; the title of the sort column is underlined and has the
+    arrow before it; that of the first column may be behind it."""
     spans: list[Span] = []
+    gap = " "
     for number, (column, width) in enumerate(shape.columns()):
         if number:
-            spans.append((" ", ""))
+            spans.append((gap, "bold"))
+            gap = " "
         text = fit(column.title, width, column.right)
         if column.key != sort_key:
             spans.append((text, "heading"))
             continue
         before = " " * (len(text) - len(text.lstrip()))
         after = " " * (len(text) - len(text.rstrip()))
+        if before:
+            before = before[1:] + arrow
+        elif number:
+            spans[-1] = (arrow, "bold")
+        else:
+            gap = arrow
         spans += [(before, ""), (column.title, "sorted"), (after, "")]
     return tuple(span for span in spans if span[0])
 

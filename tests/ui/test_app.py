@@ -143,6 +143,46 @@ async def test_rows_are_sorted_by_the_next_and_the_last_column():
         assert shown_ranks(app) == list(range(8))
 
 
+async def test_a_key_turns_the_order_round_and_the_arrow_in_the_title_says_which_it_is():
+    async with watching(live(builders.healthy())) as (app, pilot):
+        await pilot.press("less_than_sign")
+        assert any("HEARD" in line and "↓" in line for line in screen_text(app))
+        await pilot.press("R")
+        assert any("HEARD" in line and "↑" in line for line in screen_text(app))
+        assert shown_ranks(app) == [0, 3, 6, 1, 4, 7, 2, 5]
+
+
+async def test_without_a_sort_column_nothing_is_turned_round_and_the_foot_says_why():
+    async with watching(live(builders.healthy())) as (app, pilot):
+        await pilot.press("R")
+        assert shown_ranks(app) == list(range(8))
+        assert "the order of the verdict" in app.session.notice
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [("host:nowhere", "no rank matches host:nowhere"), ("hots:node", "unknown key 'hots'")],
+)
+async def test_a_filter_that_is_wrong_or_finds_nothing_names_the_fields_that_there_are(typed, said):
+    async with watching(live(builders.healthy())) as (app, pilot):
+        await pilot.press("slash", *typed)
+        await pilot.pause()
+        lines = " ".join(screen_text(app)[-5:])
+        assert said in lines
+        assert "keys: state: host: rank:" in lines
+        assert "with > < =" in lines
+        await pilot.press("escape")
+        await pilot.pause()
+        assert said not in " ".join(screen_text(app))
+
+
+async def test_rows_that_no_word_of_the_filter_is_in_are_missed_in_words():
+    async with watching(live(builders.healthy())) as (app, pilot):
+        await pilot.press("5", "slash", *"nowhere")
+        await pilot.pause()
+        assert any("no row contains nowhere" in line for line in screen_text(app))
+
+
 async def test_a_click_on_a_title_sorts_and_a_second_one_turns_around():
     async with watching(live(builders.healthy())) as (app, pilot):
         await pilot.click("TitleRow", offset=(2, 0))
@@ -250,15 +290,15 @@ async def test_plus_and_minus_choose_how_often_the_screen_is_refreshed():
         assert app.session.interval_s == 0.5
 
 
-async def test_themes_go_around_and_the_text_stays_the_same():
+async def test_themes_go_around_by_name_and_the_text_stays_the_same():
     async with watching(live(*builders.hang())) as (app, pilot):
-        before = screen_text(app)
+        *before, _, keys = screen_text(app)
         names = []
         for _ in range(4):
             await pilot.press("t")
             await pilot.pause()
             names.append(app.session.paint.palette.name)
-            assert screen_text(app) == before
+            assert screen_text(app) == [*before, f"theme {names[-1]}", keys]
 
         assert names == ["light", "ansi", "mono", "dark"]
 

@@ -286,7 +286,8 @@ def test_the_column_that_rows_are_sorted_by_is_marked_without_colour():
     shape = rank_table(80, 8, 7)
 
     assert ("FOR", "sorted") in title_line(shape, "for")
-    assert line_width(title_line(shape, "for")) == shape.total
+    for column in shape.fields:
+        assert line_width(title_line(shape, column.key, "↓")) == shape.total
 
 
 def test_a_rule_is_as_wide_as_the_screen_with_notes_and_without():

@@ -37,6 +37,8 @@ from ddtop.ui.widgets.rank_table import RankTable
 from ddtop.words import units
 from ddtop.words.sentences import rank_list
 
+PROBLEM_LINES = 4
+"""Rows for what is wrong with a filter, with all fields that there are."""
 BOTH_ROWS = 16
 """A terminal with so many rows has room for both the names of the views and the shown time."""
 
@@ -176,7 +178,13 @@ class MainScreen(FilteringScreen, FactsScreen):
             notes.insert(0, self.view.topic)
         if self.session.interval_s != INTERVALS_S[0]:
             notes.append(f"every {self.session.interval_s:g} s")
-        self.foot.show([foot_line(self.session, self.size.width, *notes)])
+        problem = self.view.problem() if look.snapshot is not None else ""
+        texts = wrap(clean(problem), self.size.width)[:PROBLEM_LINES] if problem else []
+        self.foot.styles.height = len(texts) or 1
+        self.foot.show(
+            [((text, "warning"),) for text in texts]
+            or [foot_line(self.session, self.size.width, *notes)]
+        )
         self.keys.show(self._keys())
 
     def _keys(self) -> list[Key]:
@@ -289,7 +297,7 @@ class MainScreen(FilteringScreen, FactsScreen):
 
     def action_problem(self, steps: int) -> None:
         """Go to the next rank that is not healthy."""
-        self.ranks.problem(steps)
+        self.ranks.next_problem(steps)
 
     def action_colour_by(self, steps: int) -> None:
         """Colour the map by the next number."""
@@ -303,6 +311,10 @@ class MainScreen(FilteringScreen, FactsScreen):
     def action_sort(self, steps: int) -> None:
         """Sort by the next column."""
         self.ranks.sort(steps)
+
+    def action_reverse(self) -> None:
+        """Turn the order of the rows round."""
+        self.ranks.reverse()
 
     def action_sort_to(self, key: str) -> None:
         """Sort by that column, or by the verdict."""

@@ -13,7 +13,7 @@ from ddtop.diagnosis.rank_state import culprits
 from ddtop.follow.look import Look
 from ddtop.model.facts import Snapshot
 from ddtop.present import help_text
-from ddtop.present.filter import BY_VERDICT, Rows, describe_filter, parse_filter
+from ddtop.present.filter import BY_VERDICT, FIELDS, Rows, describe_filter, parse_filter
 from ddtop.present.findings import EventRow, rows_of
 from ddtop.present.gpus import silent_note
 from ddtop.present.map import BLOCKED, HEALTHY, codes_of
@@ -146,7 +146,7 @@ class RanksView(View):
         self._followed = None
         self._show_again()
 
-    def problem(self, steps: int) -> None:
+    def next_problem(self, steps: int) -> None:
         """Move the cursor to the next row that is not healthy; after the last comes the first. If
         some ranks are worse than blocked, only to those."""
         look = self.session.shown
@@ -170,7 +170,7 @@ class RanksView(View):
 
     def show_titles(self) -> None:
         """Draw only the titles: needed even before the first record."""
-        self.titles.show(self.sort_key)
+        self.titles.show(self.sort_key, self.descending)
 
     def _show_side(self) -> None:
         snapshot, rank = self.session.shown.snapshot, self.table.cursor_rank
@@ -180,6 +180,11 @@ class RanksView(View):
         memory = self.session.history.memory_of(rank)
         glyphs = self.session.paint.glyphs
         self.side.show(detail_lines(snapshot, rank, memory, SIDE_WIDTH - 2, glyphs, brief=True))
+
+    def problem(self) -> str:
+        nothing = f"no rank matches {self.filter.text}; Esc: all ranks; {FIELDS}"
+        hidden = not self.filter.empty and not self.table.visible_range[2]
+        return self.filter.problem or (nothing if hidden else "")
 
     def notes(self, snapshot: Snapshot) -> list[str]:
         """Filter, sort, tags, and which rows are visible."""
@@ -228,6 +233,13 @@ class RanksView(View):
         self.descending = column.descending if column else False
         self._show_again()
 
+    def reverse(self) -> None:
+        """Turn the order round."""
+        if self.sort_key == BY_VERDICT:
+            self.session.say("the rows have the order of the verdict; < and > sort by a column")
+        self.descending = self.sort_key != BY_VERDICT and not self.descending
+        self._show_again()
+
     def search(self, text: str) -> None:
         """Show the rows that contain this text."""
         self.searched = text.strip()
@@ -244,8 +256,7 @@ class RanksView(View):
         """Sort by the clicked title; a second click reverses the order."""
         message.stop()
         if message.column.key == self.sort_key:
-            self.descending = not self.descending
-            self._show_again()
+            self.reverse()
         else:
             self.sort_by(message.column)
 

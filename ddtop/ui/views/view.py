@@ -76,6 +76,10 @@ class View(Vertical):
             self.show(look, look.snapshot)
         self.post_message(self.Changed())
 
+    def problem(self) -> str:
+        """What is wrong with the filter: a word that is unknown, or that nothing matches."""
+        return ""
+
     def notes(self, snapshot: Snapshot) -> list[str]:
         """Notes for the foot: everything that differs from the default picture."""
         del snapshot
@@ -155,6 +159,10 @@ class ListingView(View):
         ]
         self.found = f"filter {clean(self.searched)}, {len(kept):,} of {len(keys):,} rows"
         self.list.show([keys[index] for index in kept], lambda index: row(kept[index]))
+
+    def problem(self) -> str:
+        hidden = self.searched and not self.list.visible_range[2]
+        return f"no row contains {self.searched}; Esc: all rows" if hidden else ""
 
     @property
     def target(self) -> Widget:

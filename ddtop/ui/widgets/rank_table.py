@@ -129,9 +129,11 @@ class TitleRow(Widget):
         self._table = table
         self._line: Line = ()
 
-    def show(self, sort_key: str) -> None:
+    def show(self, sort_key: str, descending: bool) -> None:
         """Draw the titles of the table's columns."""
-        line = title_line(self._table.shape, sort_key)
+        glyphs = self._paint.glyphs
+        arrow = glyphs.down if descending else glyphs.up
+        line = title_line(self._table.shape, sort_key, arrow)
         if line != self._line:
             self._line = line
             self.refresh()
