@@ -53,6 +53,8 @@ MOST_LINES = 10
 MORE_FROM = 3
 """With at least this many lines for the verdict, one is reserved for the other findings."""
 _DURATION = re.compile(r"\d+ (?:s|min|h)\b(?: \d+ (?:s|min)\b)?")
+_WHY_ONLY = re.compile(r"every rank must make the same[^;]*(; |$)|the process group (?=times out)")
+"""What the page "why" says about an advice, and the banner does not."""
 _SUMMARY_LINES, _EVIDENCE_LINES, _ADVICE_LINES = 5, 2, 3
 
 
@@ -87,8 +89,8 @@ def banner_lines(
 ) -> list[Line]:
     """Header, contact, verdict and notes, at most `most` lines of at most `width` columns.
 
-    `hint` ("e: why") is put at the right end of the verdict if it fits. `past`: the timeline: a
-    healthy job remembers what went wrong last.
+    `hint` ("e: why") is put at the right end of the verdict if it fits; what is said there is left
+    out here. `past`: the timeline: a healthy job remembers what went wrong last.
     """
     if contact.text is None and verdict.unheard is not None:
         contact = replace(contact, text=verdict.unheard, age_s=verdict.unheard_s)
@@ -98,7 +100,7 @@ def banner_lines(
     ]
     room = max(most - len(head), 1)
     others = verdict.findings[1:] if room >= MORE_FROM else ()
-    body = verdict_lines(verdict, width, glyphs, room - bool(others))
+    body = verdict_lines(verdict, width, glyphs, room - bool(others), brief=bool(hint))
     if others:
         body.append(_more_line(others, width - len(hint) - 2 if hint else width, glyphs))
     if hint and verdict.findings:
@@ -242,9 +244,15 @@ def severity_mark(severity: str, glyphs: Glyphs = UNICODE) -> Span:
 
 
 def verdict_lines(
-    verdict: Verdict, width: int, glyphs: Glyphs = UNICODE, most: int = MOST_LINES
+    verdict: Verdict,
+    width: int,
+    glyphs: Glyphs = UNICODE,
+    most: int = MOST_LINES,
+    *,
+    brief: bool = False,
 ) -> list[Line]:
-    """The worst finding as a sentence with a hanging indent, its first evidence and the next step.
+    """The worst finding as a sentence with a hanging indent, its first evidence and the next step;
+    `brief`: without evidence and rules.
 
     If `most` lines are too few, the evidence is left out first, then the end of the advice, then
     the end of the sentence.
@@ -254,8 +262,9 @@ def verdict_lines(
         return [((text, _calm_style(verdict.health)),) for text in texts[:most]]
     finding = verdict.findings[0]
     summary = _summary(finding, width, glyphs)
-    advice = _advice(finding.advice, width, glyphs)
-    evidence = _evidence(finding, width, glyphs)
+    short = _WHY_ONLY.sub("", finding.advice) if brief else ""
+    advice = _advice(short or finding.advice, width, glyphs)
+    evidence = [] if brief else _evidence(finding, width, glyphs)
     if len(summary) + len(advice) > most:
         summary = _summary(finding, width, glyphs, wrap)
     if len(summary) + len(evidence) + len(advice) > most:

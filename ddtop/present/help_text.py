@@ -107,6 +107,7 @@ ACTIONS = (
         "the findings with evidence and advice; a click on the verdict does the same",
         "why",
     ),
+    Action("fold", "z", "z", "fold", "fold the findings at the top to one line, or unfold", "fold"),
     Action(
         "filter",
         "slash",

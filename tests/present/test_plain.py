@@ -345,3 +345,30 @@ def test_a_second_cause_is_told_of_in_every_size(most, width):
 
     assert len(lines) <= most
     assert any("1 more" in plain(line) for line in lines) or most < 4
+
+
+def test_on_the_screen_the_banner_leaves_evidence_and_rules_to_the_page_why():
+    snapshot, verdict = builders.hang()
+    worst = replace(
+        verdict.findings[0],
+        evidence=("rank 5 (pid 4805): state D, wchan nfs_wait, 2 children",),
+        advice="look at train.py:7; every rank must make the same calls; the process group times"
+        " out in 9 min",
+    )
+    verdict = replace(verdict, findings=(worst,))
+
+    banner = " ".join(plain(line) for line in banner_lines(snapshot, verdict, 120, hint="e: why"))
+    assert "rank 5 has been in the DataLoader" in banner
+    assert "→ look at train.py:7; times out in 9 min" in banner
+    assert "wchan" not in banner
+    status = " ".join(plain(line) for line in banner_lines(snapshot, verdict, 120))
+    assert "wchan nfs_wait, 2 children" in status
+    assert "every rank must make the same calls" in status
+
+
+def test_an_advice_that_is_only_a_rule_stays_in_the_banner():
+    snapshot, verdict = builders.hang()
+    worst = replace(verdict.findings[0], advice="every rank must make the same collective calls")
+    verdict = replace(verdict, findings=(worst,))
+    banner = [plain(line) for line in banner_lines(snapshot, verdict, 120, hint="e: why")]
+    assert any("→ every rank must make the same collective calls" in line for line in banner)

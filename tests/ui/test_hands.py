@@ -180,3 +180,16 @@ async def test_the_keys_of_the_view_in_front_stand_first_in_the_help():
         lines = screen_text(app)
         assert lines[2] == "keys of the map view"
         assert any(line.startswith("  m ") and "colour" in line for line in lines[:14])
+
+
+async def test_the_findings_at_the_top_take_four_rows_and_fold_to_one():
+    async with watching(live(*builders.hang(64, 40))) as (app, pilot):
+        assert app.screen.banner.size.height <= 4
+        await pilot.press("z")
+        await pilot.pause()
+        assert app.screen.banner.size.height == 1
+        assert screen_text(app)[2].startswith("✖ rank 40 has been")
+        assert screen_text(app)[3].startswith("RANK")
+        await pilot.press("z")
+        await pilot.pause()
+        assert any("→" in line for line in screen_text(app)[3:6])

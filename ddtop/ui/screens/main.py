@@ -39,6 +39,8 @@ from ddtop.words.sentences import rank_list
 
 PROBLEM_LINES = 4
 """Rows for what is wrong with a filter, with all fields that there are."""
+BANNER_ROWS = 4
+"""Who is at fault, who waits and what to do; the page "why" has the rest."""
 BOTH_ROWS = 16
 """A terminal with so many rows has room for both the names of the views and the shown time."""
 
@@ -81,6 +83,7 @@ class MainScreen(FilteringScreen, FactsScreen):
         )
         self.views: dict[str, View] = {view.topic: view for view in made}
         self.view: View = self.ranks
+        self.folded = False
         self.foot = LinesView(paint, "foot")
         self.keys = KeyBar(paint)
         self.input = Input(
@@ -153,7 +156,7 @@ class MainScreen(FilteringScreen, FactsScreen):
         self.banner.show_for(subject, lines[1:] or [()])
 
     def _show_banner(self, snapshot: Snapshot, verdict: Verdict) -> None:
-        most = max(self.size.height // 3, 3)
+        most = 2 if self.folded else min(max(self.size.height // 3, 3), 1 + BANNER_ROWS)
         lines = banner_lines(
             snapshot,
             verdict,
@@ -166,7 +169,8 @@ class MainScreen(FilteringScreen, FactsScreen):
             past=self.session.timeline.entries,
         )
         worst = verdict.findings[0].identity if verdict.findings else None
-        self._show_top((worst, self.size, self.session.shown.contact is None), lines)
+        subject = (worst, self.size, self.session.shown.contact is None, self.folded)
+        self._show_top(subject, lines)
 
     def _show_foot(self) -> None:
         """The notes about the view, and the keys that work now."""
@@ -196,6 +200,7 @@ class MainScreen(FilteringScreen, FactsScreen):
             return keys + more
         if look.verdict.findings:
             keys.append(("e", "e", "why"))
+            more.append(("z", "z", "unfold" if self.folded else "fold"))
         if look.span is not None:
             more.append(("left_square_bracket", "[ ]", "time"))
         freeze: Key = ("p", "p", "resume" if self.session.frozen else "freeze")
@@ -353,6 +358,11 @@ class MainScreen(FilteringScreen, FactsScreen):
         """Open the findings."""
         if self.session.shown.snapshot is not None:
             self.app.push_screen(FindingScreen(self.session))
+
+    def action_fold(self) -> None:
+        """Show one line of the findings, or unfold them."""
+        self.folded = not self.folded
+        self.show_facts()
 
     def on_banner_opened(self) -> None:
         """Open the findings after a click on the verdict."""
