@@ -21,7 +21,7 @@ from ddtop.ui.screens.page import FactsScreen
 from ddtop.ui.session import Kept, Session
 from ddtop.ui.source_place import source_place
 from ddtop.ui.terminal.files import editor_command, run_editor, save_screen
-from ddtop.ui.terminal.terminal import TerminalApp, glyphs_here
+from ddtop.ui.terminal.terminal import OVERLAY, TerminalApp, glyphs_here
 
 ARRIVE_S = 0.02
 
@@ -115,9 +115,10 @@ class DdtopApp(TerminalApp):
 
     def _show(self) -> None:
         # A tick may still come while the app takes its screens down.
-        screen = self.screen_stack[-1] if self.screen_stack else None
-        if isinstance(screen, FactsScreen):
-            screen.show_facts()
+        over = bool(self.screen_stack) and self.screen_stack[-1].has_class(OVERLAY)
+        for screen in self.screen_stack[-2 if over else -1 :]:
+            if isinstance(screen, FactsScreen):
+                screen.show_facts()
 
     def action_to_list(self) -> None:
         """Leave this job for the list of jobs, where ddtop began with it."""

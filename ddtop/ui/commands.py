@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from textual.fuzzy import FuzzySearch
+
 from ddtop.diagnosis.explain import PAGES
 from ddtop.diagnosis.finding import Finding
 from ddtop.metrics import METRICS
@@ -42,6 +44,7 @@ _THEME_WORDS = {
     "mono": "no colours",
 }
 _HIDDEN = ("clear-filter", "palette")
+_FUZZY = FuzzySearch()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +121,10 @@ def matching(choices: Iterable[Choice], text: str, snapshot: Snapshot | None) ->
     """The commands in which every word is found.
 
     Commands whose name begins with the typed text come first, then those with it in the name, then
-    those with it in the meaning. A number means the rank with that number.
+    those with it in the meaning. If there are none, the letters may be anywhere in the name, in
+    their order. A number means the rank with that number.
     """
+    choices = tuple(choices)
     text = text.casefold().strip()
     words = text.split()
     order: tuple[list[Choice], list[Choice], list[Choice]] = ([], [], [])
@@ -131,7 +136,21 @@ def matching(choices: Iterable[Choice], text: str, snapshot: Snapshot | None) ->
             order[1].append(choice)
         elif all(word in f"{name} {choice.meaning.casefold()}" for word in words):
             order[2].append(choice)
-    return (*_ranks(text, snapshot), *order[0], *order[1], *order[2])
+    found = (*_ranks(text, snapshot), *order[0], *order[1], *order[2])
+    return found or tuple(
+        sorted(
+            (choice for choice in choices if _FUZZY.match(text, choice.name)[0]),
+            key=lambda choice: -_FUZZY.match(text, choice.name)[0],
+        )
+    )
+
+
+def hits(name: str, text: str) -> set[int]:
+    """The places in the name that the typed letters have found: all in a row, or else word by
+    word."""
+    words = text.split()
+    whole = words and _FUZZY.match(" ".join(words), name)[1]
+    return set(whole or (at for word in words for at in _FUZZY.match(word, name)[1]))
 
 
 def _ranks(text: str, snapshot: Snapshot | None) -> Iterator[Choice]:

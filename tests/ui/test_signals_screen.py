@@ -48,7 +48,7 @@ async def test_a_signal_is_chosen_confirmed_and_sent():
         await pilot.press("y")
         await sent(app, pilot)
 
-        assert question[2] == "send SIGINT to rank 5?"
+        assert "send SIGINT to rank 5?" in question
         assert "  rank 5  pid 4805  node000  train.py" in question
         assert source.signals == [(5, signal.SIGINT)]
         assert isinstance(app.screen, MainScreen)
@@ -64,7 +64,7 @@ async def test_every_other_key_is_a_no(key):
 
         assert source.signals == []
         assert app.screen.chosen is None
-        assert screen_text(app)[2] == "a signal to rank 5"
+        assert "a signal to rank 5" in screen_text(app)
 
 
 async def test_what_is_typed_faster_than_the_screen_is_drawn_is_understood():
@@ -85,7 +85,7 @@ async def test_stacks_by_signal_are_the_first_choice_and_the_question_says_what_
         await pilot.press("y")
         await pilot.pause()
 
-        assert question[2] == "take the stacks of rank 5 by signal?"
+        assert "take the stacks of rank 5 by signal?" in question
         assert "returns early" in " ".join(question)
         assert (source.asked, source.asked_by_signal, source.signals) == ([(5,)], [True], [])
         assert isinstance(app.screen, StacksScreen)
@@ -169,7 +169,7 @@ async def test_a_rank_that_is_gone_cannot_get_one():
     async with watching(source) as (app, pilot):
         await pilot.press("f9")
 
-        assert screen_text(app)[2] == "rank 5: no process is left"
+        assert "rank 5: no process is left" in screen_text(app)
         await pilot.press("enter", "y")
         assert source.signals == []
 

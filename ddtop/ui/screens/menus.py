@@ -14,11 +14,11 @@ from ddtop.metrics import METRICS
 from ddtop.present.help_text import RANKS, help_lines
 from ddtop.present.numbers import BY_KEY, COLUMNS, absent
 from ddtop.present.text import Line, clean, clip_line, fit, line_width, wrap
-from ddtop.ui.commands import Choice, commands, matching
+from ddtop.ui.commands import Choice, commands, hits, matching
 from ddtop.ui.screens.page import KEYS, FactsScreen, PageScreen
 from ddtop.ui.session import Session
 from ddtop.ui.style import rule_line
-from ddtop.ui.terminal.terminal import SizedScreen
+from ddtop.ui.terminal.terminal import OVERLAY, SizedScreen
 from ddtop.ui.widgets.cursor_list import PickList
 from ddtop.ui.widgets.lines import Key, KeyBar, LinesView
 
@@ -112,6 +112,8 @@ class ColumnsScreen(PageScreen):
 
 
 NAME_MOST = 30
+HIT = "sorted"
+"""The style of the letters of a name that were typed: underlined, so that it needs no colour."""
 
 
 class CommandsScreen(SizedScreen[Choice | None]):
@@ -119,9 +121,11 @@ class CommandsScreen(SizedScreen[Choice | None]):
     None."""
 
     AUTO_FOCUS = "#wanted"
+    DEFAULT_CLASSES = OVERLAY
     DEFAULT_CSS = """
     CommandsScreen #wanted, CommandsScreen #wanted:focus { height: 1; border: none; padding: 0; }
     CommandsScreen #rule, CommandsScreen #foot { height: 1; }
+    CommandsScreen #found { height: 40%; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,ctrl+p", "leave", "back", priority=True),
@@ -145,15 +149,15 @@ class CommandsScreen(SizedScreen[Choice | None]):
             placeholder="sort by comm, only blocked ranks, rank 12, explain ...", id="wanted"
         )
         self.rule = LinesView(paint, "rule")
-        self.list = PickList(paint, "body")
+        self.list = PickList(paint, "found")
         self.list.can_focus = False
         self.foot = LinesView(paint, "foot")
         self.keys = KeyBar(paint)
 
     def compose(self) -> ComposeResult:
         """From top to bottom."""
-        yield self.input
         yield self.rule
+        yield self.input
         yield self.list
         yield self.foot
         yield self.keys
@@ -210,10 +214,12 @@ class CommandsScreen(SizedScreen[Choice | None]):
 
     def _row(self, choice: Choice, names: int, width: int) -> Line:
         ellipsis = self.session.paint.glyphs.ellipsis
+        found = hits(choice.name, self.input.value)
+        name = fit(choice.name, names, False, ellipsis)
         shown = f"  {choice.shown}" if choice.shown else ""
         left = clip_line(
             (
-                (fit(choice.name, names, False, ellipsis), "bold"),
+                *((letter, HIT if at in found else "bold") for at, letter in enumerate(name)),
                 ("  ", ""),
                 (choice.meaning, "dim"),
             ),

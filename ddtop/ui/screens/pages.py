@@ -18,6 +18,7 @@ from ddtop.ui.screens.page import PageScreen, SourceOpener
 from ddtop.ui.screens.signals import SignalsScreen
 from ddtop.ui.screens.stacks import StacksScreen
 from ddtop.ui.session import Session
+from ddtop.ui.terminal.terminal import OVERLAY
 from ddtop.ui.widgets.lines import Key
 
 # -- The page of `ddtop explain KIND` on the screen: what a kind of finding means
@@ -85,6 +86,7 @@ class CopyScreen(PageScreen):
     """Copies one text by the escape sequence OSC 52, which also works over ssh."""
 
     SEARCHED = False
+    DEFAULT_CLASSES = OVERLAY
     BINDINGS: ClassVar[list[BindingType]] = [
         *((key, f"copy('{key}')", "copy") for key in "sphclk"),
         ("y", "back", "back"),

@@ -22,6 +22,7 @@ from ddtop.present.text import Line, clean, wrap
 from ddtop.ui.screens.page import PageScreen
 from ddtop.ui.screens.stacks import StacksScreen
 from ddtop.ui.session import Session
+from ddtop.ui.terminal.terminal import OVERLAY
 from ddtop.ui.widgets.lines import Key
 
 
@@ -29,6 +30,7 @@ class SignalsScreen(PageScreen):
     """Sends one signal to these ranks if the user answers the question with `y`."""
 
     SEARCHED = False
+    DEFAULT_CLASSES = OVERLAY
     BINDINGS: ClassVar[list[BindingType]] = [
         ("up,k", "move(-1)", "up"),
         ("down,j", "move(1)", "down"),

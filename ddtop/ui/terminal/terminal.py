@@ -78,6 +78,10 @@ def install() -> bool:
 # -- A screen that ignores outdated sizes
 
 
+OVERLAY = "overlay"
+"""The class of a screen at the bottom of the one below, whose rows stay visible."""
+
+
 class SizedScreen(Screen[ScreenResultType]):
     """A screen whose size is always that of the terminal.
 
@@ -178,6 +182,9 @@ class TerminalApp(App[None]):
     ENABLE_COMMAND_PALETTE = False
     CSS = """
     Screen { layers: base; background: $background; overflow: hidden; }
+    .overlay { background: transparent; align-vertical: bottom; }
+    .overlay #head { display: none; }
+    .overlay #body { height: auto; max-height: 60%; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit", "quit"),
