@@ -232,6 +232,7 @@ TOGETHER_NS = 10_000_000_000
 FOLD_FROM = 4
 """From this many ranks on that end in the same way at the same look, there is one entry for all."""
 _DURATION = re.compile(r"\d+ (?:s|min|h|d)(?: \d+ (?:s|min|h))?\b")
+_MEASURED = re.compile(rf"{_DURATION.pattern}|\d+(?:\.\d+)? ?(?:%|(?:ms|W|[KMGT]i?B)\b)")
 _LASTED = re.compile(rf",? for {_DURATION.pattern}")
 
 
@@ -564,10 +565,10 @@ class Timeline:
 def _with_words(
     words: tuple[tuple[int, str], ...], now: int, summary: str
 ) -> tuple[tuple[int, str], ...]:
-    """A sentence in which only a duration has changed counts as the same and is not added. A
+    """A sentence in which only a measured number has changed counts as the same and is not added. A
     sentence that knows less than the previous one is left out."""
     text = clean(summary)
-    if _DURATION.sub("", text) == _DURATION.sub("", words[-1][1]):
+    if _MEASURED.sub("", text) == _MEASURED.sub("", words[-1][1]):
         return words
     if any(NOT_MEASURED in text and NOT_MEASURED not in earlier for _, earlier in words):
         return words

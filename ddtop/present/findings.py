@@ -627,4 +627,6 @@ def story_lines(
     ago = units.duration((snapshot.time_unix_ns - entry.unix_ns) / units.SECOND_NS)
     page.item("at", f"{units.clock(entry.unix_ns)}, {ago} ago")
     page.item("ranks", ranks_text(entry.ranks, 16))
+    if entry.what == STACKS:
+        page.item("stacks", "newer ones have replaced them; [ and { go back to them in time")
     return page.lines

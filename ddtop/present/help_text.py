@@ -293,6 +293,23 @@ ACTIONS = (
         "app.travel(60)",
     ),
     Action(
+        "critical-before",
+        "left_parenthesis",
+        "( )",
+        "previous critical",
+        "to where the previous or next critical finding began",
+        "app.travel_to_critical(-1)",
+    ),
+    Action(
+        "next-critical",
+        "right_parenthesis",
+        ")",
+        "next critical",
+        "to where the next critical finding began",
+        "app.travel_to_critical(1)",
+        listed=False,
+    ),
+    Action(
         "now", "backslash", "\\", "now", "to now, or to the end of a recording", "app.travel_back"
     ),
     Action(

@@ -284,6 +284,8 @@ def scrubber_line(
     keys: list[Span] = [
         ("  [ ]", "key"),
         (" 5 s ", "dim"),
+        (" ( )", "key"),
+        (f" {glyphs.critical} ", "dim"),
         (" " + BACK_KEY, "key"),
         (f" {ends}", "dim"),
     ]

@@ -45,6 +45,8 @@ class DdtopApp(TerminalApp):
         Binding("right_square_bracket", "travel(5)", "5 s forward"),
         Binding("left_curly_bracket", "travel(-60)", "a minute back"),
         Binding("right_curly_bracket", "travel(60)", "a minute forward"),
+        Binding("left_parenthesis", "travel_to_critical(-1)", "previous critical finding"),
+        Binding("right_parenthesis", "travel_to_critical(1)", "next critical finding"),
         Binding("backslash", "travel_back", "to the end"),
         Binding("J", "to_list", "jobs"),
         Binding("ctrl+p", "palette", "commands", priority=True),
@@ -192,6 +194,11 @@ class DdtopApp(TerminalApp):
     def action_travel(self, seconds: float) -> None:
         """Go back or forward in time."""
         self.session.travel(seconds)
+        self._arrive_soon()
+
+    def action_travel_to_critical(self, steps: int) -> None:
+        """Go to where a critical finding began."""
+        self.session.travel_to_critical(steps)
         self._arrive_soon()
 
     def action_travel_back(self) -> None:

@@ -6,7 +6,7 @@ It is not Textual's palette, because it has to be readable in 16 colours and in 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from textual.fuzzy import FuzzySearch
@@ -117,27 +117,25 @@ def commands(snapshot: Snapshot | None, findings: Sequence[Finding]) -> tuple[Ch
     return tuple(choices)
 
 
-def matching(choices: Iterable[Choice], text: str, snapshot: Snapshot | None) -> tuple[Choice, ...]:
+def matching(choices: Sequence[Choice], text: str, snapshot: Snapshot | None) -> tuple[Choice, ...]:
     """The commands in which every word is found.
 
     Commands whose name begins with the typed text come first, then those with it in the name, then
     those with it in the meaning. If there are none, the letters may be anywhere in the name, in
     their order. A number means the rank with that number.
     """
-    choices = tuple(choices)
     text = text.casefold().strip()
     words = text.split()
-    order: tuple[list[Choice], list[Choice], list[Choice]] = ([], [], [])
-    for choice in choices:
+
+    def far(choice: Choice) -> int:
         name = choice.name.casefold()
         if name.startswith(text):
-            order[0].append(choice)
-        elif all(word in f"{name} {choice.also}" for word in words):
-            order[1].append(choice)
-        elif all(word in f"{name} {choice.meaning.casefold()}" for word in words):
-            order[2].append(choice)
-    found = (*_ranks(text, snapshot), *order[0], *order[1], *order[2])
-    return found or tuple(
+            return 0
+        texts = (f"{name} {choice.also}", f"{name} {choice.meaning.casefold()}")
+        return next((at for at, one in enumerate(texts, 1) if all(w in one for w in words)), 3)
+
+    found = [choice for choice in sorted(choices, key=far) if far(choice) < 3]
+    return (*_ranks(text, snapshot), *found) or tuple(
         sorted(
             (choice for choice in choices if _FUZZY.match(text, choice.name)[0]),
             key=lambda choice: -_FUZZY.match(text, choice.name)[0],

@@ -62,7 +62,7 @@ class JobSearch:
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
         self.follow_jobs: Callable[[], Followed] | None = None
-        self._followed: Followed | None = None
+        self.followed: Followed | None = None
         self.jobs: list[Listed] = []
         self.problem: str | None = None
         self.health: dict[JobKey, Health] = {}
@@ -96,7 +96,7 @@ class JobSearch:
             # How a job has ended does not change: only rows that are seen are asked, once.
             if (job.live or (job.key in self._wanted and job.key not in self.health))
             and job.key not in self._asking
-            and (self._followed is None or not job.live or job.entry.relay_pid == 0)
+            and (self.followed is None or not job.live or job.entry.relay_pid == 0)
         }
         due = [
             key for key in live if now - self._asked_mono_s.get(key, -ASK_AGAIN_S) >= ASK_AGAIN_S
@@ -106,16 +106,10 @@ class JobSearch:
             return None
         return live[min(first, key=lambda key: self._asked_mono_s.get(key, 0.0))]
 
-    async def begin(self) -> bool:
-        """Follow the jobs, if that is possible here."""
-        if self.follow_jobs is not None:
-            self._followed = await in_thread(self.follow_jobs)
-        return self._followed is not None
-
     def follow(self) -> None:
         """Take over the newest states of the followed jobs."""
-        if self._followed is not None:
-            self.health.update(self._followed())
+        if self.followed is not None:
+            self.health.update(self.followed())
 
     async def ask_on(self, news: Callable[[], None]) -> None:
         """Ask one job after the other until cancelled; `news` is called after each answer."""
@@ -364,7 +358,8 @@ class PickerApp(TerminalApp):
             self.show()
 
     async def _ask(self) -> None:
-        if await self._found.begin():
+        if self._found.follow_jobs is not None:
+            self._found.followed = await in_thread(self._found.follow_jobs)
             self.set_interval(FOLLOW_S, self._follow)
         await asyncio.gather(*(self._found.ask_on(self.show) for _ in range(ASKERS)))
 

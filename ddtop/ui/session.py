@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from ddtop.diagnosis.finding import CRITICAL
 from ddtop.follow.history import JobHistory, SeriesHistory
 from ddtop.follow.look import Look, Source
 from ddtop.follow.source_lines import Excerpts
@@ -245,6 +246,16 @@ class Session:
             seconds * units.SECOND_NS
         )
         self._go(max(at, span[0]) if at < span[1] else None)
+
+    def travel_to_critical(self, steps: int) -> None:
+        """Go to the next moment at which a critical finding began (`steps` < 0: the previous)."""
+        now = self._at_unix_ns or (self._newest.span or (0, 0))[1]
+        begun = [at for at, what in self._newest.marks if what == CRITICAL]
+        later = [at - now for at in begun if (at - now) * steps > 0]
+        if later:
+            self._go(now + min(later, key=abs))
+        else:
+            self.say(f"no critical finding began {'after' if steps > 0 else 'before'} this moment")
 
     def travel_back(self) -> None:
         """Return to the present, or to the end of a recording."""

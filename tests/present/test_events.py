@@ -73,6 +73,14 @@ def test_a_sentence_in_which_only_a_duration_grew_is_the_same_one():
     assert [words for _, words in entry.words] == ["rank 5 sleeps for 31 s", "rank 5 is gone"]
 
 
+def test_a_sentence_in_which_only_a_measured_number_changed_is_the_same_one():
+    texts = ("rank 5 uses 60% of 310 ms", "rank 5 uses 55% of 290.5 ms", "rank 6 uses 55% of 1 ms")
+    timeline = watched(*(stuck(at, text) for at, text in enumerate(texts)))
+    (entry,) = [entry for entry in timeline.entries if entry.what == FINDING]
+
+    assert [words for _, words in entry.words] == [texts[0], texts[2]]
+
+
 def test_what_was_out_of_sight_while_the_relay_was_replaced_is_one_finding():
     snapshot, verdict = stuck(20)
     finding = verdict.findings[0]

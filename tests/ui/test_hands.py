@@ -11,15 +11,18 @@ from pathlib import Path
 
 import pytest
 
+from ddtop.follow.look import Look
 from ddtop.present.rank import copies_of
 from ddtop.ui.screens.menus import CommandsScreen
 from ddtop.ui.screens.pages import CopyScreen
+from ddtop.ui.screens.stacks import StacksScreen
 from ddtop.ui.session import Session
 from ddtop.ui.source_place import source_place
 from ddtop.ui.terminal.files import editor_command, run_editor
 from tests.ui import builders
-from tests.ui.builders import JOB, NOW, live
+from tests.ui.builders import JOB, NOW, SECOND, FakeSource, live
 from tests.ui.changed import replace
+from tests.ui.dumps import with_stacks
 from tests.ui.screens import screen_text, watching
 
 HERE = os.uname().nodename
@@ -193,3 +196,48 @@ async def test_the_findings_at_the_top_take_four_rows_and_fold_to_one():
         await pilot.press("z")
         await pilot.pause()
         assert any("→" in line for line in screen_text(app)[3:6])
+
+
+class Tape(FakeSource):
+    """A source that goes back in time."""
+
+    def travel(self, at_unix_ns):
+        self.went = at_unix_ns
+
+
+async def test_two_keys_go_to_where_critical_findings_began():
+    snapshot, verdict = builders.hang()
+    marks = tuple((NOW + at * SECOND, what) for at, what in MARKS)
+    source = Tape(Look(snapshot, verdict, span=(NOW - 900 * SECOND, NOW + 300 * SECOND)))
+    source.shown = replace(source.shown, marks=marks)
+    async with watching(source) as (app, pilot):
+        await pilot.press("(")
+        assert source.went == NOW + 70 * SECOND
+        await pilot.press("(")
+        assert source.went == NOW - 40 * SECOND
+        await pilot.press(")")
+        assert source.went == NOW + 70 * SECOND
+        source.shown = replace(source.shown, marks=marks[:1])
+        app.tick()
+        await pilot.press("(")
+        assert source.went == NOW + 70 * SECOND
+        assert "no critical finding began before this moment" in app.session.notice
+
+
+MARKS = ((-5, "warning"), (-400, "critical"), (-40, "critical"), (70, "critical"), (9, "gone"))
+
+
+async def test_enter_on_taken_stacks_opens_them_or_says_that_there_are_newer_ones():
+    snapshot, verdict = builders.hang()
+    async with watching(live(with_stacks(snapshot), verdict)) as (app, pilot):
+        await pilot.press("6", "end", "enter")
+        await pilot.pause()
+        assert isinstance(app.screen, StacksScreen)
+        assert any("load_image" in line for line in screen_text(app))
+        await pilot.press("escape")
+        later = replace(with_stacks(snapshot, request="r2"), time_unix_ns=NOW + SECOND)
+        app.session.source.shown = Look(later, verdict)
+        app.tick()
+        await pilot.press("k", "enter")
+        await pilot.pause()
+        assert any("newer ones have replaced them" in line for line in screen_text(app))

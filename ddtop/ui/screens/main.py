@@ -9,11 +9,13 @@ from textual.widgets import Input
 
 from ddtop.diagnosis.finding import Verdict
 from ddtop.model.facts import Snapshot
+from ddtop.present.events import STACKS as STACKS_TAKEN
 from ddtop.present.events import Entry
 from ddtop.present.findings import banner_lines
 from ddtop.present.help_text import ACTIONS, MAP, RANKS, VIEWS
 from ddtop.present.map import HostRanks, map_metric
 from ddtop.present.numbers import COLUMNS
+from ddtop.present.stacks import last_request
 from ddtop.present.text import Line, clean, wrap
 from ddtop.ui.screens.finding import FindingScreen, StoryScreen
 from ddtop.ui.screens.menus import ColumnsScreen
@@ -169,8 +171,7 @@ class MainScreen(FilteringScreen, FactsScreen):
             past=self.session.timeline.entries,
         )
         worst = verdict.findings[0].identity if verdict.findings else None
-        subject = (worst, self.size, self.session.shown.contact is None, self.folded)
-        self._show_top(subject, lines)
+        self._show_top((worst, self.size, self.session.shown.contact is None, self.folded), lines)
 
     def _show_foot(self) -> None:
         """The notes about the view, and the keys that work now."""
@@ -249,7 +250,11 @@ class MainScreen(FilteringScreen, FactsScreen):
         elif message.group is not None:
             self.app.push_screen(GroupScreen(self.session, message.group))
         elif isinstance(message.entry, Entry):
-            self.app.push_screen(StoryScreen(self.session, message.entry))
+            entry, snapshot = message.entry, self.session.shown.snapshot
+            taken = snapshot is not None and entry.key == (STACKS_TAKEN, last_request(snapshot))
+            self.app.push_screen(
+                StacksScreen(self.session, None) if taken else StoryScreen(self.session, entry)
+            )
         elif message.host is not None:
             self.action_view(RANKS)
             self.input.value = self._filter_of(message.host)

@@ -96,17 +96,14 @@ class SizedScreen(Screen[ScreenResultType]):
 
     def draw_first(self, draw: Callable[[], object]) -> None:
         """Draw this as soon as the widgets have their sizes, and show nothing before."""
-
-        def drawn() -> None:
-            draw()
-            self.call_after_refresh(filled)
-
-        def filled() -> None:
-            self.empty = False
-            self.refresh()
-
         self.empty = True
-        self.call_after_refresh(drawn)
+        self.call_after_refresh(draw)
+        # Once more: what was drawn may have changed the layout.
+        self.call_after_refresh(self.call_after_refresh, self._filled)
+
+    def _filled(self) -> None:
+        self.empty = False
+        self.refresh()
 
     def _screen_resized(self, size: Size) -> None:
         """Called by Textual with the size in an event, which may be outdated."""
