@@ -107,7 +107,6 @@ _COMPARE: dict[str, Callable[[float, float], bool]] = {
 _NAMED = ("state", "host", "rank")
 _KEYED = re.compile(r"[a-z_]+:(?!/)")
 FIELDS = f"keys: state: host: rank: tp: pp: dp:, numbers: {' '.join(NUMBERED)} with > < ="
-_STATES = f"states: {' '.join(state.value for state in State)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +209,8 @@ def parse_filter(text: str) -> Filter:
             unknown = sorted(
                 w for w in wanted if not any(state.value.startswith(w) for state in State)
             )
-            problem = f"unknown state {unknown[0]!r}; {_STATES}" if unknown else problem
+            every = " ".join(state.value for state in State)
+            problem = f"unknown state {unknown[0]!r}; states: {every}" if unknown else problem
             states |= wanted
         elif name == "host":
             hosts += [part for part in value.split(",") if part]

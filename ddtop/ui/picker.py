@@ -350,14 +350,15 @@ class PickerApp(TerminalApp):
     async def _refresh(self) -> None:
         await self._found.refresh()
         self.show()
-        # The first rows do not wait for this: its modules alone take a tenth of a second.
-        self.call_after_refresh(lambda: self.run_worker(self._ask(), name="health"))
+        self.run_worker(self._ask(), name="health")
         while True:
             await asyncio.sleep(READ_S)
             await self._found.refresh()
             self.show()
 
     async def _ask(self) -> None:
+        # The first rows are drawn meanwhile: the modules that follow jobs take as long to import.
+        await asyncio.sleep(0.1)
         if self._found.follow_jobs is not None:
             self._found.followed = await in_thread(self._found.follow_jobs)
             self.set_interval(FOLLOW_S, self._follow)

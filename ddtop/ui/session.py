@@ -249,10 +249,10 @@ class Session:
 
     def travel_to_critical(self, steps: int) -> None:
         """Go to the next moment at which a critical finding began (`steps` < 0: the previous)."""
-        now = self._at_unix_ns or (self._newest.span or (0, 0))[1]
-        begun = [at for at, what in self._newest.marks if what == CRITICAL]
-        later = [at - now for at in begun if (at - now) * steps > 0]
-        if later:
+        first, last = self._newest.span or (0, 0)
+        now = self._at_unix_ns or last
+        begun = [at for at, what in self._newest.marks if what == CRITICAL and at >= first]
+        if later := [at - now for at in begun if (at - now) * steps > 0]:
             self._go(now + min(later, key=abs))
         else:
             self.say(f"no critical finding began {'after' if steps > 0 else 'before'} this moment")

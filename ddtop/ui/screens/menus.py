@@ -112,8 +112,6 @@ class ColumnsScreen(PageScreen):
 
 
 NAME_MOST = 30
-HIT = "sorted"
-"""The style of the letters of a name that were typed: underlined, so that it needs no colour."""
 
 
 class CommandsScreen(SizedScreen[Choice | None]):
@@ -219,7 +217,8 @@ class CommandsScreen(SizedScreen[Choice | None]):
         shown = f"  {choice.shown}" if choice.shown else ""
         left = clip_line(
             (
-                *((letter, HIT if at in found else "bold") for at, letter in enumerate(name)),
+                # What was typed is underlined, which needs no colour.
+                *((letter, "sorted" if at in found else "bold") for at, letter in enumerate(name)),
                 ("  ", ""),
                 (choice.meaning, "dim"),
             ),

@@ -161,8 +161,11 @@ class ListingView(View):
         self.list.show([keys[index] for index in kept], lambda index: row(kept[index]))
 
     def problem(self) -> str:
-        hidden = self.searched and not self.list.visible_range[2]
-        return f"no row contains {self.searched}; Esc: all rows" if hidden else ""
+        return (
+            f"no row contains {self.searched}; Esc: all rows"
+            if self.searched and not self.list.visible_range[2]
+            else ""
+        )
 
     @property
     def target(self) -> Widget:
