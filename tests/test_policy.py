@@ -51,7 +51,7 @@ STARTS = (
         "follow/looks.py",
         "feeds",
     ),
-    *(f"present/{page}.py" for page in ("findings", "gpus", "groups", "hosts", "rank")),
+    *(f"present/{page}.py" for page in ("findings", "gpus", "groups", "hosts", "numbers", "rank")),
 )
 """Where a viewer begins to follow a job, or draws it: these ask for that choice and pass it on."""
 SHARED = [name for name in POLICY.values() if "." not in name]

@@ -54,7 +54,7 @@ def test_gpus_that_only_wait_are_counted_where_their_share_would_look_like_work(
     snapshot = gpus.on_gpus(8, {5: {"util_ratio": 0.0}}, waits=waiters)
     told = facts(snapshot)
 
-    assert "GPU use 7 wait, 1 idle" in texts(strip_lines(told, 133, 1, UNICODE))[0]
+    assert "GPU use 7 wait, 1 idle" in texts(strip_lines(told, 170, 1, UNICODE))[0]
     assert "GPU use         7 wait" in "\n".join(texts(strip_lines(told, 80, 12, UNICODE)))
 
 
