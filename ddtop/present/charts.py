@@ -14,8 +14,6 @@ from ddtop.present.text import UNICODE, Glyphs, Line, Span
 
 LEAST_SPREAD = 0.2
 """The smallest range of a scale, as a share of the largest value: noise looks flat."""
-BLANK = 0x2800
-"""The braille sign without dots: the lowest eight bits of the others are their dots."""
 
 
 def scale(values: Sequence[float | None], least: float = LEAST_SPREAD) -> tuple[float, float]:
@@ -38,11 +36,6 @@ def scale(values: Sequence[float | None], least: float = LEAST_SPREAD) -> tuple[
     return math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
 
 
-def chart_values(width: int, rows: int, glyphs: Glyphs = UNICODE) -> int:
-    """How many values a chart has room for: two in each column that is drawn in dots."""
-    return max(width, 0) * (2 if rows > 1 and glyphs.dots else 1)
-
-
 def chart(
     values: Sequence[float | None],
     ends: tuple[float, float],
@@ -55,25 +48,15 @@ def chart(
 
     `ends`: of the scale. `quiet`: nothing may draw the eye.
     """
-    dotted = rows > 1 and glyphs.dots
     # A line alone has no full cells, so that two of them above each other do not touch.
     signs = f" {glyphs.levels}{glyphs.full if rows > 1 else ''}"
-    steps = 4 if dotted else len(signs) - 1
+    steps = len(signs) - 1
     heights = [
         0 if value is None else max(_height(value, *ends, rows * steps), 1) for value in values
     ]
     lines: list[Line] = []
     for row in reversed(range(rows)):
-        cut = [min(max(height - row * steps, 0), steps) for height in heights]
-        if dotted:
-            cells = [
-                glyphs.dots[left * 5 + right]
-                for left, right in zip(cut[::2], cut[1::2], strict=True)
-            ]
-        else:
-            cells = [signs[height] for height in cut]
-        # A text with spaces can be copied and searched; one with the empty braille sign cannot.
-        text = "".join(cells).replace(chr(BLANK), " ")
+        text = "".join(signs[min(max(height - row * steps, 0), steps)] for height in heights)
         colour = round((row + 0.5) / rows * 3)
         lines.append(((text, "bar" if quiet else f"chart{colour}"),))
     return lines
@@ -84,13 +67,14 @@ def stack(
 ) -> list[Line]:
     """Shares of a whole on top of each other in `rows` lines, one value a column.
 
-    Each of the `bands` has a sign and a style. A cell has the colour of the band with the largest
-    part in it; with dots, it shows only that part.
+    Each of the `bands` has a sign and a style. The style of a cell with two of them has both names:
+    `band0:band1`.
     """
-    looks, most = [look for look, _ in bands], rows * (4 if glyphs.dots else 1)
+    looks, steps = [look for look, _ in bands], len(glyphs.levels) + 1
     columns = [
         tuple(
-            _height(edge, 0.0, 1.0, most) for edge in accumulate(value or 0.0 for value in column)
+            _height(edge, 0.0, 1.0, rows * steps)
+            for edge in accumulate(value or 0.0 for value in column)
         )
         for column in zip(*(values for _, values in bands), strict=True)
     ]
@@ -101,15 +85,26 @@ def stack(
 
 def _pile(edges: Sequence[int], looks: Sequence[Span], rows: int, glyphs: Glyphs) -> list[Span]:
     """One column of a stack, from top to bottom."""
-    steps, cells = 4 if glyphs.dots else 1, []
+    steps = len(glyphs.levels) + 1
+    cells: list[Span] = []
     for row in reversed(range(rows)):
         cut = [min(max(edge - row * steps, 0), steps) for edge in (0, *edges)]
-        parts = zip(pairwise(cut), looks, strict=True)
-        (below, above), (sign, style) = max(parts, key=lambda part: part[0][1] - part[0][0])
-        if glyphs.dots:
-            drawn = ord(glyphs.dots[above * 6]) ^ ord(glyphs.dots[below * 6])
-            sign = chr(BLANK | drawn & ord(sign))
-        cells.append((sign, style) if below < above else (" ", ""))
+        parts = [
+            (above - below, sign, style)
+            for (below, above), (sign, style) in zip(pairwise(cut), looks, strict=True)
+            if above > below
+        ]
+        # The two largest parts, in their order: a cell has two colours.
+        most = sorted((part[0] for part in parts), reverse=True)[1:2] or [1]
+        shown = [part for part in parts if part[0] >= most[0]][:2]
+        if not shown:
+            cells.append((" ", ""))
+            continue
+        part, sign, style = shown[0]
+        if len(shown) > 1 and style != shown[1][2]:
+            part = min(max(steps * part // (part + shown[1][0]), 1), steps - 1)
+            sign, style = glyphs.levels[part - 1], f"{style}:{shown[1][2]}"
+        cells.append((sign, style))
     return cells
 
 

@@ -196,9 +196,7 @@ class Glyphs:
     `eighths`: the last cell of a bar, from one eighth to seven; empty if only whole cells can be
     drawn. `levels`: the cells of a sparkline from the smallest value to the largest; none fills its
     cell, so that two sparklines above each other do not touch. `hollow`: for a bar of time spent
-    waiting. `dots`: the cells of a chart of several rows, two columns of dots in each: first all
-    with no dot at the left, from none to four at the right; empty if a cell can show only one
-    value. `bands`: the signs of what a whole is made of; with `dots`, the dots that are drawn.
+    waiting. `bands`: the signs of what a whole is made of.
     """
 
     states: dict[State, str]
@@ -218,8 +216,7 @@ class Glyphs:
     then: str = "›"
     finished: str = "✓"
     hollow: str = "░"
-    dots: str = "⠀⢀⢠⢰⢸⡀⣀⣠⣰⣸⡄⣄⣤⣴⣼⡆⣆⣦⣶⣾⡇⣇⣧⣷⣿"
-    bands: str = "⣿⢕⠭⡁"
+    bands: str = "█▓▒░"
     up: str = "↑"
     down: str = "↓"
 
@@ -287,7 +284,6 @@ ASCII = Glyphs(
     then=">",
     finished="=",
     hollow=":",
-    dots="",
     bands="#cl.",
     up="^",
     down="v",

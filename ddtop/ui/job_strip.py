@@ -10,7 +10,7 @@ from functools import cached_property
 
 from ddtop.follow.history import Field, JobHistory, Numbers
 from ddtop.model.facts import Snapshot
-from ddtop.present.charts import LEAST_SPREAD, chart, chart_values, scale, stack
+from ddtop.present.charts import LEAST_SPREAD, chart, scale, stack
 from ddtop.present.findings import EventRow, event_row, event_words, events_table
 from ddtop.present.strip import (
     COMM,
@@ -202,7 +202,7 @@ def _drawn(
     facts: JobFacts, measure: Measure, columns: int, rows: int, glyphs: Glyphs
 ) -> tuple[list[Line], tuple[str, str]]:
     """(the lines of its chart, the ends of its scale)."""
-    values = facts.line(measure.field, chart_values(columns, rows, glyphs))
+    values = facts.line(measure.field, columns)
     # Where there is a whole, it is at the upper end.
     whole = 1.0 if measure.share else facts.now.gpu_total_bytes if measure is MEMORY else None
     spread = LOSS_SPREAD if measure is LOSS else LEAST_SPREAD

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 from rich.color import Color, blend_rgb
 from rich.segment import Segment
@@ -144,6 +145,10 @@ def _coloured(
             "picked": foreground,
         },
     )
+    styles |= {
+        f"{low}:{high}": Style(color=styles[low].color, bgcolor=styles[high].color)
+        for low, high in combinations([f"band{number}" for number in range(4)], 2)
+    }
     styles["slab:calm"] += Style(color=dim)
     styles["slab:blocked"] += Style(color=colours["yellow"])
     styles["slab:alarm"] += Style(color="#ffffff", bold=True)
@@ -208,6 +213,8 @@ def _attributes(name: str, colours: dict[str, str]) -> Palette:
         },
     }
     styles |= {f"{way}:{cell}": styles[cell] for way in ("slab", "edge", "odd") for cell in CELLS}
+    bands = [f"band{number}" for number in range(4)]
+    styles |= {f"{low}:{high}": styles[low] for low, high in combinations(bands, 2)}
     styles["slab:calm"] = styles["dim"]
     styles["edge:"] = styles[""]
     # Without colours only the cursor is reversed: with two reversed rows nobody could tell which

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddtop.present.charts import chart, chart_values, scale, stack
+from ddtop.present.charts import chart, scale, stack
 from ddtop.present.text import ASCII, UNICODE, plain
 
 
@@ -20,10 +20,9 @@ def test_one_row_has_a_sign_for_each_value_and_a_gap_where_nothing_was_measured(
     assert drawn(chart([], (0, 2))) == [""]
 
 
-def test_more_rows_are_drawn_in_dots_and_zero_has_a_foot():
-    values = [0.0, 0.5, 1.0, 1.0, None, None, 0.25, 0.0]
-    assert len(values) == chart_values(4, 2)
-    assert drawn(chart(values, (0.0, 1.0), 2)) == [" ⣿", "⣸⣿ ⣄"]
+def test_more_rows_are_filled_cells_and_zero_has_a_foot():
+    values = [0.0, 0.5, 0.75, 1.0, None, 0.25]
+    assert drawn(chart(values, (0.0, 1.0), 2)) == ["  ▄█", "▁███ ▄"]
     assert drawn(chart([0.0, 0.5, 1.0, None], (0, 1), 2, ASCII)) == ["  #", "_##"]
 
 
@@ -73,9 +72,13 @@ def test_shares_are_stacked_and_each_has_its_own_sign():
     lines = stack(bands, 10, ASCII)
     assert "".join(drawn(lines)) == "llccc#####"
     assert [line[0][1] for line in lines[::4]] == ["band2", "band1", "band0"]
-    bands = [((UNICODE.bands[at], f"band{at}"), [share]) for at, share in ((0, 0.4), (1, 0.6))]
-    # Three of eight dots belong to the first band: it has most of its cell, and draws only these.
-    assert drawn(stack(bands, 2)) == ["⢕", "⣶"]
+
+
+def test_a_cell_with_two_shares_has_both_colours():
+    bands = [((UNICODE.bands[at], f"band{at}"), [share]) for at, share in ((0, 0.25), (1, 0.75))]
+    assert stack(bands, 2) == [(("▓", "band1"),), (("▄", "band0:band1"),)]
+    quiet = [((sign, "bar"), values) for (sign, _), values in bands]
+    assert stack(quiet, 2) == [(("▓", "bar"),), (("█", "bar"),)]
 
 
 def test_a_share_that_was_not_measured_leaves_the_column_empty():
