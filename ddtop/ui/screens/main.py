@@ -39,8 +39,6 @@ from ddtop.ui.widgets.rank_table import RankTable
 from ddtop.words import units
 from ddtop.words.sentences import rank_list
 
-PROBLEM_LINES = 4
-"""Rows for what is wrong with a filter, with all fields that there are."""
 BANNER_ROWS = 4
 """Who is at fault, who waits and what to do; the page "why" has the rest."""
 BOTH_ROWS = 16
@@ -184,7 +182,8 @@ class MainScreen(FilteringScreen, FactsScreen):
         if self.session.interval_s != INTERVALS_S[0]:
             notes.append(f"every {self.session.interval_s:g} s")
         problem = self.view.problem() if look.snapshot is not None else ""
-        texts = wrap(clean(problem), self.size.width)[:PROBLEM_LINES] if problem else []
+        # In four rows there is room for all fields at 40 columns.
+        texts = wrap(clean(problem), self.size.width)[:4] if problem else []
         self.foot.styles.height = len(texts) or 1
         self.foot.show(
             [((text, "warning"),) for text in texts]

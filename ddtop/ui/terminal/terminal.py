@@ -98,10 +98,11 @@ class SizedScreen(Screen[ScreenResultType]):
         """Draw this as soon as the widgets have their sizes, and show nothing before."""
         self.empty = True
         self.call_after_refresh(draw)
-        # Once more: what was drawn may have changed the layout.
-        self.call_after_refresh(self.call_after_refresh, self._filled)
+        # Once more: what was drawn may have changed the sizes.
+        self.call_after_refresh(self.call_after_refresh, self._filled, draw)
 
-    def _filled(self) -> None:
+    def _filled(self, draw: Callable[[], object]) -> None:
+        draw()
         self.empty = False
         self.refresh()
 
