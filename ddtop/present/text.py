@@ -193,15 +193,16 @@ def clip_line(line: Line, width: int, ellipsis: str = ELLIPSIS) -> Line:
 class Glyphs:
     """One set of characters; every glyph is one column wide.
 
-    `eighths`: the last cell of a bar, from one eighth to seven; empty if only whole cells can be
-    drawn. `levels`: the cells of a sparkline from the smallest value to the largest; none fills its
-    cell, so that two sparklines above each other do not touch. `hollow`: for a bar of time spent
-    waiting. `bands`: the signs of what a whole is made of.
+    `thin`: a cell of a bar. `half`: the last one; empty if only whole cells can be drawn. `levels`:
+    the cells of a sparkline from the smallest value to the largest; none fills its cell, so that
+    two sparklines above each other do not touch. `hollow`: for a bar of time spent waiting.
+    `bands`: the signs of what a whole is made of.
     """
 
     states: dict[State, str]
     full: str
-    eighths: str
+    thin: str
+    half: str
     levels: str
     ellipsis: str
     rule: str
@@ -215,7 +216,7 @@ class Glyphs:
     corner: str = "└"
     then: str = "›"
     finished: str = "✓"
-    hollow: str = "░"
+    hollow: str = "╌"
     bands: str = "█▓▒░"
     up: str = "↑"
     down: str = "↓"
@@ -239,7 +240,8 @@ UNICODE = Glyphs(
         State.LOST: "⊘",
     },
     full="█",
-    eighths="▏▎▍▌▋▊▉",
+    thin="━",
+    half="╸",
     levels="▁▂▃▄▅▆▇",
     ellipsis="…",
     rule="─",
@@ -269,7 +271,8 @@ ASCII = Glyphs(
         State.LOST: "%",
     },
     full="#",
-    eighths="",
+    thin="#",
+    half="",
     levels="_.-=+*#",
     ellipsis="..",
     rule="-",
@@ -351,14 +354,14 @@ GPU."""
 
 
 def bar(ratio: float, width: int, glyphs: Glyphs = UNICODE) -> str:
-    """A bar of exactly `width` columns, in eighths of a column if the glyphs have them."""
+    """A bar of exactly `width` columns, in halves of a column if the glyphs have them."""
     ratio = min(max(ratio, 0.0), 1.0)
-    steps = len(glyphs.eighths) + 1
-    filled, part = divmod(round(ratio * width * steps), steps)
-    text = glyphs.full * filled + (glyphs.eighths[part - 1] if part else "")
-    # A share above zero always has a mark, because empty means zero.
-    if ratio > 0 and not text:
-        text = glyphs.eighths[0] if glyphs.eighths else glyphs.full
+    steps = len(glyphs.half) + 1
+    most = width * steps
+    # Empty means zero, and full means all of it.
+    drawn = min(max(round(ratio * most), 1), max(most - 1, 1)) if 0 < ratio < 1 else ratio * most
+    filled, part = divmod(int(drawn), steps)
+    text = glyphs.thin * filled + glyphs.half * part
     return text + " " * (width - len(text))
 
 

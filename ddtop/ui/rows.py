@@ -444,7 +444,7 @@ def cursor_line(
         )
         spans += [(f"ranks {cell[0]:,}-{cell[-1]:,}: {inside}", ""), ("  ", "")]
     spans += [
-        (f"rank {picked:,}", "title"),
+        (f"rank {picked}", "title"),
         ("  ", ""),
         (state_text(rank.state, glyphs), state_style(rank)),
     ]

@@ -37,9 +37,9 @@ def test_a_healthy_job_is_one_calm_sentence_and_its_ranks():
         "ok: 3/3 moving, watched 2 min",
         "─" * 80,
         "RANK STATE         ITER STEP ms NOW                    FOR COMM LOADER CPU HEARD",
-        "   0 · running   12,482   196.0 backward              0.1s  30% █▊ 7/8  99  0.2s",
-        "   1 ◦ waiting   12,482   196.3 all_reduce #74892     0.0s  31% █▌ 6/8  98  0.3s",
-        "   2 ◦ waiting   12,482   196.6 all_reduce #74892     0.0s  32% █▊ 7/8  99  0.4s",
+        "   0 · running   12,482   196.0 backward              0.1s  30% ━╸ 7/8  99  0.2s",
+        "   1 ◦ waiting   12,482   196.3 all_reduce #74892     0.0s  31% ━╸ 6/8  98  0.3s",
+        "   2 ◦ waiting   12,482   196.6 all_reduce #74892     0.0s  32% ━╸ 7/8  99  0.4s",
     ]
 
 
@@ -53,8 +53,8 @@ def test_a_job_that_makes_no_progress_says_who_where_since_when_and_what_to_do()
         "─" * 80,
         "RANK STATE         ITER STEP ms NOW                    FOR COMM LOADER CPU HEARD",
         "   1 ✖ culprit   12,482       - DataLoader data.py:40  31s   0%    0/8   2  0.4s",
-        "   0 ■ blocked   12,482       - all_reduce #74893      31s  94% ██ 8/8   1  0.2s",
-        "   2 ■ blocked   12,482       - all_reduce #74893      31s  94% ██ 8/8   1  0.4s",
+        "   0 ■ blocked   12,482       - all_reduce #74893      31s  94% ━━ 8/8   1  0.2s",
+        "   2 ■ blocked   12,482       - all_reduce #74893      31s  94% ━━ 8/8   1  0.4s",
     ]
 
 
@@ -94,7 +94,7 @@ def test_a_job_that_has_ended_says_how_and_who_went_first():
         "  → read the traceback of rank 2",
         "─" * 80,
         "RANK STATE         ITER STEP ms NOW                    FOR COMM LOADER CPU HEARD",
-        "   2 ✝ exited    12,482       - exit code 1            40s  32% █▊ 7/8  99   40s",
+        "   2 ✝ exited    12,482       - exit code 1            40s  32% ━╸ 7/8  99   40s",
     ]
 
 

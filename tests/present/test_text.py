@@ -155,11 +155,12 @@ def test_sizes_are_powers_of_1024():
     assert units.long_size(4 * 2**20) == "4.0 MiB"
 
 
-def test_a_bar_fills_its_columns_in_eighths_and_in_whole_cells_without_unicode():
-    assert bar(0.5, 4) == "██  "
-    assert bar(0.9, 4) == "███▋"
+def test_a_bar_fills_its_columns_in_halves_and_in_whole_cells_without_unicode():
+    assert bar(0.5, 4) == "━━  "
+    assert bar(0.9, 4) == bar(0.99, 4) == "━━━╸"
+    assert bar(1.0, 4) == "━━━━"
     assert bar(0.5, 5, ASCII) == "##   "
-    assert bar(0.001, 4) == "▏   "
+    assert bar(0.001, 4) == "╸   "
     assert bar(0.0, 4) == "    "
 
 

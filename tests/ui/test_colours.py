@@ -20,6 +20,7 @@ DRAWN = {
     *("rule", "bar"),
     *(f"level{at}" for at in range(LEVELS)),
     *(f"{name}{at}" for name in ("chart", "band") for at in range(4)),
+    *(f"band{low}:band{high}" for low, high in combinations(range(4), 2)),
     *(f"{way}:{cell}" for way in ("edge", "odd") for cell in CELLS),
 }
 """Styles of lines, bars and cells: no text is in them."""

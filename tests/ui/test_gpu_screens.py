@@ -38,8 +38,8 @@ def test_a_gpu_that_only_waits_says_so_where_its_share_would_stand():
     snapshot = on_gpus(8, waits=WAITERS)
 
     assert [gpu_cell(snapshot, rank) for rank in (0, 5)] == ["wait", "95%"]
-    assert [gpu_cell(snapshot, rank, 10) for rank in (0, 5)] == ["░░░░  wait", "███▊   95%"]
-    assert [gpu_cell(snapshot, rank, 10, ASCII) for rank in (0, 5)] == ["::::  wait", "####   95%"]
+    assert [gpu_cell(snapshot, rank, 10) for rank in (0, 5)] == ["╌╌╌╌  wait", "━━━╸   95%"]
+    assert [gpu_cell(snapshot, rank, 10, ASCII) for rank in (0, 5)] == ["::::  wait", "###    95%"]
 
 
 def test_sorted_by_gpu_those_that_wait_stand_below_all_that_compute():

@@ -100,7 +100,7 @@ class MapGrid(Widget, can_focus=True):
     def _lay_out(self) -> bool:
         """Place the ranks; returns whether any place has changed. Areas of colour need a palette
         with colours."""
-        slabs = self._paint.palette.background is not None and bool(self._paint.glyphs.eighths)
+        slabs = self._paint.palette.background is not None and bool(self._paint.glyphs.half)
         count = len(self._look.codes)
         wanted = (id(self._hosts), count, self.size, slabs)
         if wanted == self._laid_for or not count or not self.size.area:
