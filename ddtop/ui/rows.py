@@ -424,7 +424,7 @@ def _named(snapshot: Snapshot, ranks: list[int]) -> str:
     if len(ranks) > 1:
         return f"ranks {rank_list(ranks)}"
     host = snapshot.rank(ranks[0]).host
-    return f"rank {ranks[0]:,}" + (f" on {clean(host)}" if host else "")
+    return f"rank {ranks[0]}" + (f" on {clean(host)}" if host else "")
 
 
 def cursor_line(
