@@ -109,8 +109,7 @@ def banner_lines(
         body = _with_hint(body, text, width, room, fixed=bool(others))
     if verdict.health == OK and snapshot.live and (stood := last_stood(past, snapshot)):
         text, style = body[-1][-1]
-        texts = wrap(f"{text} {glyphs.bullet} {stood}", width)
-        body[-1:] = [((text, style),) for text in texts[: room - len(body) + 1]]
+        body[-1] = ((f"{text} {glyphs.bullet} {stood}", style),)
     notes = _note_lines(snapshot, width, glyphs) if len(body) < room else []
     return [clip_line(line, width, glyphs.ellipsis) for line in [*head, *body, *notes]]
 
