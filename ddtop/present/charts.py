@@ -67,8 +67,8 @@ def stack(
 ) -> list[Line]:
     """Shares of a whole on top of each other in `rows` lines, one value a column.
 
-    Each of the `bands` has a sign and a style. The style of a cell with two of them has both names:
-    `band0:band1`.
+    Each of the `bands` has a sign and a style; what they leave of the whole stays empty. The style
+    of a cell with two of them has both names: `band0:band1`.
     """
     looks, steps = [look for look, _ in bands], len(glyphs.levels) + 1
     columns = [
@@ -91,19 +91,18 @@ def _pile(edges: Sequence[int], looks: Sequence[Span], rows: int, glyphs: Glyphs
         cut = [min(max(edge - row * steps, 0), steps) for edge in (0, *edges)]
         parts = [
             (above - below, sign, style)
-            for (below, above), (sign, style) in zip(pairwise(cut), looks, strict=True)
+            for (below, above), (sign, style) in zip(
+                pairwise((*cut, steps)), (*looks, (" ", "")), strict=True
+            )
             if above > below
         ]
         # The two largest parts, in their order: a cell has two colours.
-        most = sorted((part[0] for part in parts), reverse=True)[1:2] or [1]
-        shown = [part for part in parts if part[0] >= most[0]][:2]
-        if not shown:
-            cells.append((" ", ""))
-            continue
-        part, sign, style = shown[0]
-        if len(shown) > 1 and style != shown[1][2]:
-            part = min(max(steps * part // (part + shown[1][0]), 1), steps - 1)
-            sign, style = glyphs.levels[part - 1], f"{style}:{shown[1][2]}"
+        least = sorted(part for part, _, _ in parts)[-2:][0]
+        shown = [part for part in parts if part[0] >= least][:2]
+        (part, sign, style), (above, _, behind) = shown[0], shown[-1]
+        if style != behind:
+            part = min(max(steps * part // (part + above), 1), steps - 1)
+            sign, style = glyphs.levels[part - 1], f"{style}:{behind}".rstrip(":")
         cells.append((sign, style))
     return cells
 

@@ -196,7 +196,7 @@ class Glyphs:
     `thin`: a cell of a bar. `half`: the last one; empty if only whole cells can be drawn. `levels`:
     the cells of a sparkline from the smallest value to the largest; none fills its cell, so that
     two sparklines above each other do not touch. `hollow`: for a bar of time spent waiting.
-    `bands`: the signs of what a whole is made of.
+    `bands`: the signs of what a whole is made of; what has a space is left empty.
     """
 
     states: dict[State, str]
@@ -217,7 +217,7 @@ class Glyphs:
     then: str = "›"
     finished: str = "✓"
     hollow: str = "╌"
-    bands: str = "█▓▒░"
+    bands: str = "█▓░ "
     up: str = "↑"
     down: str = "↓"
 
@@ -287,7 +287,7 @@ ASCII = Glyphs(
     then=">",
     finished="=",
     hollow=":",
-    bands="#cl.",
+    bands="#cl ",
     up="^",
     down="v",
 )

@@ -41,7 +41,7 @@ LINE_LEAST = 3
 """With at least so many free rows the strip has more than one line."""
 CHARTS_FROM = 110
 CHART_COLUMNS = 56
-CHART_ROWS_MOST = 6
+CHART_ROWS_MOST = 10
 EVENTS_LEAST, EVENTS_MOST = 3, 8
 _DROPPED = (" left", "lr ", "epoch ")
 """Left out of the progress line first when it is too long: the time left is also shown as the time
@@ -324,7 +324,8 @@ def _time_chart(facts: JobFacts, width: int, rows: int, glyphs: Glyphs) -> list[
         if now is None:
             continue
         look: Span = (sign, "bar" if facts.quiet else f"band{number}")
-        bands.append((look, facts.line(field, columns)))
+        if sign.strip():
+            bands.append((look, facts.line(field, columns)))
         text: Span = (f" {label} {units.percent(now)}", facts.style(""))
         if line_width((*title, look, text)) + 2 <= width:
             title += [("  ", ""), look, text]

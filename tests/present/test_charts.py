@@ -84,3 +84,7 @@ def test_a_cell_with_two_shares_has_both_colours():
 def test_a_share_that_was_not_measured_leaves_the_column_empty():
     bands = [(("#", "band0"), [None, 1.0]), (("c", "band1"), [None, 0.0])]
     assert drawn(stack(bands, 1, ASCII)) == [" #"]
+
+
+def test_what_the_shares_leave_of_the_whole_stays_empty():
+    assert drawn(stack([(("█", "band0"), [0.5, 0.25])], 2)) == ["", "█▄"]

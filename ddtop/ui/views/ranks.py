@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -120,7 +121,11 @@ class RanksView(View):
             return
         self._strip_for = made_for
         facts = JobFacts(snapshot, history, self._events[1], quiet)
-        strip.show(strip_lines(facts, strip.room, room, self.session.paint.glyphs))
+        glyphs = self.session.paint.glyphs
+        if self.session.paint.palette.background is not None:
+            # Colours alone tell the shares of the time apart.
+            glyphs = replace(glyphs, bands=glyphs.full * 3 + " ")
+        strip.show(strip_lines(facts, strip.room, room, glyphs))
 
     def _recall_once(self, look: Look, snapshot: Snapshot) -> None:
         wanted = look.recall is not None and not look.recording and not self.session.recalled
