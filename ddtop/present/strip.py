@@ -152,8 +152,8 @@ def compared(
         texts.insert(at, f"{_percent(last_run)} {side} the last run")
         worst = min(worst, last_run)
     if not texts and measure is THROUGHPUT:
-        same = f"at {units.minute(found[0][0].unix_ns, until_unix_ns)}" if found else "the last run"
-        return Comparison((f"as {same}",))
+        since = units.minute(found[0][0].unix_ns, until_unix_ns) if found else "the last run"
+        return Comparison((f"unchanged since {since}",))
     great = measure is THROUGHPUT and worst <= -policy.slowdown_warning_ratio
     return Comparison(tuple(texts), great)
 

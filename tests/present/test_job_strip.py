@@ -43,7 +43,7 @@ def test_a_job_that_lost_a_third_wants_attention():
 
 def test_a_steady_job_is_said_to_be_as_it_was_and_its_other_numbers_are_silent():
     steady = history(0.0)
-    assert compared(THROUGHPUT, steady, NOW).texts == ("as at 21:59",)
+    assert compared(THROUGHPUT, steady, NOW).texts == ("unchanged since 21:59",)
     assert not compared(BY_LABEL["GPU use"], steady, NOW).texts
     assert not compared(BY_LABEL["comm wait"], steady, NOW).texts
 

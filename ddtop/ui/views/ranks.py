@@ -122,7 +122,7 @@ class RanksView(View):
         self._strip_for = made_for
         facts = JobFacts(snapshot, history, self._events[1], quiet)
         glyphs = self.session.paint.glyphs
-        if self.session.paint.palette.background is not None:
+        if self.session.paint.palette.background is not None and not quiet:
             # Colours alone tell the shares of the time apart.
             glyphs = replace(glyphs, bands=glyphs.full * 3 + " ")
         strip.show(strip_lines(facts, strip.room, room, glyphs))
