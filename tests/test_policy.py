@@ -190,7 +190,10 @@ def test_every_old_name_is_the_name_of_the_same_limit_now():
 
     assert {name: ours[now] for name, now in OLD_NAMES.items()} == old
     assert set(ours) - set(OLD_NAMES.values()) == {
-        f"{name}.wait_s" for name, block in BLOCKS.items() if issubclass(block, Waits)
+        f"{name}.{limit.name}"
+        for name, block in BLOCKS.items()
+        for limit in fields(block)
+        if block.was is None or limit.name == "wait_s"
     }
 
 

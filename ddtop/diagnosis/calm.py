@@ -15,7 +15,7 @@ from ddtop.words.units import duration, plural
 
 
 @dataclass(frozen=True)
-class CalmLimits(Limits, of="calm"):
+class CalmLimits(Limits, of="calm", was=""):
     """What is said of a job without findings."""
 
     stand_most_ranks: int = 512

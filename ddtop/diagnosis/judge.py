@@ -20,7 +20,7 @@ from ddtop.words.sentences import expected_text, rank_list, rank_ranges, ranks_t
 
 
 @dataclass(frozen=True)
-class Judging(Limits, of="judge"):
+class Judging(Limits, of="judge", was=""):
     """When a finding goes, comes again, or is told after the end."""
 
     clear_rates_s: float = 30.0

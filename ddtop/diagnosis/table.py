@@ -20,6 +20,7 @@ from ddtop.diagnosis.rules import (
     exception_swallowed,
     gpus,
     hosts,
+    loss_not_finite,
     mismatch,
     no_progress,
     not_in_collective,
@@ -296,6 +297,12 @@ TABLE = (
         "the speed of each rank now, ten minutes ago, at its start and in the last run",
         silenced_by=("straggler", "input_bound", "oversubscribed"),
         unless=MOVES,
+    ),
+    RuleRow(
+        loss_not_finite.rule,
+        (Kind.LOSS_NOT_FINITE,),
+        "the loss that a framework or ddtop.progress reports",
+        unless=RUNS,
     ),
     RuleRow(
         data.sampling,

@@ -391,6 +391,14 @@ class ReportedFacts(msgspec.Struct, frozen=True, gc=False):
     failed_save: FailedSave | None = None
 
 
+class NotFinite(msgspec.Struct, frozen=True, gc=False):
+    """Since when every report of a loss was nan or infinite. `step`: that of the first of them; the
+    iteration where the program counts no steps."""
+
+    since_unix_ns: int
+    step: int
+
+
 class ProgressFacts(msgspec.Struct, frozen=True, gc=False):
     """How far the rank's training has come, and how fast it goes."""
 
@@ -411,6 +419,8 @@ class ProgressFacts(msgspec.Struct, frozen=True, gc=False):
     sleeps_until_unix_ns: int | None = None
     #: What its framework or program counts: step, epoch, phase, loss.
     training: TrainingProgress | None = None
+    #: None while the loss that it reports is a number, or while it reports none.
+    not_finite: NotFinite | None = None
     #: How fast it trains, now, ten minutes ago and at its start.
     pace: Pace | None = None
     #: The region that the program has announced and is in (`ddtop.expected`).

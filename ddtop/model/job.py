@@ -259,6 +259,7 @@ class Job(JobMemory):
             memory.owing = progress.follow(
                 memory.owing, before, state.loader, at, seconds, self.policy
             )
+            memory.not_finite = progress.not_finite(memory.not_finite, state, at)
             memory.state, memory.state_unix_ns = state, at
             memory.wait_long_ratio = envelope.wait_ratio
             if state.step_ms is not None and (

@@ -19,7 +19,7 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from ddtop.model import progress
-from ddtop.model.facts import Axis, Balance, Candidate, Coordinates, Late, Own
+from ddtop.model.facts import Axis, Balance, Candidate, Coordinates, Late, NotFinite, Own
 from ddtop.model.gpu_memory import JobGpus
 from ddtop.policy import Limits, Policy
 from ddtop.wire.frames import Envelope
@@ -431,6 +431,7 @@ class RankMemory:
     #: (waited ns, batches, iteration) of the DataLoader.
     loader: Series = field(init=False)
     owing: progress.Owing | None = None
+    not_finite: NotFinite | None = None
     #: Share of the time spent waiting over twenty seconds, as the envelope says it.
     wait_long_ratio: float | None = None
     step_best_ms: float | None = None
@@ -519,6 +520,9 @@ class RankMemory:
             self.load.move(by_ns)
         if self.owing is not None:
             self.owing = self.owing.moved(by_ns)
+        if self.not_finite is not None:
+            since = self.not_finite.since_unix_ns + by_ns
+            self.not_finite = NotFinite(since, self.not_finite.step)
 
 
 def _shift(at_unix_ns: int, by_ns: int) -> int:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import isfinite
 from statistics import median
 from typing import TypeVar
 
 import msgspec
 
-from ddtop.model.facts import RankFacts
+from ddtop.model.facts import NotFinite, RankFacts
 from ddtop.policy import Policy
-from ddtop.wire.records import IDLE, TRAIN, Loader, TrainingProgress
+from ddtop.wire.records import IDLE, TRAIN, Loader, RankState, TrainingProgress
 
 T = TypeVar("T")
 
@@ -110,6 +111,15 @@ def _median_of(values: Sequence[float | None]) -> float | None:
 
 def _first_value(values: Iterable[T | None]) -> T | None:
     return next((value for value in values if value is not None), None)
+
+
+def not_finite(known: NotFinite | None, state: RankState, at_unix_ns: int) -> NotFinite | None:
+    """What is known after a report of `at_unix_ns`; None once the loss is a number again."""
+    training = state.progress
+    if training is None or training.loss is None or isfinite(training.loss):
+        return None
+    step = training.step if training.step is not None else state.iteration
+    return known or NotFinite(at_unix_ns, step or 0)
 
 
 # -- Since when the DataLoader worker that must deliver the next batch makes no progress

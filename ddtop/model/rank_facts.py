@@ -32,7 +32,7 @@ from ddtop.wire.records import Collective, GroupProgress, RankState, Stacks
 
 
 @dataclass(frozen=True)
-class RankLimits(Limits, of="rank"):
+class RankLimits(Limits, of="rank", was=""):
     """The state of a rank."""
 
     handler_writes_s: float = 30.0
@@ -182,6 +182,7 @@ def _progress(
         stayed_s=state.stayed_s,
         sleeps_until_unix_ns=state.sleeps_until_unix_ns,
         training=state.progress,
+        not_finite=memory.not_finite,
         pace=state.pace,
         expected=state.expected,
         trains=state.trains,

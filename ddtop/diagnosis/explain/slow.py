@@ -288,6 +288,43 @@ PAGES = (
         ),
     ),
     Explanation(
+        kind=Kind.LOSS_NOT_FINITE,
+        severity="warning",
+        brief="the loss is nan or infinite, and the job trains on",
+        meaning=(
+            "The program reports a loss that is not a number, step after step. The parameters are"
+            " most often lost by then: every further step costs time and gives nothing."
+        ),
+        found=(
+            (
+                "The loss is the one that a framework logs or ddtop.progress(loss=...) reports. It"
+                " was nan or infinite in every report over {loss-not-finite.steps} steps. ddtop"
+                " computes nothing itself and reads no GPU."
+            ),
+            (
+                "Ranks are named only while other ranks report a number. Mixed precision that skips"
+                " a step or two is not reported."
+            ),
+        ),
+        steps=(
+            (
+                "Go back to a checkpoint from well before the step in the sentence: reports are a"
+                " second apart."
+            ),
+            "Which operation made it?\ntorch.autograd.set_detect_anomaly(True)",
+            (
+                "Only some ranks: look at their batches. DDP gives the nan to all ranks in the next"
+                " step."
+            ),
+        ),
+        before=("loss.backward()", "optimizer.step()          # nan once, nan for ever"),
+        after=(
+            "if not torch.isfinite(loss):",
+            "    raise RuntimeError('loss is not finite')",
+        ),
+        no_demo="it needs a program that reports its loss; the demo's reports a real one",
+    ),
+    Explanation(
         kind=Kind.EXCEPTION_SWALLOWED,
         severity="info; if a critical finding blames the rank, a line in that finding's evidence",
         brief="some ranks catch an exception that the others never see",

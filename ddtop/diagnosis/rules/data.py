@@ -161,7 +161,7 @@ def _line(rank: RankFacts, policy: Policy) -> str:
 
 
 @dataclass(frozen=True)
-class SamplerLimits(Limits, of=Kind.SAMPLER_NOT_DISTRIBUTED):
+class SamplerLimits(Limits, of=Kind.SAMPLER_NOT_DISTRIBUTED, was=""):
     """`sampler-not-distributed` and `epoch-not-set`."""
 
     feed_steps: int = 8
@@ -285,7 +285,7 @@ def _unmoved_findings(ranks: list[RankFacts], group: str, snapshot: Snapshot) ->
 
 
 @dataclass(frozen=True)
-class NotDistributed(Limits, of=Kind.NOT_DISTRIBUTED):
+class NotDistributed(Limits, of=Kind.NOT_DISTRIBUTED, was=""):
     """`not-distributed`."""
 
     alone_s: float = 30.0

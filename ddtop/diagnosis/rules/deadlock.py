@@ -22,7 +22,7 @@ from ddtop.words.units import duration
 
 
 @dataclass(frozen=True)
-class Deadlock(Waits, of="deadlock"):
+class Deadlock(Waits, of="deadlock", was=""):
     """`wait-cycle` and `unmatched-p2p`."""
 
 

@@ -403,7 +403,7 @@ class GpuLow(Limits, of=Kind.GPU_MEMORY_LOW, was="gpu_"):
 
 
 @dataclass(frozen=True)
-class GpuThrottled(Limits, of=Kind.GPU_THROTTLED):
+class GpuThrottled(Limits, of=Kind.GPU_THROTTLED, was=""):
     """`gpu-throttled`."""
 
     step_slower_factor: float = 1.25

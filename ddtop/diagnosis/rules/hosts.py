@@ -214,7 +214,7 @@ _BRIDGES = ("172.17.", "192.168.122.")
 
 
 @dataclass(frozen=True)
-class PeerUnreachable(Limits, of=Kind.PEER_UNREACHABLE):
+class PeerUnreachable(Limits, of=Kind.PEER_UNREACHABLE, was=""):
     """`peer-unreachable`."""
 
     init_stuck_limit_s: float = 15.0

@@ -49,7 +49,7 @@ from ddtop.words.units import duration
 
 
 @dataclass(frozen=True)
-class NotInCollective(Waits, of=Kind.NOT_IN_COLLECTIVE):
+class NotInCollective(Waits, of=Kind.NOT_IN_COLLECTIVE, was=""):
     """`not-in-collective`. A rank is blamed after its own limit, so `wait_s` can only be longer."""
 
     working_critical_factor: float = 5.0
@@ -501,7 +501,7 @@ _BY_WORD = {
 
 
 @dataclass(frozen=True)
-class GilHeld(Waits, of="gil-held"):
+class GilHeld(Waits, of="gil-held", was=""):
     """What NCCL's own reports say, if nobody else can. `wait_s`: of ranks that are read from
     outside."""
 

@@ -34,7 +34,7 @@ from ddtop.words.units import duration
 
 
 @dataclass(frozen=True)
-class RendezvousLimits(Waits, of="rendezvous"):
+class RendezvousLimits(Waits, of="rendezvous", was=""):
     """`duplicate-rank`, `rendezvous-mismatch`, `stale-store`, `master-unreachable`."""
 
     store_clock_s: float = 2.0

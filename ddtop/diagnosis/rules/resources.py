@@ -29,7 +29,7 @@ from ddtop.words.sentences import about, ranks_text, verb
 
 
 @dataclass(frozen=True)
-class ResourceLimits(Limits, of="resources"):
+class ResourceLimits(Limits, of="resources", was=""):
     """`memory-pressure` and `disk-full`, and the quota of a host that is `cpu-oversubscribed`."""
 
     throttled_ratio: float = 0.2

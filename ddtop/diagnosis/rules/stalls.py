@@ -44,7 +44,7 @@ from ddtop.words.units import duration
 
 
 @dataclass(frozen=True)
-class IoStall(Waits, of=Kind.IO_STALL):
+class IoStall(Waits, of=Kind.IO_STALL, was=""):
     """`io-stall`, where others wait for the rank. Before `wait_s` that is `not-in-collective`."""
 
 
@@ -129,7 +129,7 @@ def _advice(rank: RankFacts, policy: Policy) -> str:
 
 
 @dataclass(frozen=True)
-class LoaderStuck(Waits, of=Kind.LOADER_STUCK):
+class LoaderStuck(Waits, of=Kind.LOADER_STUCK, was=""):
     """`loader-stuck`, where others wait for the rank or all workers are locked."""
 
 

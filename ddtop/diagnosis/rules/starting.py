@@ -34,7 +34,7 @@ from ddtop.words.units import duration
 
 
 @dataclass(frozen=True)
-class Starting(Waits, of="starting"):
+class Starting(Waits, of="starting", was=""):
     """`late-to-init` and `rank-missing`."""
 
     init_late_warning_s: float = 10.0

@@ -14,7 +14,7 @@ from ddtop.words.units import duration
 
 
 @dataclass(frozen=True)
-class Stuck(Waits, of=Kind.COLLECTIVE_STUCK):
+class Stuck(Waits, of=Kind.COLLECTIVE_STUCK, was=""):
     """`collective-stuck`."""
 
 

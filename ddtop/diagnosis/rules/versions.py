@@ -97,7 +97,7 @@ _NCCL_WITHOUT = re.compile(
 
 
 @dataclass(frozen=True)
-class WrongBackend(Limits, of=Kind.WRONG_BACKEND):
+class WrongBackend(Limits, of=Kind.WRONG_BACKEND, was=""):
     """`wrong-backend`."""
 
     gloo_bytes: int = 4 << 20
