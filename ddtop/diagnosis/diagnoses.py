@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ddtop.diagnosis.calm import calm_text, from_outside
-from ddtop.diagnosis.evidence import for_outside, parallel_line
+from ddtop.diagnosis.evidence import for_outside, handling_text, parallel_line
 from ddtop.diagnosis.finding import (
     CRITICAL,
     INFO,
@@ -81,7 +81,10 @@ def diagnose(snapshot: Snapshot, policy: Policy) -> tuple[Finding, ...]:
         own = earlier_than(causes, row, context) if causes else row.rule(context)
         reported[row.name] = tuple(own)
         findings = row.fold(context, own) if row.fold is not None else findings + own
-    placed = [for_outside(_with_places(finding, snapshot), snapshot) for finding in findings]
+    placed = [
+        for_outside(_with_handling(_with_places(finding, snapshot), snapshot), snapshot)
+        for finding in findings
+    ]
     if placed and (changes := policy.changes()):
         placed = [_with_changes(finding, changes) for finding in placed]
     return tuple(
@@ -99,6 +102,30 @@ def _with_places(finding: Finding, snapshot: Snapshot) -> Finding:
         if (line := parallel_line(snapshot, snapshot.rank(rank))) is not None
     ]
     return replace(finding, evidence=(*finding.evidence, *lines)) if lines else finding
+
+
+def _with_handling(finding: Finding, snapshot: Snapshot) -> Finding:
+    """The finding, with the exceptions that its ranks handle: a rank that has failed and waits in
+    its handler is often the reason why it does not do what the others do.
+
+    Not one that a waiting rank handles too: programs run as a whole in `except ImportError`.
+    """
+    alike = {
+        (handling.type, handling.place)
+        for rank in map(snapshot.rank, finding.victims)
+        if (handling := rank.reported.handling) is not None
+    }
+    lines = [
+        handling_text(rank)
+        for rank in map(snapshot.rank, finding.ranks[:PLACES_MOST])
+        if (handling := rank.reported.handling) is not None
+        and (handling.type, handling.place) not in alike
+        and not rank.gone
+    ]
+    if not lines or finding.severity == INFO:
+        return finding
+    summary = f"{finding.summary}; {lines[0]}" if len(finding.ranks) == 1 else finding.summary
+    return replace(finding, summary=summary, evidence=(*finding.evidence, *lines))
 
 
 def _with_changes(finding: Finding, changes: Iterable[tuple[str, float, float]]) -> Finding:

@@ -20,6 +20,7 @@ from ddtop.words.sentences import (
     clipped,
     coordinates_text,
     exit_text,
+    file_line,
     framework_text,
     function_text,
     rpc_text,
@@ -297,6 +298,17 @@ def for_outside(finding: Finding, snapshot: Snapshot) -> Finding:
         return finding
     asked = f"ddtop stacks --pid {','.join(pids[:PIDS_MOST])}"
     return replace(finding, advice=_STACKS.sub(asked, finding.advice))
+
+
+def handling_text(rank: RankFacts) -> str:
+    """`rank 1 is handling OSError: [Errno 28] No space left on device (save, train.py:31)`."""
+    handling = rank.reported.handling
+    if handling is None:
+        return ""
+    text = f": {handling.text}" if handling.text else ""
+    place = handling.place
+    where = f" ({function_text(place)}, {file_line(place)})" if place is not None else ""
+    return f"rank {rank.rank} is handling {handling.type}{text}{where}"
 
 
 def with_timeout(advice: str, snapshot: Snapshot, blame: Blame) -> str:

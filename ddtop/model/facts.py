@@ -27,6 +27,7 @@ from ddtop.wire.records import (
     GpuProcess,
     Group,
     GroupProgress,
+    Handling,
     Hello,
     HostState,
     LastException,
@@ -383,6 +384,8 @@ class ReportedFacts(msgspec.Struct, frozen=True, gc=False):
     spots_samples: int = 0
     #: Exceptions that it catches; only while somebody asks for them.
     catching: Catching | None = None
+    #: The exception that its thread handles while it makes no progress.
+    handling: Handling | None = None
     #: The exception that nothing caught, of its last report or of its exit.
     exception: LastException | None = None
     #: It made progress after `exception`, so a thread of it still trains.

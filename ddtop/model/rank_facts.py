@@ -134,6 +134,7 @@ def _reported_facts(
         spots=state.spots,
         spots_samples=state.spots_samples,
         catching=state.catching,
+        handling=state.handling,
         exception=exception,
         went_on=went_on,
         failed_save=state.failed_save,

@@ -987,6 +987,16 @@ class LastException(msgspec.Struct, frozen=True, array_like=True):
     worker: WorkerEnd | None = None
 
 
+class Handling(msgspec.Struct, frozen=True, array_like=True):
+    """An exception that the rank's thread handles while it makes no progress. `text`: its
+    arguments, one line. `place`: where it was raised, the innermost line of the program's own
+    code."""
+
+    type: str
+    text: str
+    place: Place | None = None
+
+
 class HelperEnd(msgspec.Struct, frozen=True, array_like=True):
     """The end of a process that is no rank and runs beside the ranks, or has started them
     (`launcher`).
@@ -1107,6 +1117,7 @@ class RankState(Record, frozen=True, array_like=True, gc=False):
     outside. `pace`: how fast it trains, now and before. `expected`: the region that the program has
     announced and is in. `failed_save`: the last save that raised an exception. `stayed_s`: while it
     makes no progress, the longest time for which it has stood at its line before and then went on.
+    `handling`: the exception that its thread handles while it makes no progress.
     `writes_since_unix_ns`: since when it has handled one exception, while a file that it has open
     for writing grows. `sleeps_until_unix_ns`: the end of the sleep that its thread is in. `trains`:
     of a rank that makes optimizer steps and has no process group, a digest of the parameters'
@@ -1158,6 +1169,7 @@ class RankState(Record, frozen=True, array_like=True, gc=False):
     writes_since_unix_ns: int | None = None
     sleeps_until_unix_ns: int | None = None
     trains: str | None = None
+    handling: Handling | None = None
 
 
 class Arrivals(Record, frozen=True, array_like=True):

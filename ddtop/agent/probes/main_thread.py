@@ -7,10 +7,11 @@ import os
 import struct
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ddtop.agent.probe import Probe, Tick
+from ddtop.agent.probes.exceptions import FLOW
 from ddtop.agent.stacks.frames import (
     BACKWARD,
     COLLECTIVE,
@@ -22,10 +23,12 @@ from ddtop.agent.stacks.frames import (
     Stay,
     ThreadLook,
 )
+from ddtop.agent.stacks.walk import Handled
 from ddtop.procfs import names_in, read
+from ddtop.redaction import redacted_start
 from ddtop.wire import page as layout
 from ddtop.wire.page import LEAD_AT
-from ddtop.wire.records import ACTIVITIES, Place, Spot
+from ddtop.wire.records import ACTIVITIES, Handling, Place, Spot
 
 if TYPE_CHECKING:
     from ddtop.agent.rank import Rank
@@ -322,6 +325,7 @@ class PlaceProbe(Probe):
 
 LINES_MAX, STAYS_MAX, FILES_MAX = 16, 64, 256
 FIRST_FACTOR = 2
+EXCEPTION_CHARACTERS = 200
 _ABSOLUTE_SLEEPS = (["230", "0x1", "0x1"], ["115", "0x1", "0x1"])
 """clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, ...) on x86-64 and on arm64."""
 """The position and the flags are the first two lines of the file."""
@@ -345,6 +349,7 @@ class Standing(Probe):
         self._stays: dict[_Line, int] = {}
         self._stayed = (0, 0)
         self._until: tuple[int | None, int | None] = (None, None)
+        self._exception: Handled | None = None
         self._handled: tuple[object, ...] | None = None
         self._handled_at = self._grown_at = 0
         self._positions: dict[str, int] = {}
@@ -362,6 +367,7 @@ class Standing(Probe):
                 length_ns = max(length_ns, min(FIRST_FACTOR * length_ns, tick.moved_at - begun))
             self._note_stay(length_ns)
             self._moved_at, self._stayed, self._handled = tick.moved_at, (0, 0), None
+            self._exception = None
             self._until = (None, None)
             self._lines.clear()
         seen = tick.seen
@@ -371,6 +377,7 @@ class Standing(Probe):
         line = (seen.function, seen.file, seen.line)
         if seen.activity == OTHER and len(self._lines) < LINES_MAX:
             self._lines.add(line)
+        self._exception = self._rank.frames.walk.handled_exception(self._rank.lead_id)
         # A loop that polls is at another of its lines in some looks.
         self._stayed = (self._stays.get(line, 0), self._stayed[0])
         if seen.activity == OTHER:
@@ -381,7 +388,7 @@ class Standing(Probe):
             self._look_at_files(tick.now)
 
     def fields(self, tick: Tick) -> Mapping[str, Any]:
-        """`stayed_s`, `sleeps_until_unix_ns` and `writes_since_unix_ns`."""
+        """`stayed_s`, `sleeps_until_unix_ns`, `writes_since_unix_ns` and `handling`."""
         until, before = self._until
         lately = self._grown_at and tick.now - self._grown_at < self._limits.still_ns
         return {
@@ -393,6 +400,7 @@ class Standing(Probe):
             "writes_since_unix_ns": self._handled_at + tick.unix_minus_mono
             if self._handled is not None and lately
             else None,
+            "handling": _as_record(self._exception, self._rank.frames.is_user),
         }
 
     def _note_stay(self, length_ns: int) -> None:
@@ -404,7 +412,7 @@ class Standing(Probe):
 
     def _look_at_files(self, now: int) -> None:
         """Whether it handles the same exception as before, and a file of its own has grown."""
-        handled = self._rank.frames.walk.handled_exception(self._rank.lead_id)
+        handled = self._exception.arguments or None if self._exception is not None else None
         if handled is None or handled is not self._handled:
             self._handled, self._handled_at, self._grown_at = handled, now, 0
             self._positions.clear()
@@ -413,6 +421,21 @@ class Standing(Probe):
         before, self._positions = self._positions, _positions(self._rank.dump_file.descriptor)
         if any(at > before.get(number, at) for number, at in self._positions.items()):
             self._grown_at = now
+
+
+def _as_record(exception: Handled | None, is_user: Callable[[str], bool]) -> Handling | None:
+    """None for an exception by which programs poll."""
+    if exception is None or exception.type in FLOW:
+        return None
+    number, *text = exception.arguments or ("",)
+    words = f"[Errno {number}] {text[0]}" if isinstance(number, int) and text else str(number)
+    users = [place for place in exception.places if is_user(place[0])]
+    file, function, line = (users or exception.places or [("", "", 0)])[-1]
+    return Handling(
+        exception.type,
+        redacted_start(words, EXCEPTION_CHARACTERS),
+        Place(function, file, line or 0) if file else None,
+    )
 
 
 def _sleeps_until(thread: int) -> int | None:

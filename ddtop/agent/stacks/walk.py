@@ -25,11 +25,11 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from itertools import accumulate, chain, compress, repeat, starmap, takewhile
+from itertools import accumulate, chain, compress, islice, repeat, starmap, takewhile
 from operator import and_, attrgetter, eq, itemgetter, methodcaller, not_, setitem
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from ddtop.agent.guard import guard
 
@@ -61,11 +61,25 @@ _place = attrgetter(
 )
 _exceptions = sys._current_exceptions
 _arguments = BaseException.args.__get__  # type: ignore[attr-defined]
+_traceback = vars(BaseException)["__traceback__"].__get__
+_type_name = vars(type)["__name__"].__get__
+"""Not `attrgetter`: a metaclass of the program may have a `__name__` of its own."""
+_traced = attrgetter("tb_frame.f_code.co_filename", "tb_frame.f_code.co_name", "tb_lineno")
+TRACEBACK_MOST = 100
 _PLAIN = frozenset(map(id, (str, bytes, int, float, bool, type(None))))
 """The types of arguments whose end runs no code of the program."""
 Place = tuple[str, str, str, int | None]
 """File, function, its qualified name (Python 3.10 has none: again the function), line. The line is
 None between two lines, for example while a function returns."""
+
+
+class Handled(NamedTuple):
+    """An exception that a thread handles. `arguments`: empty if they are more than text and
+    numbers. `places`: (file, function, line) of its traceback, the handler first."""
+
+    type: str
+    arguments: tuple[object, ...]
+    places: list[tuple[str, str, int | None]]
 
 
 def why_not(wanted: str) -> str | None:
@@ -186,30 +200,42 @@ class Walk:
         )
         return found
 
-    def handled_exception(self, thread_id: int) -> tuple[object, ...] | None:
-        """The arguments of the exception that the thread handles, if these are text and numbers.
+    def handled_exception(self, thread_id: int) -> Handled | None:
+        """The exception that the thread handles; None if it handles none.
 
-        None if it handles none, or one without arguments. While the caller holds them, the next
-        exception has others: the exceptions themselves often follow each other at one address.
-        Nothing else of the program is handed out, so that nothing of it is freed here.
+        While the caller holds its arguments, the next exception has others: the exceptions
+        themselves often follow each other at one address. Nothing else of the program is handed
+        out, so that nothing of it is freed here.
         """
         found: list[tuple[object, ...]] = []
         held: list[object] = []
+        types: list[str] = []
         given: list[tuple[object, ...]] = []
         kinds: list[int] = []
+        traced: list[object] = []
+        places: list[tuple[str, str, int | None]] = []
         caught = map(methodcaller("get", thread_id, (None,) * 3), starmap(_exceptions, _ONCE))
         if _ALLOCATIONS_COLLECT:
             caught = map(itemgetter(1), caught)
-        raised = compress(held, map(isinstance, held, repeat(BaseException)))
+        raised = [compress(held, map(isinstance, held, repeat(BaseException))) for _ in range(3)]
+        # As in `_collect`: getattr(traceback, "tb_next") until None, which is first without one.
+        outermost = islice(chain(map(_traceback, raised[2]), (None,)), 1)
+        inner = takewhile(
+            bool, accumulate(chain(outermost, repeat("tb_next", TRACEBACK_MOST)), getattr)
+        )
         self._run(
             held,
             starmap(held.extend, ((caught,),)),
-            starmap(given.extend, ((map(_arguments, raised),),)),
+            starmap(types.extend, ((map(_type_name, map(type, raised[0])),),)),
+            starmap(given.extend, ((map(_arguments, raised[1]),),)),
             starmap(kinds.extend, ((map(id, map(type, chain.from_iterable(given))),),)),
             starmap(found.extend, ((compress(given, map(_PLAIN.issuperset, (kinds,))),),)),
             starmap(given.clear, _ONCE),
+            starmap(traced.extend, ((inner,),)),
+            starmap(places.extend, ((map(_traced, traced),),)),
+            starmap(traced.clear, _ONCE),
         )
-        return next(iter(found), None) or None
+        return Handled(types[0], next(iter(found), ()), places) if types else None
 
     def texts(
         self, thread_id: int, calls: frozenset[str], never: frozenset[str] = frozenset()

@@ -17,9 +17,10 @@ from ddtop.agent.limits import LIMITS
 from ddtop.agent.probe import Tick
 from ddtop.agent.probes import main_thread
 from ddtop.agent.probes.main_thread import Standing
-from ddtop.agent.stacks.frames import LOADER, OTHER, ThreadLook
+from ddtop.agent.stacks.frames import COLLECTIVE, LOADER, OTHER, ThreadLook
+from ddtop.agent.stacks.walk import Handled
 from ddtop.wire.page import LEAD_AT, SLOTS_AT
-from ddtop.wire.records import Group
+from ddtop.wire.records import Group, Handling, Place
 
 SECOND = 1_000_000_000
 
@@ -34,7 +35,7 @@ class Bench:
             limits=LIMITS,
             lead_id=1,
             started_unix_ns=100 * SECOND,
-            frames=SimpleNamespace(walk=walk),
+            frames=SimpleNamespace(walk=walk, is_user=lambda file: "lib" not in file),
             dump_file=SimpleNamespace(descriptor=None),
             page=SimpleNamespace(words=[0] * SLOTS_AT),
         )
@@ -59,8 +60,20 @@ class Bench:
         return self.probe.fields(self.tick)["stayed_s"]
 
     @property
+    def handling(self):
+        return self.probe.fields(self.tick)["handling"]
+
+    @property
     def writes(self):
         return self.probe.fields(self.tick)["writes_since_unix_ns"]
+
+
+def invalid():
+    return Handled("ValueError", ("record is not valid",), [])
+
+
+def refused(number):
+    return Handled("OSError", (number, "Connection refused"), [])
 
 
 @pytest.fixture
@@ -190,7 +203,7 @@ def test_a_file_that_grows_while_one_exception_is_handled_is_told_with_its_begin
     bench, tmp_path
 ):
     descriptor, writes = writing(tmp_path / "bad.log")
-    bench.handled = ("record is not valid",)
+    bench.handled = invalid()
     bench.stands(8, meanwhile=writes)
     since = bench.writes
     os.close(descriptor)
@@ -201,7 +214,7 @@ def test_a_file_that_grows_while_one_exception_is_handled_is_told_with_its_begin
 
 def test_once_the_file_grows_no_more_it_is_not_told(bench, tmp_path):
     descriptor, writes = writing(tmp_path / "bad.log")
-    bench.handled = ("record is not valid",)
+    bench.handled = invalid()
     bench.stands(4, meanwhile=writes)
     bench.stands(3)
     since = bench.writes
@@ -218,9 +231,9 @@ def test_a_loop_that_tries_again_handles_another_exception_each_time(bench, tmp_
     def fails():
         writes()
         if next(tries) % 4 == 0:
-            bench.handled = (int("111"), "Connection refused")
+            bench.handled = refused(int("111"))
 
-    bench.handled = (111, "Connection refused")
+    bench.handled = refused(111)
     bench.stands(8.25, meanwhile=fails)
     since = bench.writes
     os.close(descriptor)
@@ -239,9 +252,41 @@ def test_other_writing_is_no_work(bench, tmp_path, how):
         go_on = lambda: os.read(descriptor, 7)  # noqa: E731
     if how == "ddtop's own":
         bench.rank.dump_file.descriptor = descriptor
-    bench.handled = None if how == "no exception" else ("record is not valid",)
+    bench.handled = None if how == "no exception" else invalid()
     bench.stands(8, meanwhile=go_on)
     since = bench.writes
     os.close(descriptor)
 
     assert since is None
+
+
+def test_the_exception_that_a_standing_thread_handles_is_told_with_the_program_s_own_line(bench):
+    places = [
+        ("farm.py", "main", 12),
+        ("farm.py", "save", 31),
+        ("/lib/torch/serialization.py", "w", 9),
+    ]
+    full = Handled("OSError", (28, "No space left on device"), places)
+    bench.handled = full
+    before = bench.handling
+    bench.stands(4)
+
+    assert before is None
+    assert bench.handling == Handling(
+        "OSError", "[Errno 28] No space left on device", Place("save", "farm.py", 31)
+    )
+    bench.handled = Handled("MemoryError", (), [("/lib/torch/serialization.py", "w", 9)])
+    bench.stands(1, activity=COLLECTIVE)
+    assert bench.handling == Handling(
+        "MemoryError", "", Place("w", "/lib/torch/serialization.py", 9)
+    )
+    bench.moves()
+    bench.stands(1)
+    assert bench.handling is None
+
+
+def test_an_exception_by_which_programs_poll_is_not_told(bench):
+    bench.handled = Handled("Empty", (), [("farm.py", "poll", 3)])
+    bench.stands(4)
+
+    assert bench.handling is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import linecache
 import operator
 import sys
 import threading
@@ -13,7 +14,7 @@ import pytest
 
 from ddtop.agent.stacks import dump, walk
 from ddtop.agent.stacks.frames import FrameReader
-from ddtop.agent.stacks.walk import Walk
+from ddtop.agent.stacks.walk import TRACEBACK_MOST, Walk
 from ddtop.wire import page as layout
 from tests.running import python
 
@@ -25,7 +26,7 @@ def run(name, how):
     return python(str(PROGRAM), name, how, check=False)
 
 
-@pytest.mark.parametrize("name", ["moving", "busy", "seen"])
+@pytest.mark.parametrize("name", ["moving", "busy", "seen", "raising"])
 def test_a_thread_that_moves_on_meanwhile_harms_nobody(name):
     ended = run(name, "safely")
 
@@ -115,12 +116,12 @@ def test_the_arguments_say_whether_a_thread_still_handles_the_same_exception(han
     """Two exceptions in a row are often at one address."""
     thread, ready, go_on = handling(ValueError, "record is not valid", 7)
     own = Walk([0], 0)
-    first = own.handled_exception(thread.ident)
-    again = own.handled_exception(thread.ident)
+    first = own.handled_exception(thread.ident).arguments
+    again = own.handled_exception(thread.ident).arguments
     ready.clear()
     go_on.set()
     assert ready.wait(20)
-    other = own.handled_exception(thread.ident)
+    other = own.handled_exception(thread.ident).arguments
 
     assert first == other == ("record is not valid", 7)
     assert first is again
@@ -130,13 +131,51 @@ def test_the_arguments_say_whether_a_thread_still_handles_the_same_exception(han
 def test_arguments_that_could_run_code_of_the_program_are_not_handed_out(handling):
     thread, _, _ = handling(ValueError, Kept())
 
-    assert Walk([0], 0).handled_exception(thread.ident) is None
+    assert Walk([0], 0).handled_exception(thread.ident).arguments == ()
 
 
-def test_without_arguments_it_is_not_known_which_exception_it_is(handling):
-    thread, _, _ = handling(ValueError)
+class Renamed(type):
+    """Its classes run code of the program when somebody asks for their name."""
 
-    assert Walk([0], 0).handled_exception(thread.ident) is None
+    asked = 0
+
+    @property
+    def __name__(cls):
+        Renamed.asked += 1
+        return "Odd"
+
+
+class OddError(ValueError, metaclass=Renamed):
+    """An exception with a name of its own."""
+
+
+def test_the_type_and_the_places_of_the_traceback_are_read_without_code_of_the_program(handling):
+    thread, _, _ = handling(OddError, 28, "No space left on device")
+    asked = Renamed.asked
+
+    handled = Walk([0], 0).handled_exception(thread.ident)
+
+    assert (handled.type, handled.arguments) == ("OddError", (28, "No space left on device"))
+    assert [(Path(file).name, function) for file, function, _ in handled.places] == [
+        ("test_walk.py", "handles")
+    ]
+    assert "raise kind" in linecache.getline(__file__, handled.places[0][2])
+    assert Renamed.asked == asked
+
+
+def test_of_a_deep_traceback_the_outer_places_are_read(handling):
+    class DeepError(ValueError):
+        def __init__(self, depth):
+            super().__init__(depth)
+            if depth:
+                raise DeepError(depth - 1)
+
+    thread, _, _ = handling(DeepError, 200)
+
+    handled = Walk([0], 0).handled_exception(thread.ident)
+
+    assert handled.arguments == (0,)
+    assert len(handled.places) == TRACEBACK_MOST + 1
 
 
 def test_a_thread_that_handles_nothing_says_so(waiting):

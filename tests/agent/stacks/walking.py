@@ -185,6 +185,49 @@ def seen(walk):
     assert not gc.isenabled(), "the program has switched it off"
 
 
+def raising(walk):
+    """Two threads handle what they raised in other functions, finalisers hand the GIL over, and the
+    collector starts at almost every allocation."""
+    del walk
+    ended = []
+
+    class Dies:
+        def __del__(self):
+            time.sleep(0)
+
+    def deep(left, dies):
+        time.sleep(0)
+        if left:
+            deep(left - 1, Dies())
+        raise ValueError(left, "no more", dies)
+
+    def work(depth):
+        while not ended:
+            try:
+                deep(depth, Dies())
+            except ValueError as error:
+                error.args = error.args[:2]
+                time.sleep(0)
+
+    gc.callbacks.append(lambda phase, info: time.sleep(0))
+    threads = [threading.Thread(target=work, args=(depth,)) for depth in (1, 9)]
+    for thread in threads:
+        thread.start()
+    gc.set_threshold(1)
+    reader, seen = Walk([0], 0), 0
+    while seen < 30:
+        for thread in threads:
+            if (handled := reader.handled_exception(thread.ident)) is not None:
+                functions = [function for _, function, _ in handled.places]
+                assert handled.type == "ValueError", handled
+                assert handled.arguments in ((), (0, "no more")), handled
+                assert functions == ["work", *["deep"] * (len(functions) - 1)], functions
+                seen += 1
+    ended.append(True)
+    for thread in threads:
+        thread.join()
+
+
 def beside(walk):
     """Another interpreter runs functions, with a GIL of its own."""
     try:
@@ -217,8 +260,8 @@ while not select.select([{stops}], [], [], 0)[0]:
 
 
 if __name__ == "__main__":
-    {"moving": moving, "busy": busy, "seen": seen, "beside": beside}[sys.argv[1]](
-        {"plainly": plainly, "safely": safely}[sys.argv[2]]
-    )
+    {"moving": moving, "busy": busy, "seen": seen, "raising": raising, "beside": beside}[
+        sys.argv[1]
+    ]({"plainly": plainly, "safely": safely}[sys.argv[2]])
     sys.stdout.flush()
     os._exit(0)
