@@ -325,10 +325,9 @@ def axis_line(
     span: tuple[int, int], columns: int, marks: Iterable[tuple[int, str]], glyphs: Glyphs = UNICODE
 ) -> Line:
     """The axis of a chart that is so wide up to now: how long ago it begins, `marks` at their
-    moments, and `now`."""
+    moments, and `now`. A mark at its beginning takes the place of the text there."""
     began = f"-{units.duration((span[1] - span[0]) / units.SECOND_NS)} "
-    cells = [
-        cell if at >= len(began) or cell[1] != "rule" else (began[at], "dim")
-        for at, cell in enumerate(_bar(span, columns, marks, glyphs))
-    ]
+    cells = _bar(span, columns, marks, glyphs)
+    if len(began) <= columns and all(style == "rule" for _, style in cells[: len(began)]):
+        cells[: len(began)] = [(began, "dim")]
     return (*joined(cells), (" now", "dim"))

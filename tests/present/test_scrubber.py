@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddtop.follow.recording import read_recording
-from ddtop.present.strip import scrubber_line
+from ddtop.present.strip import axis_line, scrubber_line
 from ddtop.present.text import line_width, plain
 
 # -- the line
@@ -68,3 +68,18 @@ def test_a_job_of_one_frame_can_be_shown(tmp_path):
     recording = read_recording(written(job, tmp_path / "x.journal"), "x")
 
     assert recording.last()[0].world_size == 1
+
+
+@pytest.mark.parametrize(
+    ("columns", "mark_s", "drawn"),
+    [
+        (20, 8, "-13 s ──────✖─────── now"),
+        (10, 5, "───✖────── now"),
+        (4, 99, "──── now"),
+    ],
+    ids=["room for both", "a mark where the text would stand", "no room for the text"],
+)
+def test_the_axis_of_a_chart_never_has_a_mark_inside_its_text(columns, mark_s, drawn):
+    axis = axis_line((0, 13 * 10**9), columns, [(mark_s * 10**9, "critical")])
+
+    assert plain(axis) == drawn
