@@ -108,7 +108,8 @@ def _with_handling(finding: Finding, snapshot: Snapshot) -> Finding:
     """The finding, with the exceptions that its ranks handle: a rank that has failed and waits in
     its handler is often the reason why it does not do what the others do.
 
-    Not one that a waiting rank handles too: programs run as a whole in `except ImportError`.
+    Exceptions that a waiting rank handles too are left out: some programs run as a whole in
+    `except ImportError`.
     """
     alike = {
         (handling.type, handling.place)

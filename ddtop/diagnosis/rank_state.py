@@ -53,7 +53,7 @@ def states_by_finding(
     for rank in _culprits(findings):
         states[rank] = (State.CULPRIT, every)
     for finding in findings:
-        # Whoever waits for a straggler moves, however much time it costs.
+        # Ranks that wait for a straggler still move.
         if finding.severity == CRITICAL and not finding.kind.is_any(Is.MOVES):
             for rank in finding.victims:
                 states.setdefault(rank, (State.BLOCKED, _CALM))

@@ -89,8 +89,8 @@ def banner_lines(
 ) -> list[Line]:
     """Header, contact, verdict and notes, at most `most` lines of at most `width` columns.
 
-    `hint` ("e: why") is put at the right end of the verdict if it fits; what is said there is left
-    out here. `past`: the timeline: a healthy job remembers what went wrong last.
+    `hint` ("e: why") is put at the right end of the verdict if it fits; the banner then leaves out
+    what that page says. `past`: the timeline, so that a healthy job shows what went wrong last.
     """
     if contact.text is None and verdict.unheard is not None:
         contact = replace(contact, text=verdict.unheard, age_s=verdict.unheard_s)
@@ -175,7 +175,7 @@ def _progress(snapshot: Snapshot, per_s: float | None) -> list[tuple[int, Span]]
         since = (snapshot.time_unix_ns - snapshot.first_hello_unix_ns) / units.SECOND_NS
         return [*parts, (2, (f"starting {units.duration(since)}", "starting"))]
     if snapshot.iterations_per_s is not None:
-        parts.append((5, (units.speed(per_s or snapshot.iterations_per_s), "")))
+        parts.append((5, (units.speed(snapshot.iterations_per_s if per_s is None else per_s), "")))
     elif snapshot.iteration is not None and snapshot.progress_unix_ns is not None:
         rests = (snapshot.time_unix_ns - snapshot.progress_unix_ns) / units.SECOND_NS
         parts.append((5, (f"last progress {units.duration(rests)} ago", "")))

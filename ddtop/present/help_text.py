@@ -149,7 +149,7 @@ ACTIONS = (
         "R",
         "R",
         "reverse",
-        "turn the order of the sort column round",
+        "reverse the sort order",
         "reverse",
         (RANKS,),
     ),
