@@ -357,6 +357,7 @@ class Server:
 
     def _on_hello(self, hello: Hello, spoke: bool = True) -> None:
         self._hello = hello if self._hello is None or hello.rank == 0 else self._hello
+        self._helpers.on_hello(hello)
         if self._ranks.greet(hello, spoke):
             self._all_gone_at = self._ended_unix_ns = None
             self._due["entry"] = 0.0

@@ -230,14 +230,14 @@ class RpcProbe(Probe):
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
-        self._reactors: tuple[str, ...] | None = None
+        self._reactors: tuple[str, ...] = ()
 
     def fields(self, tick: Tick) -> Mapping[str, Any]:
         """How many of its calls have no answer yet, and how many calls it serves."""
         api = sys.modules.get("torch.distributed.rpc.api")
         is_set = getattr(api, "_is_current_rpc_agent_set", None)
         if api is None or is_set is None or not is_set():
-            self._reactors = None
+            self._reactors = ()
             return {"rpc": None}
         agent = api._get_current_rpc_agent()
         info, own = agent.get_debug_info(), agent.get_worker_info()
@@ -255,7 +255,8 @@ class RpcProbe(Probe):
 
     def _spins_ns(self) -> int:
         """CPU of TensorPipe's reactors: they poll shared memory, also while nothing comes."""
-        if self._reactors is None:
+        # A thread has its name only once it runs.
+        if not self._reactors:
             self._reactors = tuple(
                 task for task in tasks("self") if _REACTOR.fullmatch(command_name(task) or "")
             )

@@ -18,7 +18,7 @@ from ddtop import private, registry
 from ddtop.procfs import children, command_name, parents, read, tasks, wchan
 from ddtop.relay.processes.candidates import command_text, may_start_more, same_program
 from ddtop.relay.processes.sample import Watched, ending
-from ddtop.wire.records import Exit, HelperEnd, LastException
+from ddtop.wire.records import Exit, Hello, HelperEnd, LastException
 
 STEPS_MAX = 32
 """Limit of a chain of parents: containers and batch systems put a dozen above a program."""
@@ -124,7 +124,6 @@ class HelperWatch:
                 parents.setdefault(watched.hello.launcher_pid or 0, watched.hello.pid)
         for parent, rank in parents.items():
             self._begin(parent, rank, known, inside, now_unix_ns)
-        self._parents.update(parents)
         for process in list(self._watched.values()):
             if process.pid in known:
                 self._forget(process)
@@ -132,6 +131,11 @@ class HelperWatch:
                 self._end(process, now_unix_ns)
         self.changed = len(self._failed) > before
         return tuple(self._failed)
+
+    def on_hello(self, hello: Hello) -> None:
+        """A rank has begun. It may be gone at the next look."""
+        if hello.claim == "init" and (hello.launcher_pid or 0) > 1:
+            self._parents.add(hello.launcher_pid or 0)
 
     def rank_ended(self, end: Exit, now_unix_ns: int) -> None:
         """A process with the number of a rank has ended. It may have started the ranks itself:

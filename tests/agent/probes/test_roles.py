@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from ddtop.agent.probe import Tick
+from ddtop.agent.probes import parallel
 from ddtop.agent.probes.parallel import RpcProbe, role, role_of
 from ddtop.wire.records import RpcState
 
@@ -56,7 +57,7 @@ def test_this_process_has_no_role():
     assert role() is None
 
 
-def rpc(monkeypatch, **info):
+def agent_of_rpc(monkeypatch, **info):
     agent = SimpleNamespace(
         get_debug_info=lambda: info, get_worker_info=lambda: SimpleNamespace(name="worker0", id=0)
     )
@@ -64,6 +65,10 @@ def rpc(monkeypatch, **info):
         _is_current_rpc_agent_set=lambda: True, _get_current_rpc_agent=lambda: agent
     )
     monkeypatch.setitem(sys.modules, "torch.distributed.rpc.api", api)
+
+
+def rpc(monkeypatch, **info):
+    agent_of_rpc(monkeypatch, **info)
     rank = SimpleNamespace(joined=False)
     return rank, RpcProbe(rank).fields(Tick())["rpc"]
 
@@ -79,6 +84,22 @@ def test_an_rpc_worker_counts_its_open_calls_and_has_started(monkeypatch):
 
 def test_an_rpc_agent_that_counts_otherwise_is_known_by_its_name(monkeypatch):
     assert rpc(monkeypatch)[1] == RpcState("worker0", 0, None, None)
+
+
+def test_a_reactor_that_is_named_late_is_still_found(monkeypatch):
+    """A new thread names itself, so a busy machine may show it without its name."""
+    agent_of_rpc(monkeypatch)
+    names = {"self/task/7": "python3"}
+    monkeypatch.setattr(parallel, "tasks", lambda pid: tuple(names))
+    monkeypatch.setattr(parallel, "command_name", names.get)
+    monkeypatch.setattr(parallel, "stat_fields", lambda task: ["0"] * 11 + ["2", "1"])
+    probe = RpcProbe(SimpleNamespace(joined=False))
+
+    unnamed = probe.fields(Tick())["rpc"]
+    names["self/task/7"] = "TP_SHM_reactor"
+    named = probe.fields(Tick())["rpc"]
+
+    assert (unnamed.spins_ns, named.spins_ns) == (0, 30_000_000)
 
 
 def test_a_program_without_rpc_has_none(monkeypatch):

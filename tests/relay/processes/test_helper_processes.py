@@ -152,9 +152,9 @@ def test_a_rank_that_was_killed_is_no_process_beside_the_ranks(family, beside):
 
 
 def test_the_end_of_a_rank_that_started_the_ranks_is_that_of_their_program(family, beside):
-    """torchrun gives RANK=0 to a script that calls mp.spawn."""
-    script = family.rank(0, family.program.pid, claim="env")
-    beside.look([script, *family.ranks], time.time_ns())
+    """torchrun gives RANK=0 to a script that calls mp.spawn. The ranks it starts may be gone before
+    anyone looks."""
+    beside.on_hello(family.ranks[0].hello)
     error = LastException("KeyError", "'best_loss'", 77)
     end = Exit(0, family.program.pid, 1, None, None, 2, "pidfd", exception=error)
     beside.rank_ended(end, 99)
@@ -167,7 +167,7 @@ def test_the_end_of_a_rank_that_started_the_ranks_is_that_of_their_program(famil
 
 @pytest.mark.parametrize("of_a_rank", [True, False])
 def test_the_end_of_a_rank_and_a_good_end_are_none_of_a_program(family, beside, of_a_rank):
-    beside.look(family.ranks, time.time_ns())
+    beside.on_hello(family.ranks[0].hello)
     pid = family.ranks[1].hello.pid if of_a_rank else family.program.pid
     beside.rank_ended(Exit(0, pid, int(of_a_rank), None, None, 2, "pidfd"), 99)
 
