@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ddtop.agent.limits import Limits
     from ddtop.agent.stacks.frames import ThreadLook
-    from ddtop.wire.records import Group
+    from ddtop.wire.records import Group, Turn
 
 WAITS_KEPT = 100
 
@@ -103,12 +103,14 @@ class Probe:
 class Communication(Probe):
     """A source that knows when the rank waits for other ranks. The report adds up all such sources.
 
-    `groups`: what this rank communicates in. `wait_samples` of `all_samples` found a wait.
+    `groups`: what this rank communicates in, `turns`: those of its calls there.
+    `wait_samples` of `all_samples` found a wait.
     """
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self.groups: tuple[Group, ...] = ()
+        self.turns: tuple[Turn, ...] = ()
         self.wait_samples = 0
         self.all_samples = 0
         self._waits: deque[int] = deque(maxlen=WAITS_KEPT)

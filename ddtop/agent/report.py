@@ -303,11 +303,13 @@ class Reporter:
     def _report(self) -> None:
         rank, tick, communication = self._rank, self._tick, self._communication
         groups = tick.groups = tuple(group for source in communication for group in source.groups)
-        if groups != self._sent_groups:
-            self._sent_groups = groups
-            rank.backend = rank.backend or next((group.backend for group in groups), None)
-            self._send_hello()
-            self._send(Groups(groups))
+        turns = tuple(turn for source in communication for turn in source.turns)
+        if (groups, turns) != self._sent_groups:
+            if self._sent_groups is None or groups != self._sent_groups[0]:
+                rank.backend = rank.backend or next((group.backend for group in groups), None)
+                self._send_hello()
+            self._sent_groups = (groups, turns)
+            self._send(Groups(groups, turns))
         for name, fields in self._reports:
             guard.run(name, self._collect, fields)
         calls = self._open_calls()

@@ -61,6 +61,7 @@ SOURCES = (
     ProbeRow("iterations", "probes.pace", probe="probe"),
     ProbeRow("optimizer", "wrap.optimizer", after="torch.optim.optimizer"),
     ProbeRow("groups", "wrap.distributed", after="torch.distributed.distributed_c10d"),
+    ProbeRow("calls", "wrap.collectives", after="torch.distributed.distributed_c10d"),
     ProbeRow("meshes", "wrap.distributed", after="torch.distributed.device_mesh", wrap="wrap_mesh"),
     ProbeRow(
         "pipeline",

@@ -127,6 +127,14 @@ class StatePage:
         if at >= 0:
             self.words[at + layout.SLOT_CALL] = 0
 
+    def write_call(self, at: int, text: bytes) -> None:
+        """Put an encoded LastCall on the page, which is about to be made."""
+        size = len(text) if len(text) <= layout.CALL_BYTES_MAX else 0
+        begin = 8 * (at + layout.CALL_TEXT)
+        self.words[at + layout.CALL_BYTES] = 0
+        self._bytes[begin : begin + size] = text[:size]
+        self.words[at + layout.CALL_BYTES] = size
+
     def open_calls(self) -> list[tuple[int, int, int, int, int]]:
         """(call, since monotonic ns, peer, tag, thread) of the calls that have not returned."""
         words = self.words

@@ -135,6 +135,7 @@ DEMOS: Mapping[str, Demo] = {
     "not-in-collective": _train("not-in-collective"),
     "left-early": Demo("uneven.py"),
     "collective-mismatch": Demo("validating.py"),
+    "calls-differ": Demo("measuring.py"),
     "wait-cycle": Demo("crossed.py"),
     "unmatched-p2p": Demo("pipeline.py"),
     "loader-stuck": Demo("streaming.py"),

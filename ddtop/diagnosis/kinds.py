@@ -45,6 +45,7 @@ class Kind(str, Enum):
     LEFT_EARLY = "left-early", Is.END
     INTERPRETER_FROZEN = "interpreter-frozen", Is.TIME
     COLLECTIVE_MISMATCH = "collective-mismatch", Is.PLAIN
+    CALLS_DIFFER = "calls-differ", Is.BESIDE
     COLLECTIVE_STUCK = "collective-stuck", Is.TIME
     NO_PROGRESS = "no-progress", Is.TIME
     COMM_ERROR = "comm-error", Is.PLAIN

@@ -13,6 +13,7 @@ from ddtop.diagnosis.evidence import is_reported
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Context, Finding
 from ddtop.diagnosis.kinds import Is, Kind
 from ddtop.diagnosis.rules import (
+    calls_differ,
     comm_error,
     data,
     deadlock,
@@ -91,10 +92,12 @@ class RuleRow:
 
 
 STARTS = ("rendezvous", "starting", "unreachable")
-ENDS = (*STARTS, "mpi_truncated", "departures")
+ENDS = (*STARTS, "mpi_truncated", "aborted", "departures")
 """A failed rendezvous explains why ranks gave up; a departure explains later waits."""
 CAUSES = (*ENDS, "stopped", "mismatch")
 """Rules whose findings explain every wait."""
+OF_WAITS = (*CAUSES, "hang")
+"""The same, with the calls that have parted."""
 
 
 def job_has_ended(context: Context) -> bool:
@@ -177,10 +180,16 @@ TABLE = (
         silenced_by=STARTS,
     ),
     RuleRow(
+        mismatch.aborted,
+        (Kind.COLLECTIVE_MISMATCH,),
+        "the last calls of ranks that have ended, and whether gloo has aborted one",
+        silenced_by=STARTS,
+    ),
+    RuleRow(
         departures.rule,
         (Kind.RANK_CRASHED, Kind.RANK_KILLED, Kind.HELPER_CRASHED, Kind.CANCELLED, Kind.LEFT_EARLY),
         "exits and exceptions, in the order in which they happened",
-        silenced_by=(*STARTS, "mpi_truncated"),
+        silenced_by=(*STARTS, "mpi_truncated", "aborted"),
     ),
     # -- a rank that keeps others waiting
     RuleRow(
@@ -207,10 +216,19 @@ TABLE = (
         may_be_earlier=True,
     ),
     RuleRow(
+        calls_differ.hang,
+        (Kind.CALLS_DIFFER,),
+        "the calls that each rank made after another one for the first time, and who waits",
+        needs=("partings", "blames"),
+        silenced_by=CAUSES,
+        unless=RUNS,
+        may_be_earlier=True,
+    ),
+    RuleRow(
         stalls.io_stall,
         (Kind.IO_STALL,),
         "process states, I/O counters, and which ranks are blamed for waits",
-        silenced_by=CAUSES,
+        silenced_by=OF_WAITS,
         unless=RUNS,
         may_be_earlier=True,
     ),
@@ -219,7 +237,7 @@ TABLE = (
         (Kind.LOADER_STUCK,),
         "the DataLoader worker that must deliver the next batch, and which ranks are blamed for"
         " waits",
-        silenced_by=CAUSES,
+        silenced_by=OF_WAITS,
         unless=RUNS,
         leaves_out=("io_stall",),
         may_be_earlier=True,
@@ -229,7 +247,7 @@ TABLE = (
         (Kind.NOT_IN_COLLECTIVE, Kind.LEFT_EARLY, Kind.INTERPRETER_FROZEN),
         "which ranks are blamed for waits, and where they are instead",
         needs=("blames",),
-        silenced_by=CAUSES,
+        silenced_by=OF_WAITS,
         unless=RUNS,
         leaves_out=("io_stall", "loader_stuck"),
         may_be_earlier=True,
@@ -239,7 +257,7 @@ TABLE = (
         (Kind.NOT_IN_COLLECTIVE, Kind.INTERPRETER_FROZEN),
         "NCCL's status service: how many collectives each rank has launched",
         needs=("ras",),
-        silenced_by=(*CAUSES, "not_in_collective"),
+        silenced_by=(*OF_WAITS, "not_in_collective"),
         unless=RUNS,
     ),
     RuleRow(
@@ -247,7 +265,7 @@ TABLE = (
         (Kind.COLLECTIVE_STUCK,),
         "groups whose members all wait in the same collective",
         needs=("waits", "groups"),
-        silenced_by=CAUSES,
+        silenced_by=OF_WAITS,
         unless=(*RUNS, backend_reports_error, waits_are_explained),
     ),
     RuleRow(
@@ -316,6 +334,14 @@ TABLE = (
         (Kind.NOT_DISTRIBUTED,),
         "optimizer steps of ranks without a process group, and what each of them trains",
         unless=MOVES,
+    ),
+    RuleRow(
+        calls_differ.rule,
+        (Kind.CALLS_DIFFER,),
+        "the calls that each rank made after another one for the first time",
+        needs=("partings",),
+        silenced_by=(*CAUSES, "hang"),
+        unless=RUNS,
     ),
     # -- what explains findings above
     RuleRow(

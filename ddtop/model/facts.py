@@ -16,6 +16,7 @@ from ddtop.wire.mpi import MpiState
 from ddtop.wire.records import (
     BESIDE,
     RUN,
+    CallSite,
     Candidacy,
     Catching,
     Collective,
@@ -474,6 +475,31 @@ class CommFacts(msgspec.Struct, frozen=True, gc=False):
     outside_last: OutsideLook | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Parting:
+    """The first difference between the calls of the ranks of a group: since then they pair calls
+    that do not belong together."""
+
+    group: str
+    #: It was seen in the steps of the optimizer: `number` is a step.
+    by_steps: bool
+    number: int
+    #: The sequence number of the call in the group.
+    seq: int
+    #: The fewer, or those that made the turn if both are as many.
+    ranks: tuple[int, ...]
+    others: tuple[int, ...]
+    #: What `ranks` called, and what `others` called.
+    made: CallSite
+    instead: CallSite
+    since_unix_ns: int
+
+    @property
+    def spot(self) -> str:
+        """`#61`, `step 91 (#92)`."""
+        return f"step {self.number:,} (#{self.seq:,})" if self.by_steps else f"#{self.seq:,}"
+
+
 class LoaderFacts(msgspec.Struct, frozen=True, gc=False):
     """The rank's DataLoader."""
 
@@ -798,6 +824,8 @@ class Snapshot:
     host_ages_s: tuple[float, ...] = ()
     #: Sentences for the screen.
     notes: tuple[str, ...] = ()
+    #: Where the calls of ranks have parted, the earliest first.
+    partings: tuple[Parting, ...] = ()
     #: How even the groups are whose arrivals were read lately.
     balances: tuple[Balance, ...] = ()
     #: The GPUs of all hosts that have any.

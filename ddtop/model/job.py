@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ddtop.model import gpus, hosts, progress, ratios
 from ddtop.model import snapshot as build
+from ddtop.model.call_order import numbers_of
 from ddtop.model.facts import Snapshot
 from ddtop.model.memory import Answer, JobMemory, RankMemory, Series, copy_parts, share_text
 from ddtop.model.parallel import coordinates_of
@@ -288,6 +289,9 @@ class Job(JobMemory):
         coordinates = coordinates_of(record.groups, envelope.rank or 0)
         if coordinates != memory.coordinates:
             memory.coordinates, self.axes = coordinates, None
+        if record.turns != memory.turns:
+            memory.turns, memory.turn_numbers = record.turns, numbers_of(record.turns)
+            self.uneven = None
         for group in map(unpack, record.groups):
             known, since = self.groups.get(group.name), self.groups_of.get(group.name, 0)
             if known is not None and memory.generation < since:

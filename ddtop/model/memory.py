@@ -19,6 +19,7 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from ddtop.model import progress
+from ddtop.model.call_order import Numbers
 from ddtop.model.facts import Axis, Balance, Candidate, Coordinates, Late, NotFinite, Own
 from ddtop.model.gpu_memory import JobGpus
 from ddtop.policy import Limits, Policy
@@ -38,6 +39,7 @@ from ddtop.wire.records import (
     Rendezvous,
     Speed,
     Stacks,
+    Turn,
 )
 from ddtop.wire.times import shift
 
@@ -439,6 +441,9 @@ class RankMemory:
     longest_pauses_ns: tuple[int, int] = (0, 0)
     #: Its place in each of its groups whose meaning is known.
     coordinates: Coordinates = ()
+    #: Of its collective calls, and what of them must be equal on ranks in step.
+    turns: tuple[Turn, ...] = ()
+    turn_numbers: Numbers = ()
     #: The newest dump of the process, and the newest of each DataLoader worker by pid.
     stacks: Stacks | None = None
     worker_stacks: dict[int, Stacks] = field(default_factory=dict)
@@ -558,6 +563,8 @@ class JobMemory:
         self.sorted_groups: tuple[Group, ...] | None = None
         #: The generation of the rank that reported each group.
         self.groups_of: dict[str, int] = {}
+        #: Groups in which ranks have made their turns at other numbers; None: turns have changed.
+        self.uneven: frozenset[str] | None = None
         #: The grid of ranks; None: coordinates have changed since it was worked out.
         self.axes: tuple[Axis, ...] | None = None
         #: By host: when its relay reported last, and the report.
@@ -593,7 +600,7 @@ class JobMemory:
 
     def place(self, rank: int, memory: RankMemory) -> RankMemory:
         """Make this process the rank from now on."""
-        self.axes = None
+        self.axes = self.uneven = None
         self.remove(rank)
         self.ranks[rank] = memory
         self.ranks_of.setdefault(memory.sender, set()).add(rank)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from ddtop.model import gpus, hosts, stragglers, wait_graph
 from ddtop.model import progress as job_progress
+from ddtop.model.call_order import partings_of, uneven
 from ddtop.model.ending import find_end
 from ddtop.model.facts import (
     Axis,
@@ -15,6 +16,7 @@ from ddtop.model.facts import (
     Device,
     Ended,
     HostSeen,
+    Parting,
     PeerWait,
     RankFacts,
     RankFields,
@@ -91,6 +93,7 @@ def snapshot(job: JobMemory, now_unix_ns: int) -> Snapshot:
         garbled=job.garbled,
         host_ages_s=reports.ages_s,
         notes=_notes(job, seen, reports.hosts, ranks, muted, now_unix_ns),
+        partings=_partings(job, facts, groups, now_unix_ns),
         balances=balances,
         devices=devices,
         ras=job.ras[1] if job.ras is not None else None,
@@ -114,6 +117,18 @@ def _axes(job: JobMemory, ranks: tuple[RankFacts, ...]) -> tuple[Axis, ...]:
             [rank.comm.coordinates for rank in ranks if rank.comm.coordinates], len(ranks)
         )
     return job.axes
+
+
+def _partings(
+    job: JobMemory, facts: dict[int, RankFields], groups: tuple[Group, ...], now_unix_ns: int
+) -> tuple[Parting, ...]:
+    """Where calls have parted; the groups are compared again only when some rank made a turn."""
+    if job.uneven is None:
+        job.uneven = uneven({rank: memory.turn_numbers for rank, memory in job.ranks.items()})
+    if not job.uneven:
+        return ()
+    turns = {rank: memory.turns for rank, memory in job.ranks.items()}
+    return partings_of(facts, turns, job.uneven, groups, now_unix_ns, job.policy)
 
 
 def _notes(

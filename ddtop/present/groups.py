@@ -7,11 +7,11 @@ the open waits, and the members are read only for the groups on the screen.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from math import prod
 
-from ddtop.model.facts import Snapshot, State
+from ddtop.model.facts import Parting, Snapshot, State
 from ddtop.model.wait_graph import comparable_seq
 from ddtop.policy import Policy
 from ddtop.present.numbers import state_text
@@ -29,9 +29,16 @@ from ddtop.present.text import (
     table_for,
 )
 from ddtop.thresholds import chosen
-from ddtop.wire.records import Collective, Group
+from ddtop.wire.records import CallSite, Collective, Group
 from ddtop.words import units
-from ddtop.words.sentences import group_name, names_of_groups, op_name, rank_list, ranks_text
+from ddtop.words.sentences import (
+    group_name,
+    made_text,
+    names_of_groups,
+    op_name,
+    rank_list,
+    ranks_text,
+)
 
 # -- The data of a collective: its tensors and their bytes
 
@@ -381,9 +388,19 @@ def _op(found: GroupFacts, glyphs: Glyphs) -> Span:
     return found.last_op or "idle", "dim"
 
 
-def group_lines(snapshot: Snapshot, name: str, width: int, glyphs: Glyphs = UNICODE) -> list[Line]:
-    """The page of one group: what it is, which members are behind, and the members by what they do,
-    those furthest behind first."""
+Source = Callable[[CallSite, int], list[Line]]
+
+
+def group_lines(
+    snapshot: Snapshot,
+    name: str,
+    width: int,
+    glyphs: Glyphs = UNICODE,
+    source: Source | None = None,
+) -> list[Line]:
+    """The page of one group: what it is, which members are behind, where their calls have parted,
+    and the members by what they do, those furthest behind first. `source`: the lines around a
+    call, in so many columns."""
     page = Page(width, glyphs)
     group = snapshot.group(name)
     if group is None:
@@ -410,9 +427,19 @@ def group_lines(snapshot: Snapshot, name: str, width: int, glyphs: Glyphs = UNIC
         )
         for op, ranks in found.ops:
             page.text(f"{op}: {ranks_text(ranks, 8)}", "", f"    {glyphs.bullet} ")
+    for parting in snapshot.partings:
+        if parting.group == name:
+            _first_difference(page, parting, source)
     page.heading("members")
     _members(page, snapshot, found, glyphs)
     return page.lines
+
+
+def _first_difference(page: Page, parting: Parting, source: Source | None) -> None:
+    page.heading(f"first difference: {parting.spot}")
+    for ranks, site in ((parting.ranks, parting.made), (parting.others, parting.instead)):
+        page.text(f"{ranks_text(ranks, 8)} {made_text(site)}", "", f"    {page.glyphs.bullet} ")
+        page.lines += source(site, page.width) if source is not None and site.file else []
 
 
 _MEMBER_FIELDS = (

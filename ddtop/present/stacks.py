@@ -39,7 +39,7 @@ from ddtop.present.text import (
     wrap,
 )
 from ddtop.wire.names import framework_of
-from ddtop.wire.records import LastException, Stacks
+from ddtop.wire.records import CallSite, LastException, Stacks
 from ddtop.words import units
 from ddtop.words.sentences import collective_text, rank_list, ranks_text
 from ddtop.words.units import plural
@@ -598,7 +598,9 @@ def _in_loader(stack_class: StackClass) -> bool:
     return any("/torch/utils/data/" in frame.file for frame in called)
 
 
-def excerpt_lines(excerpt: Excerpt, frame: Frame, width: int, glyphs: Glyphs) -> list[Line]:
+def excerpt_lines(
+    excerpt: Excerpt, frame: Frame | CallSite, width: int, glyphs: Glyphs
+) -> list[Line]:
     """Numbered source lines with an arrow at the line of the frame. Lines of a file that has
     changed since are not shown, because they would be wrong."""
     if excerpt.changed:

@@ -11,11 +11,14 @@ the writer is inside.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import msgspec
 
 from ddtop.wire.mpi import WORLD_SIZE_AT
 from ddtop.wire.names import INIT_CALLS
-from ddtop.wire.records import LastException
+from ddtop.wire.records import LastCall, LastException
 
 MAGIC = 0x31504F5444  # "DDTOP1" read as a little-endian word, without the trailing zero bytes
 VERSION = 2
@@ -71,6 +74,11 @@ CALLS = (
     "split_group",
 )
 NO_PEER = -1
+# The last two collective calls in turn, because the other side of a call may have gone on: how many
+# were made in the group, elements, and the length of the text, a LastCall without these two.
+LAST_CALLS = (160, 288)
+MADE, NUMEL, CALL_BYTES, CALL_TEXT = range(4)
+CALL_BYTES_MAX = 8 * (LAST_CALLS[1] - LAST_CALLS[0] - CALL_TEXT)
 _INITS = tuple(CALLS.index(name) for name in INIT_CALLS)
 
 EXCEPTION_AT_BYTES = 4096
@@ -112,6 +120,7 @@ class PageView(msgspec.Struct, frozen=True):
 
     lead_tid: int = 0
     walking: bool = False
+    calls: tuple[LastCall, ...] = ()
 
 
 def read_page(page: memoryview | bytes) -> PageView:
@@ -143,7 +152,20 @@ def read_page(page: memoryview | bytes) -> PageView:
         iteration_source=words[ITERATION_SOURCE_AT],
         lead_tid=words[LEAD_AT],
         walking=bool(words[WALKING_AT]),
+        calls=tuple(_last_calls(page)),
     )
+
+
+def _last_calls(page: memoryview | bytes) -> Iterator[LastCall]:
+    """The last collective calls; one that is being written is left out."""
+    words = memoryview(page)[:EXCEPTION_AT_BYTES].cast("q")
+    for at in LAST_CALLS:
+        size, text = words[at + CALL_BYTES], 8 * (at + CALL_TEXT)
+        if not 0 < size <= CALL_BYTES_MAX:
+            continue
+        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            call = msgspec.json.decode(page[text : text + size], type=LastCall)
+            yield msgspec.structs.replace(call, count=words[at + MADE], numel=words[at + NUMEL])
 
 
 def _mpi(page: memoryview | bytes) -> bytes:

@@ -1206,10 +1206,58 @@ class Group(msgspec.Struct, frozen=True, array_like=True):
     foreign: str | None = None
 
 
+class CallSite(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A call of the program: the operation and the innermost line that is its own.
+
+    `file` is empty where no frame of the program was seen. `op` "step": the optimizer's, and
+    `calls` is how many collective calls lie between it and the step before.
+    """
+
+    op: str
+    file: str = ""
+    line: int = 0
+    function: str = ""
+    calls: int | None = None
+
+
+class Turn(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A collective call that followed another one for the first time in this rank.
+
+    `number`: its sequence number in the group, of a step (`BY_STEPS`) how many it had made; 0: the
+    calls of this group change too often to be compared. `instead`: the call that ranks in step make
+    at that number, if this turn has changed the number of calls; None if it may stand in its place.
+    `seq`: of a step, the sequence number of its last call. `open`: no call has followed it yet.
+    """
+
+    group: str
+    number: int
+    made: CallSite
+    instead: CallSite | None = None
+    seq: int | None = None
+    open: bool = False
+    unix_ns: int = 0
+
+
+class LastCall(msgspec.Struct, frozen=True, array_like=True):
+    """One of the last two collective calls of a rank, as it stood on the page before torch got it.
+
+    `count`: how many it has made in that group, `numel`: elements of its tensor.
+    """
+
+    group: str
+    op: str
+    dtype: str | None = None
+    site: CallSite = CallSite("")
+    count: int = 0
+    numel: int = 0
+
+
 class Groups(Record, frozen=True, array_like=True):
-    """All process groups of which this rank is a member; sent when the set changes."""
+    """All process groups of which this rank is a member, and the turns of its calls in them; sent
+    when either changes."""
 
     groups: tuple[Group, ...]
+    turns: tuple[Turn, ...] = ()
 
 
 class ProcessState(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -1306,7 +1354,7 @@ class Exit(Record, frozen=True, array_like=True):
     children that outlived it (DataLoader workers keep its sockets open); `orphan_sockets`: how many
     sockets they hold. `oom_line`: the line of the kernel's log about it, where that may be read.
     `iteration`: how many it had finished, and `walking`: the agent's thread was reading the frames
-    of its other threads, both from its state page.
+    of its other threads, `calls`: its last collectives, all from its state page.
     """
 
     rank: int | None
@@ -1326,6 +1374,7 @@ class Exit(Record, frozen=True, array_like=True):
     mpi: MpiState | None = None
     iteration: int | None = None
     walking: bool = False
+    calls: tuple[LastCall, ...] = ()
 
 
 class Stacks(Record, frozen=True, array_like=True):
@@ -1444,6 +1493,8 @@ AnyRecord = Union[
 
 
 TOLD_ONE_BY_ONE = 16
+BY_STEPS = "/steps"
+"""The steps of the optimizer are one more order of calls, of the group of all ranks."""
 BESIDE = "/gloo"
 """What gloo counts in a group of another backend (`cpu:gloo,cuda:nccl`) is reported as a group of
 its own: under the group's name and this."""

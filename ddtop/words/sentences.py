@@ -19,6 +19,7 @@ from ddtop.wire.records import (
     TEST,
     TRAIN,
     VALIDATE,
+    CallSite,
     Collective,
     Expectation,
     Group,
@@ -184,6 +185,20 @@ def tensor_text(collective: Collective) -> str:
     numbers = sum(prod(shape) for shape in collective.sizes)
     dtypes = ",".join(sorted({dtype.lower() for dtype in collective.dtypes})) or "values"
     return f"{collective.op} of {numbers:,} {dtypes}{root}"
+
+
+def site_text(site: CallSite) -> str:
+    """`log_mean (train.py:88)`; `code that is not seen` where no frame of the program was there."""
+    if not site.file:
+        return "code that is not seen"
+    return f"{site.function} ({site.file.rpartition('/')[2]}:{site.line})"
+
+
+def made_text(site: CallSite) -> str:
+    """`called all_reduce in log_mean (train.py:88)`."""
+    if site.calls is None:
+        return f"called {site.op} in {site_text(site)}"
+    return f"made {plural(site.calls, 'call')} before the optimizer's step in {site_text(site)}"
 
 
 class GroupNames(Mapping[str, str]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.diagnosis.habits import used_to, validated
+from tests.diagnosis.rules.calls_differ import parted
 from tests.diagnosis.rules.phases import saving
 from tests.diagnosis.rules.starting import (
     early,
@@ -98,7 +99,14 @@ def works_with_a_short_timeout():
     return job.passes(22)
 
 
+def made_a_call_more():
+    """Five seconds ago; nothing stands."""
+    return parted(0)
+
+
+PARTED = [("warning", "calls-differ", (0,))]
 WAITS = [
+    Case("calls", "calls-differ.settled_s", 8.0, stands(made_a_call_more), PARTED, []),
     Case("left in training", "gone_limit_s", 10.0, stands(left_in_training), LEFT, []),
     Case("left before init", "gone_limit_s", 10.0, stands(left_before_init), LEFT, []),
     Case(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ddtop.wire import page as layout
 from ddtop.wire.page import PageError, read_page
-from ddtop.wire.records import LastException, Place
+from ddtop.wire.records import CallSite, LastCall, LastException, Place
 
 ERROR = LastException("ValueError", "bad sample 7", 99, Place("load", "data.py", 40))
 
@@ -113,3 +113,27 @@ def test_a_valid_head_before_random_bytes_is_read_without_raising(sequence, midd
 def test_the_call_slots_and_the_exception_do_not_overlap():
     assert (layout.SLOTS_AT + layout.SLOTS * layout.SLOT_WORDS) * 8 <= layout.EXCEPTION_AT_BYTES
     assert layout.EXCEPTION_BYTES_AT < layout.SLOTS_AT
+
+
+def with_calls(*texts):
+    data = bytearray(written())
+    for at, text in zip(layout.LAST_CALLS, texts, strict=False):
+        struct.pack_into("<qqq", data, at * 8, 61, 1000, len(text))
+        begin = 8 * (at + layout.CALL_TEXT)
+        data[begin : begin + len(text)] = text
+    return bytes(data)
+
+
+def test_the_last_calls_are_read_with_their_numbers():
+    call = LastCall("0", "all_reduce", "torch.float32", CallSite("all_reduce", "train.py", 40, "f"))
+
+    (found,) = read_page(with_calls(msgspec.json.encode(call))).calls
+
+    assert found == msgspec.structs.replace(call, count=61, numel=1000)
+
+
+@given(st.binary(min_size=1, max_size=200))
+def test_a_call_that_is_half_written_is_left_out(data):
+    text = msgspec.json.encode(LastCall("0", "barrier"))
+
+    assert len(read_page(with_calls(data[:100], text)).calls) == 1

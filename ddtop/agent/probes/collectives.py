@@ -20,6 +20,7 @@ import msgspec
 from ddtop.agent.guard import guard
 from ddtop.agent.notes import PeerNotes, meshes
 from ddtop.agent.probe import Communication, Tick
+from ddtop.agent.probes.calls import CallNotes
 from ddtop.agent.probes.cuda import Captures
 from ddtop.agent.probes.groups import (
     DONE,
@@ -87,6 +88,7 @@ class Collectives(Communication):
     def __init__(self, peers: PeerNotes, limits: Limits, rank: Rank | None = None) -> None:
         super().__init__(limits)
         self._peers, self._rank = peers, rank
+        self._calls = rank.notes[CallNotes] if rank is not None else CallNotes()
         self._recorder: Recorder | None = None
         self._watches: dict[str, GroupWatch] = {}
         self._names: dict[tuple[str, str], str] = {}
@@ -155,6 +157,7 @@ class Collectives(Communication):
             )
             self.look(tick.now, tick.unix_minus_mono, waiting, in_line, elsewhere)
         tick.waits, tick.stuck = self.waits, self.stuck is not None
+        self.turns = self._calls.turns()
 
     def fields(self, tick: Tick) -> Mapping[str, Any]:
         """The progress of each group, and what is open."""
@@ -259,6 +262,7 @@ class Collectives(Communication):
             self._some_destroyed = True
             del self._watches[gone]
             self._peers.forget(gone)
+            self._calls.forget(gone)
 
     def _find_meanings(self, world: Any) -> None:
         self._meanings = meanings_of(world, meshes())
@@ -628,6 +632,7 @@ class Collectives(Communication):
         self._some_destroyed = False
         for name in self._watches:
             self._peers.forget(name)
+            self._calls.forget(name)
         self.forget_samples()
         self._watches.clear()
         self._names.clear()

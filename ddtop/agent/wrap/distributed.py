@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ddtop.agent import claim, current
 from ddtop.agent.guard import guard
 from ddtop.agent.notes import GradientNotes, note_mesh
+from ddtop.agent.probes.calls import CallNotes
 from ddtop.agent.probes.groups import numbers_of
 from ddtop.agent.wrapper import replace
 from ddtop.wire.names import OF_MEMBERS_ONLY
@@ -166,6 +167,7 @@ def _before_destroy(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     # The agent must not hold the last reference to a group: its destructor would run in the agent's
     # thread.
     rank.pause_collectives()
+    rank.notes[CallNotes].by_id.clear()
     if whole:
         rank.final_seqs = _sequence_numbers()
         rank.destroyed = True

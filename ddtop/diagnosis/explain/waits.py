@@ -215,6 +215,50 @@ WAITS = (
         ),
     ),
     Explanation(
+        kind=Kind.CALLS_DIFFER,
+        severity="warning, critical once ranks wait",
+        brief="a rank made a call more or less than the others",
+        meaning=(
+            "The ranks of a group must make the same calls in the same order. Here one of them made"
+            " a call more or less. Calls of equal operation and size still pair, so the job goes"
+            " on, with wrong numbers, until one side has no call left. The ranks that wait then are"
+            " innocent."
+        ),
+        found=(
+            (
+                "Each rank notes its turns: calls that follow another call for the first time."
+                " Ranks in step make their turns at the same sequence numbers. The first turn that"
+                " some members made and others did not is the first difference."
+            ),
+            (
+                "A call from another line is no difference if it may stand in the place of the"
+                " others' call: only a turn that has changed the number of calls counts. The steps"
+                " of the optimizer are compared in the same way, by the calls between them."
+            ),
+            (
+                "Told after {calls-differ.settled_s}. The fewer ranks are at fault; if both sides"
+                " are as many, none is. The page of the group shows both lines."
+            ),
+        ),
+        steps=(
+            (
+                "Look at both lines, and for the condition before them: it depends on the rank, its"
+                " data or its clock."
+            ),
+            "Let one rank decide, and broadcast the decision.",
+            "A step that is tried again must be tried again on all ranks.",
+        ),
+        before=(
+            "if rank == 0 and step % 60 == 0:",
+            "    log_mean(loss)          # has an all_reduce inside",
+        ),
+        after=(
+            "if step % 60 == 0:",
+            "    mean = log_mean(loss)   # all ranks call it",
+            "    if rank == 0: print(mean)",
+        ),
+    ),
+    Explanation(
         kind=Kind.COLLECTIVE_STUCK,
         severity="critical",
         brief="all ranks are in one collective; it does not complete",

@@ -8,6 +8,7 @@ the mismatch is seen one collective later.
 from __future__ import annotations
 
 import re
+import signal
 from collections import Counter
 from collections.abc import Collection, Mapping
 from math import prod
@@ -20,8 +21,14 @@ from ddtop.model.ending import fatal_exception, went_unix_ns
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.wire.mpi import MpiCall
 from ddtop.wire.names import EQUAL_BYTES, MPI_COLLECTIVES, ROOTED, same_call
-from ddtop.wire.records import Collective
-from ddtop.words.sentences import file_line, names_of_groups, ranks_text, tensor_text
+from ddtop.wire.records import CallSite, Collective, LastCall
+from ddtop.words.sentences import (
+    file_line,
+    names_of_groups,
+    ranks_text,
+    site_text,
+    tensor_text,
+)
 from ddtop.words.units import duration
 
 _SAME_SIZES = {
@@ -33,9 +40,17 @@ _SAME_SIZES = {
     "reduce",
     "reduce_scatter",
     "_all_gather_base",
+    "all_gather_into_tensor",
+    "reduce_scatter_tensor",
 }
 """Collectives to which every rank must pass the same number of values; in others sizes may differ.
 """
+
+
+SAME_CALLS = (
+    "make all ranks call the same collectives in the same order; look for a branch that only some"
+    " ranks take"
+)
 
 
 def rule(context: Context) -> list[Finding]:
@@ -105,19 +120,10 @@ def _signature(call: Collective) -> tuple[object, ...]:
 
 
 def _finding(snapshot: Snapshot, group: str, seq: int, by_rank: dict[int, Collective]) -> Finding:
-    signatures = _signatures(by_rank)
-    counts = Counter(signatures.values())
-    (_, most), *rest = counts.most_common()
-    # Without a clear majority, no side can be called wrong.
-    majority = most > sum(number for _, number in rest)
-    usual = counts.most_common(1)[0][0]
-    odd = tuple(sorted(rank for rank in by_rank if not majority or signatures[rank] != usual))
+    odd, sides = _sides(by_rank)
     waits = [wait for wait in snapshot.waits if wait.group == group and wait.seq >= seq]
     since = min(wait.since_unix_ns for wait in waits)
-    sides: dict[tuple[object, ...], list[int]] = {}
-    for rank in sorted(by_rank):
-        sides.setdefault(signatures[rank], []).append(rank)
-    texts = [f"{ranks_text(ranks)}: {_side(by_rank[ranks[0]])}" for ranks in sides.values()]
+    texts = [f"{ranks_text(ranks)}: {_side(by_rank[ranks[0]])}" for ranks in sides]
     name = names_of_groups(snapshot.groups).get(group, group)
     first = by_rank[min(by_rank)]
     places = tuple(
@@ -137,18 +143,24 @@ def _finding(snapshot: Snapshot, group: str, seq: int, by_rank: dict[int, Collec
             f"no progress for {duration((snapshot.time_unix_ns - since) / 1e9)}"
         ),
         evidence=(*(f"{text} (#{seq})" for text in texts), *places),
-        advice=(
-            _equal_advice(by_rank)
-            if same_op
-            else (
-                "make all ranks call the same collectives in the same order; look for a branch that"
-                " only some ranks take"
-            )
-        ),
+        advice=(_equal_advice(by_rank) if same_op else SAME_CALLS),
         group=group,
         op=first.op if same_op else None,
         seq=seq,
     )
+
+
+def _sides(by_rank: dict[int, Collective]) -> tuple[tuple[int, ...], list[list[int]]]:
+    """(the odd ranks, the ranks of each side). Without a clear majority all are odd."""
+    signatures = _signatures(by_rank)
+    counts = Counter(signatures.values())
+    (usual, most), *rest = counts.most_common()
+    majority = most > sum(number for _, number in rest)
+    odd = tuple(sorted(rank for rank in by_rank if not majority or signatures[rank] != usual))
+    sides: dict[tuple[object, ...], list[int]] = {}
+    for rank in sorted(by_rank):
+        sides.setdefault(signatures[rank], []).append(rank)
+    return odd, list(sides.values())
 
 
 def _side(call: Collective) -> str:
@@ -165,6 +177,75 @@ def _equal_advice(by_rank: dict[int, Collective]) -> str:
     if any(call.group.startswith("mpi:") for call in by_rank.values()):
         return "use buffers of the same length on all ranks (pad, or gather the lengths first)"
     return "pass tensors of the same size and dtype on all ranks (pad, or gather the sizes first)"
+
+
+# -- `collective-mismatch` that gloo has detected: more values than the others expect
+#
+# It aborts a rank, sometimes that of the smaller tensor, and the others lose their connections. The
+# last calls of a rank are on its state page before torch gets them.
+
+
+def aborted(context: Context) -> list[Finding]:
+    """At most one finding: the ranks that have ended made different calls."""
+    snapshot = context.snapshot
+    gone = {rank.rank: rank.process.exit for rank in snapshot.ranks if rank.process.exit}
+    if not any(end.signal == signal.SIGABRT for end in gone.values()):
+        return []
+    calls: dict[tuple[str, int], dict[int, Collective]] = {}
+    sites: dict[tuple[str, int], dict[int, CallSite]] = {}
+    for rank, end in gone.items():
+        for call in end.calls:
+            key = call.group, call.count
+            calls.setdefault(key, {})[rank] = _as_collective(call)
+            sites.setdefault(key, {})[rank] = call.site
+    for key, by_rank in sorted(calls.items(), key=lambda item: item[0][1]):
+        if len(by_rank) > 1 and _differ(by_rank.values()):
+            return [_aborted_in(snapshot, by_rank, sites[key])]
+    return []
+
+
+def _as_collective(call: LastCall) -> Collective:
+    return Collective(
+        call.group,
+        call.op,
+        call.count,
+        call.count,
+        ((call.numel,),),
+        ((call.dtype or "").removeprefix("torch."),),
+        "scheduled",
+    )
+
+
+def _aborted_in(
+    snapshot: Snapshot, by_rank: dict[int, Collective], sites: dict[int, CallSite]
+) -> Finding:
+    odd, sides = _sides(by_rank)
+    name = names_of_groups(snapshot.groups)
+    group = next(iter(by_rank.values())).group
+    texts = [
+        f"{ranks_text(ranks)}: {tensor_text(by_rank[ranks[0]])} in {site_text(sites[ranks[0]])}"
+        for ranks in sides
+    ]
+    ends = [rank for rank in snapshot.ranks if rank.rank in by_rank]
+    first = min(ends, key=went_unix_ns)
+    killed = [rank.rank for rank in ends if rank.process.exit and rank.process.exit.signal == 6]
+    age = duration((snapshot.time_unix_ns - went_unix_ns(first)) / 1e9)
+    same_op = len({call.op for call in by_rank.values()}) == 1
+    return Finding(
+        kind=Kind.COLLECTIVE_MISMATCH,
+        severity=CRITICAL,
+        ranks=odd,
+        victims=tuple(rank.rank for rank in snapshot.ranks if rank.rank not in odd),
+        since_unix_ns=went_unix_ns(first),
+        summary=(
+            f"the ranks made different calls in {name.get(group, group)}: {', '.join(texts)};"
+            f" gloo aborted {ranks_text(killed)} for it (SIGABRT), {age} ago"
+        ),
+        evidence=tuple(texts),
+        advice=_equal_advice(by_rank) if same_op else SAME_CALLS,
+        group=group,
+        op=next(iter(by_rank.values())).op if same_op else None,
+    )
 
 
 # -- `collective-mismatch` that MPI itself has detected: a message longer than its buffer

@@ -558,6 +558,7 @@ def last_words(watched: Watched, order: int, unix_ns: int) -> Exit:
         else None,
         iteration=view.counted if view is not None else None,
         walking=view is not None and view.walking,
+        calls=view.calls if view is not None else (),
     )
 
 

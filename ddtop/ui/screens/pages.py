@@ -12,6 +12,7 @@ from ddtop.present.explain import explain_text
 from ddtop.present.groups import group_lines
 from ddtop.present.help_text import GROUP_PAGE, RANK_PAGE
 from ddtop.present.rank import CopyItem, copies_of, detail_lines
+from ddtop.present.stacks import excerpt_lines
 from ddtop.present.text import Line, clip_line
 from ddtop.thresholds import chosen
 from ddtop.ui.screens.page import PageScreen, SourceOpener
@@ -20,6 +21,7 @@ from ddtop.ui.screens.stacks import StacksScreen
 from ddtop.ui.session import Session
 from ddtop.ui.terminal.terminal import OVERLAY
 from ddtop.ui.widgets.lines import Key
+from ddtop.wire.records import CallSite
 
 # -- The page of `ddtop explain KIND` on the screen: what a kind of finding means
 
@@ -61,8 +63,19 @@ class GroupScreen(PageScreen):
         return (
             []
             if snapshot is None
-            else group_lines(snapshot, self._group, width, self.session.paint.glyphs)
+            else group_lines(
+                snapshot,
+                self._group,
+                width,
+                self.session.paint.glyphs,
+                self._source,
+            )
         )
+
+    def _source(self, site: CallSite, width: int) -> list[Line]:
+        excerpt = self.session.excerpts.get(site.file, site.line)
+        glyphs = self.session.paint.glyphs
+        return [] if excerpt is None else excerpt_lines(excerpt, site, width, glyphs)
 
     def action_stacks(self) -> None:
         """Ask for the stacks of its members."""

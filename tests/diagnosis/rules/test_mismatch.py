@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ddtop.wire.records import CallSite, LastCall
 from tests.jobs import FakeJob, trained
 
 
@@ -139,3 +140,43 @@ def test_different_calls_that_all_passed_are_no_finding():
     job.ranks[1].passes_through(op="broadcast")
 
     assert job.trains(10).ever() == []
+
+
+SUM_UP = CallSite("all_reduce", "/w/metrics.py", 26, "sum_up")
+
+
+def aborts(*numels, op="all_reduce", signals=(6, 15, 15)):
+    """All ranks end; each says how many values it gave in its last call."""
+    job = trained(len(numels))
+    for rank, numel, signal in zip(job.ranks, numels, signals, strict=False):
+        last = LastCall("0", op, "torch.float32", SUM_UP, 61, numel)
+        rank.ends(None, signal, calls=(last,))
+    return job.passes(3)
+
+
+def test_a_rank_that_gloo_aborts_for_another_size_is_a_mismatch_with_both_sizes():
+    """Here the abort hits an innocent rank: the odd one is that of the other size."""
+    finding = aborts(1000, 1000, 3000).finds("critical", "collective-mismatch", 2)
+
+    assert finding.victims == (0, 1)
+    assert finding.summary == (
+        "the ranks made different calls in default_pg: ranks 0,1: all_reduce of 1,000 float32 in"
+        " sum_up (metrics.py:26), rank 2: all_reduce of 3,000 float32 in sum_up (metrics.py:26);"
+        " gloo aborted rank 0 for it (SIGABRT), 3 s ago"
+    )
+    assert "pad, or gather the sizes first" in finding.advice
+
+
+@pytest.mark.parametrize(
+    "more", [{"op": "gather"}, {"signals": (9, 15, 15)}], ids=["may differ in a gather", "killed"]
+)
+def test_sizes_that_may_differ_and_other_deaths_are_no_mismatch(more):
+    job = aborts(1000, 1000, 3000, **more)
+
+    assert [kind for _, kind, _ in job.kinds()] == ["rank-killed"]
+
+
+def test_ranks_that_made_the_same_last_call_were_aborted_for_something_else():
+    job = aborts(1000, 1000, 1000)
+
+    assert [kind for _, kind, _ in job.kinds()] == ["rank-killed"]

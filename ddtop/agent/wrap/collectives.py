@@ -1,0 +1,179 @@
+"""Notes each collective call that Python makes, and each step of the optimizer, for
+`ddtop.agent.probes.calls`.
+
+The last call is on the state page before torch gets it: gloo may abort the process inside. No frame
+outlives the call.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from types import FrameType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ddtop.agent import current
+from ddtop.agent.guard import guard
+from ddtop.agent.notes import PeerNotes
+from ddtop.agent.probes.calls import WAYS_MAX, CallNotes, Order, Way
+from ddtop.agent.probes.groups import number_of
+from ddtop.agent.tracebacks import leave_out
+from ddtop.wire.page import LAST_CALLS, MADE, NUMEL
+from ddtop.wire.records import BY_STEPS, LastCall
+
+if TYPE_CHECKING:
+    from ddtop.agent.rank import Rank
+
+# function: (place of the group, place of the tensor, its name)
+_CALLS = {
+    "all_reduce": (2, 0, "tensor"),
+    "broadcast": (2, 0, "tensor"),
+    "reduce": (3, 0, "tensor"),
+    "all_gather": (2, 1, "tensor"),
+    "all_gather_into_tensor": (2, 1, "input_tensor"),
+    "reduce_scatter": (3, 0, "output"),
+    "reduce_scatter_tensor": (3, 1, "input"),
+    "all_to_all": (2, 9, ""),
+    "all_to_all_single": (4, 1, "input"),
+    "gather": (3, 0, "tensor"),
+    "scatter": (3, 0, "tensor"),
+    "barrier": (0, 9, ""),
+}
+SKIPPED_MAX = 8
+"""Frames of libraries that are passed. The three frames from there on tell two calls apart."""
+_frame = sys._getframe
+STEP, _WRAPPED = "step", "__ddtop_wrapped__"
+PART = "order of calls"
+
+
+def wrap(module: ModuleType) -> None:
+    """Replace these functions in `torch.distributed.distributed_c10d`."""
+    for name, (group_at, tensor_at, tensor_name) in _CALLS.items():
+        if hasattr(module, name):
+            _replace(module, name, group_at, tensor_at, tensor_name)
+
+
+def _replace(
+    module: ModuleType, name: str, group_at: int, tensor_at: int, tensor_name: str
+) -> None:
+    original = getattr(module, name)
+    if hasattr(original, _WRAPPED):
+        return
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        rank = current.get()
+        if rank is not None and PART not in guard.off:
+            try:
+                group = args[group_at] if len(args) > group_at else kwargs.get("group")
+                notes: CallNotes = rank.notes[CallNotes]
+                order = notes.by_id.get(id(group)) or _begin(notes, module._world, group)
+                if order is not None:
+                    tensor = args[tensor_at] if len(args) > tensor_at else kwargs.get(tensor_name)
+                    _note(rank, notes, order, name, tensor, _frame(1))
+            except Exception as error:  # noqa: BLE001 - the job must not see it
+                guard.note(PART, f"{type(error).__name__}: {error}")
+        try:
+            return original(*args, **kwargs)
+        except BaseException as error:
+            leave_out(error)
+            raise
+
+    setattr(wrapper, _WRAPPED, True)
+    setattr(module, name, wrapper)
+
+
+def _begin(notes: CallNotes, world: Any, group: Any) -> Order | None:
+    """The order of a group at the first call in it; None if this rank is no member."""
+    found = world.default_pg if group is None else group
+    name = world.pg_names.get(found)
+    if name is None:
+        return None
+    order = notes.by_id[id(group)] = notes.of(name)
+    return order
+
+
+def _note(
+    rank: Rank, notes: CallNotes, order: Order, op: str, tensor: Any, frame: FrameType | None
+) -> None:
+    if frame is not None and id(frame.f_code) not in notes.own:
+        frame = _users(notes, rank, frame)
+    key: object = op
+    if frame is not None:
+        above = frame.f_back or frame
+        key = op, id(frame.f_code), frame.f_lasti, id(above.f_code), above.f_lasti
+    way = order.ways.get(key)
+    if way is None:
+        if len(order.ways) >= WAYS_MAX:
+            return
+        way = order.ways[key] = Way(op, frame)
+        way.text = _text(order.group, way, getattr(tensor, "dtype", None))
+    last, order.last = order.last, way
+    order.made += 1
+    if order.open is not None or last is None or way not in last.after:
+        order.turn(last, way, _number(rank, order.group))
+    slot = notes.slot = 1 - notes.slot
+    words, at = rank.page.words, LAST_CALLS[slot]
+    words[at + MADE] = order.made
+    words[at + NUMEL] = tensor.numel() if tensor is not None else 0
+    if notes.on_page[slot] is not way:
+        rank.page.write_call(at, way.text)
+        notes.on_page[slot] = way
+
+
+def _users(notes: CallNotes, rank: Rank, frame: FrameType | None) -> FrameType | None:
+    """The innermost frame that is the program's own."""
+    for _ in range(SKIPPED_MAX):
+        if frame is None:
+            return None
+        code = frame.f_code
+        if id(code) not in notes.own and id(code) not in notes.foreign:
+            is_own = rank.frames.is_user(code.co_filename)
+            (notes.own if is_own else notes.foreign)[id(code)] = code
+        if id(code) in notes.own:
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def _number(rank: Rank, name: str) -> int:
+    """The sequence number that the call is about to get, the same on all members."""
+    world = sys.modules["torch.distributed.distributed_c10d"]._world
+    group = next((group for group, its in world.pg_names.copy().items() if its == name), None)
+    peers: PeerNotes = rank.notes[PeerNotes]
+    return (number_of(group) or 0) + 1 - peers.counts.get(name, 0)
+
+
+def _text(group: str, way: Way, dtype: object) -> bytes:
+    site = way.site
+    return msgspec.json.encode(
+        LastCall(group, way.op, str(dtype) if dtype is not None else None, site=site)
+    )
+
+
+def note_step(rank: Rank) -> None:
+    """The optimizer has stepped: how many calls has this rank made since its last step?"""
+    guard.run(PART, _note_step, rank)
+
+
+def _note_step(rank: Rank) -> None:
+    c10d = sys.modules.get("torch.distributed.distributed_c10d")
+    world = getattr(c10d, "_world", None)
+    group = getattr(world, "default_pg", None)
+    if world is None or group is None:
+        return
+    notes: CallNotes = rank.notes[CallNotes]
+    name = world.pg_names[group]
+    order, total = notes.of(name + BY_STEPS), number_of(group) or 0
+    calls, order.total = total - order.total, total
+    way = order.ways.get(calls)
+    if way is None:
+        if len(order.ways) >= WAYS_MAX:
+            return
+        way = order.ways[calls] = Way(STEP, _users(notes, rank, sys._getframe(3)), calls)
+    last, order.last = order.last, way
+    order.made += 1
+    if order.open is not None or last is None or way not in last.after:
+        order.turn(last, way, order.made, _number(rank, name) - 1)

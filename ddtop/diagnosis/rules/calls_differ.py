@@ -1,0 +1,71 @@
+"""`calls-differ`: the calls of the ranks of a group have parted; nothing stands yet, or all does.
+
+Calls of equal operation and size go on in pairs that do not belong together, until one side has no
+call left. Then the ranks that wait last are innocent: the cause is where the calls parted.
+"""
+
+from __future__ import annotations
+
+from ddtop.diagnosis.finding import CRITICAL, WARNING, Context, Finding
+from ddtop.diagnosis.kinds import Kind
+from ddtop.model.facts import Parting, Snapshot
+from ddtop.words.sentences import made_text, names_of_groups, ranks_text, verb
+from ddtop.words.units import duration
+
+ADVICE = (
+    "make the same calls in the same order on all ranks: look for a condition before this call that"
+    " is not the same everywhere"
+)
+
+
+def hang(context: Context) -> list[Finding]:
+    """The first difference in a group in which ranks now wait for ranks that do not come."""
+    stuck = {blame.group for blame in context.snapshot.blames if blame.due}
+    return [
+        _finding(context.snapshot, parting, CRITICAL)
+        for parting in context.snapshot.partings
+        if parting.group in stuck
+    ][:1]
+
+
+def rule(context: Context) -> list[Finding]:
+    """The first difference of each group, while the job still runs."""
+    return [_finding(context.snapshot, parting, WARNING) for parting in context.snapshot.partings]
+
+
+def _finding(snapshot: Snapshot, parting: Parting, severity: str) -> Finding:
+    age = duration((snapshot.time_unix_ns - parting.since_unix_ns) / 1e9)
+    group = names_of_groups(snapshot.groups).get(parting.group, parting.group)
+    odd, others = ranks_text(parting.ranks), ranks_text(parting.others)
+    majority = len(parting.ranks) < len(parting.others)
+    spot = f"{parting.spot} of {group}"
+    own, theirs = made_text(parting.made), made_text(parting.instead)
+    if majority:
+        begin = f"{odd} {verb(parting.ranks, 'has', 'have')} not made the same calls as {others}"
+    else:
+        begin = f"{odd} and {others} have not made the same calls"
+    waiting = sorted(
+        {
+            rank
+            for blame in snapshot.blames
+            if blame.due and blame.group == parting.group
+            for rank in blame.waiters
+        }
+    )
+    stands = ""
+    if severity == CRITICAL:
+        seq = next(blame.seq for blame in snapshot.blames if blame.group == parting.group)
+        stands = f"; {ranks_text(waiting)} {verb(waiting, 'waits', 'wait')} in #{seq}"
+    return Finding(
+        kind=Kind.CALLS_DIFFER,
+        severity=severity,
+        ranks=parting.ranks if majority else (),
+        victims=tuple(rank for rank in waiting if rank not in parting.ranks),
+        since_unix_ns=parting.since_unix_ns,
+        summary=(f"{begin} since {spot}, {age} ago: {odd} {own}, {others} {theirs}{stands}"),
+        evidence=(f"{odd}: {own} ({spot})", f"{others}: {theirs} ({spot})"),
+        advice=ADVICE,
+        group=parting.group,
+        op=parting.made.op if parting.made.op == parting.instead.op else None,
+        seq=parting.seq,
+    )

@@ -1,0 +1,242 @@
+"""The turns of a rank's calls, from programs that call functions of the same names as torch's."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+
+import msgspec
+import pytest
+
+from ddtop.agent import current
+from ddtop.agent.guard import guard
+from ddtop.agent.notes import Notes
+from ddtop.agent.probes import calls
+from ddtop.agent.probes.calls import CallNotes
+from ddtop.agent.stacks.frames import FrameReader
+from ddtop.agent.wrap import collectives
+from ddtop.wire import page as layout
+from ddtop.wire.records import LastCall
+
+NAME = "torch.distributed.distributed_c10d"
+
+
+class Tensor:
+    dtype = "torch.float32"
+
+    def __init__(self, numel=4):
+        self._numel = numel
+
+    def numel(self):
+        return self._numel
+
+
+class FakeGroup:
+    def __init__(self):
+        self.number = 0
+
+    def _get_sequence_number_for_group(self):
+        return self.number
+
+
+class Job:
+    """One rank, with a group whose calls return at once."""
+
+    def __init__(self):
+        self.group, self.module = FakeGroup(), ModuleType(NAME)
+        self.module._world = SimpleNamespace(
+            default_pg=self.group, pg_names={self.group: "0"}, pg_map={}
+        )
+        for name in ("all_reduce", "all_gather", "barrier"):
+            setattr(self.module, name, self._call)
+        collectives.wrap(self.module)
+        self.texts = {}
+        page = SimpleNamespace(
+            words=memoryview(bytearray(layout.EXCEPTION_AT_BYTES)).cast("q"),
+            write_call=self.texts.__setitem__,
+        )
+        self.rank = SimpleNamespace(notes=Notes(), page=page, frames=FrameReader())
+
+    def _call(self, *_args, **_kwargs):
+        self.group.number += 1
+
+    @property
+    def notes(self):
+        return self.rank.notes[CallNotes]
+
+    @property
+    def parted(self):
+        """(number, operation, function, function of the call instead) of turns that have changed
+        the number of calls, once all ranks have done a few steps alike."""
+        return [
+            (turn.number, turn.made.op, turn.made.function, turn.instead.function)
+            for turn in self.notes.turns()
+            if turn.instead is not None
+        ]
+
+
+@pytest.fixture
+def job(monkeypatch):
+    found = Job()
+    monkeypatch.setitem(sys.modules, NAME, found.module)
+    monkeypatch.setattr(guard, "off", {})
+    current.become(found.rank)
+    yield found
+    current.become(None)
+    assert guard.off == {}
+
+
+def reduce_loss(job):
+    job.module.all_reduce(Tensor())
+
+
+def log_mean(job):
+    job.module.all_reduce(Tensor())
+
+
+def lengths(job):
+    job.module.all_gather([], Tensor())
+
+
+def test_a_loop_makes_turns_in_its_first_passes_only(job):
+    for _ in range(100):
+        lengths(job)
+        reduce_loss(job)
+
+    turns = job.notes.turns()
+    assert [(turn.number, turn.made.function) for turn in turns] == [
+        (1, "lengths"),
+        (2, "reduce_loss"),
+        (3, "lengths"),
+    ]
+    assert job.parted == []
+
+
+def test_a_call_more_is_told_with_the_call_that_should_have_come(job):
+    for step in range(100):
+        reduce_loss(job)
+        if step == 60:
+            log_mean(job)
+
+    assert job.parted == [(62, "all_reduce", "log_mean", "reduce_loss")]
+
+
+def test_a_turn_is_open_until_the_next_call(job):
+    for _ in range(10):
+        reduce_loss(job)
+    log_mean(job)
+
+    (*_, last) = job.notes.turns()
+    assert (last.number, last.open, last.instead) == (11, True, None)
+
+
+def test_a_call_less_is_told_with_the_call_that_was_left_out(job):
+    for step in range(100):
+        lengths(job)
+        if step != 60:
+            reduce_loss(job)
+        log_mean(job)
+
+    assert job.parted == [(182, "all_reduce", "log_mean", "reduce_loss")]
+
+
+def test_another_branch_with_the_same_number_of_calls_is_as_the_program_was_written(job):
+    """Rank 0 takes a line of its own now and then; the others make the same call elsewhere."""
+    for step in range(200):
+        if step % 60 == 59:
+            log_mean(job)
+        else:
+            reduce_loss(job)
+
+    assert job.parted == []
+
+
+def test_a_branch_that_continues_the_loop_is_another_branch(job):
+    for step in range(200):
+        if step % 60 == 59:
+            log_mean(job)
+            continue
+        reduce_loss(job)
+
+    assert job.parted == []
+
+
+def test_optimizers_that_alternate_part_from_nobody(job):
+    for step in range(200):
+        lengths(job)
+        if step % 3 == 0:
+            reduce_loss(job)
+
+    assert job.parted == []
+
+
+def step_with(job, count):
+    for _ in range(count):
+        reduce_loss(job)
+    collectives.note_step(job.rank)
+
+
+def test_a_step_that_was_tried_again_has_more_calls_than_those_before(job):
+    for step in range(50):
+        step_with(job, 2 if step == 30 else 1)
+
+    (turn,) = [turn for turn in job.notes.turns() if turn.instead is not None]
+    assert (turn.group, turn.number, turn.seq) == ("0/steps", 31, 32)
+    assert (turn.made.calls, turn.instead.calls) == (2, 1)
+
+
+def test_calls_that_a_later_step_makes_up_for_are_no_difference(job):
+    for step in range(50):
+        step_with(job, {30: 0, 31: 2}.get(step, 1))
+
+    assert not any(turn.instead for turn in job.notes.turns())
+
+
+def test_a_program_whose_calls_change_all_the_time_is_not_compared(job):
+    for number in range(calls.WAYS_MAX + 5):
+        scope = {"job": job, "Tensor": Tensor}
+        exec(f"def call_{number}():\n    job.module.all_reduce(Tensor())", scope)
+        scope[f"call_{number}"]()
+
+    (turn,) = job.notes.turns()
+    assert turn.number == 0
+
+
+def test_the_last_two_calls_are_on_the_page_before_they_run(job):
+    reduce_loss(job)
+    job.module.all_gather([], Tensor(7))
+
+    words, found = job.rank.page.words, []
+    for at in layout.LAST_CALLS:
+        text = msgspec.json.decode(job.texts[at], type=LastCall)
+        found.append((words[at + layout.MADE], words[at + layout.NUMEL], text.op, text.group))
+    assert sorted(found) == [(1, 4, "all_reduce", "0"), (2, 7, "all_gather", "0")]
+
+
+def test_a_destroyed_group_begins_anew(job):
+    reduce_loss(job)
+    job.notes.forget("0")
+    job.group.number = 0
+    reduce_loss(job)
+
+    assert [turn.number for turn in job.notes.turns()] == [1]
+
+
+def test_calls_in_a_group_of_others_and_of_no_rank_are_not_noted(job):
+    job.module.all_reduce(Tensor(), group=object())
+    current.become(None)
+    reduce_loss(job)
+
+    assert job.notes.turns() == ()
+
+
+def test_what_torch_raises_is_raised_without_a_line_of_ours(job):
+    def broken(*_args):
+        raise ValueError("no")
+
+    job.module.broadcast = broken
+    collectives.wrap(job.module)
+
+    with pytest.raises(ValueError, match="no") as caught:
+        job.module.broadcast(Tensor(), 0)
+    assert all("ddtop/agent" not in str(entry.path) for entry in caught.traceback)

@@ -1,0 +1,104 @@
+"""The first difference between the calls of the ranks of a group."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddtop.wire.records import BY_STEPS, CallSite, Groups, Turn
+from tests.diagnosis.rules.calls_differ import ALIKE, LOGS, LOOP, parted, turns
+from tests.jobs import FakeJob
+from tests.ranks import unix_ns
+
+
+def test_a_call_more_is_a_warning_with_both_lines_while_the_job_runs():
+    finding = parted(0).finds("warning", "calls-differ", 0)
+
+    assert finding.summary == (
+        "rank 0 has not made the same calls as ranks 1-3 since #61 of default_pg, 5 s ago: rank 0"
+        " called all_reduce in log_mean (train.py:88), ranks 1-3 called all_reduce in step"
+        " (train.py:40)"
+    )
+    assert (finding.group, finding.seq, finding.victims) == ("0", 61, ())
+
+
+def test_a_hang_afterwards_has_its_cause_where_the_calls_parted():
+    """Rank 0 waits in a call that the others never make, and they are asleep elsewhere."""
+    job = parted(0)
+    for rank in job.ranks[1:]:
+        rank.stands_at("write_table", "train.py", 33)
+    job.ranks[0].waits_in()
+    finding = job.passes(8).finds("critical", "calls-differ", 0)
+
+    assert finding.summary.endswith("; rank 0 waits in #151")
+    assert "called all_reduce in log_mean (train.py:88)" in finding.summary
+
+
+def test_the_one_rank_that_left_out_a_call_of_all_others_is_at_fault():
+    finding = parted(0, 1, 3).finds("warning", "calls-differ", 2)
+
+    assert "rank 2 called all_reduce in step (train.py:40)" in finding.summary
+
+
+def test_with_two_ranks_nobody_is_blamed():
+    finding = parted(1, world_size=2).finds("warning", "calls-differ")
+
+    assert "rank 1 and rank 0 have not made the same calls" in finding.summary
+
+
+def test_steps_with_other_numbers_of_calls_are_named_by_step():
+    job = FakeJob(3).trains(10)
+    for rank in job.ranks:
+        own = [Turn("0" + BY_STEPS, 1, CallSite("step", "/w/t.py", 30, "fit", 1))]
+        if rank.number == 1:
+            made = CallSite("step", "/w/t.py", 30, "fit", 2)
+            own.append(Turn("0" + BY_STEPS, 92, made, own[0].made, 93, unix_ns=unix_ns(job.now)))
+        job.say(Groups(tuple(job.groups.values()), tuple(own)), rank)
+    finding = job.passes(5).finds("warning", "calls-differ", 1)
+
+    assert "since step 92 (#93) of default_pg" in finding.summary
+    assert "rank 1 made 2 calls before the optimizer's step in fit (t.py:30)" in finding.summary
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"instead": None},
+        {"open": True},
+        {"also": (Turn("0", 0, CallSite("")),)},
+    ],
+    ids=["may stand in its place", "the next call is not known", "calls change all the time"],
+)
+def test_what_is_no_evidence_is_not_told(more):
+    job = FakeJob(4).trains(10)
+    turns(job, 0, **more)
+    job.passes(5)
+
+    assert job.ever() == []
+
+
+def test_a_turn_of_all_ranks_is_no_difference():
+    assert parted(0, 1, 2, 3).ever() == []
+
+
+def test_ranks_that_have_not_come_so_far_may_still_make_the_call():
+    job = FakeJob(4).trains(10)
+    for rank in job.ranks:
+        own = [ALIKE]
+        if rank.number == 0:
+            own.append(Turn("0", 100_000, LOGS, LOOP, None, unix_ns=unix_ns(job.now)))
+        job.say(Groups(tuple(job.groups.values()), tuple(own)), rank)
+    job.passes(5)
+
+    assert job.ever() == []
+
+
+def test_a_rank_that_has_made_many_turns_since_does_not_know_the_first():
+    job = FakeJob(4).trains(10)
+    for rank in job.ranks:
+        own = [ALIKE, Turn("0", 61, LOGS, LOOP, None, unix_ns=unix_ns(job.now))]
+        if rank.number != 0:
+            own = [Turn("0", 90, LOOP)]
+        job.say(Groups(tuple(job.groups.values()), tuple(own)), rank)
+    job.passes(5)
+
+    assert job.ever() == []
