@@ -1,5 +1,5 @@
-"""A training that averages its loss by hand. One rank also logs the mean once, and the function that
-logs makes a collective call.
+"""A training that averages its loss by hand. One rank also logs the mean once, and the function
+that logs makes a collective call.
 
 torchrun --nproc-per-node 4 measuring.py
 """

@@ -47,8 +47,8 @@ def command(fault: str, ranks: int | None, mpi: bool, readonly: bool) -> None:
 
     \b
     Faults: healthy, not-in-collective, left-early, collective-mismatch,
-    wait-cycle, unmatched-p2p, loader-stuck, rank-crashed, rank-killed,
-    rank-stopped, interpreter-frozen, no-progress, threads-share-group,
+    calls-differ, wait-cycle, unmatched-p2p, loader-stuck, rank-crashed,
+    rank-killed, rank-stopped, interpreter-frozen, no-progress, threads-share-group,
     input-bound, straggler, sync-bound, cpu-oversubscribed,
     sampler-not-distributed, epoch-not-set;
     before the ranks have met: rank-missing, late-to-init, duplicate-rank,
