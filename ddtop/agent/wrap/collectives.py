@@ -44,7 +44,7 @@ _CALLS = {
 SKIPPED_MAX = 8
 """Frames of libraries that are passed. The three frames from there on tell two calls apart."""
 _frame = sys._getframe
-STEP, _WRAPPED = "step", "__ddtop_wrapped__"
+STEP, _WRAPPED, _UNTRACED = "step", "__ddtop_wrapped__", "_torchdynamo_disable"
 PART = "order of calls"
 
 
@@ -82,6 +82,8 @@ def _replace(
             raise
 
     setattr(wrapper, _WRAPPED, True)
+    # torch.compile traces the program, not what is noted of it.
+    setattr(wrapper, _UNTRACED, True)
     setattr(module, name, wrapper)
 
 

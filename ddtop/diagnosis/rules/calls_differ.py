@@ -41,9 +41,10 @@ def _finding(snapshot: Snapshot, parting: Parting, severity: str) -> Finding:
     spot = f"{parting.spot} of {group}"
     own, theirs = made_text(parting.made), made_text(parting.instead)
     if majority:
-        begin = f"{odd} {verb(parting.ranks, 'has', 'have')} not made the same calls as {others}"
+        begin = f"{odd} {verb(parting.ranks, 'has', 'have')} been out of step since {spot} ({age}):"
+        begin = f"{begin} {verb(parting.ranks, 'it', 'they')} {own}"
     else:
-        begin = f"{odd} and {others} have not made the same calls"
+        begin = f"{odd} and {others} have been out of step since {spot} ({age}): {odd} {own}"
     waiting = sorted(
         {
             rank
@@ -62,7 +63,7 @@ def _finding(snapshot: Snapshot, parting: Parting, severity: str) -> Finding:
         ranks=parting.ranks if majority else (),
         victims=tuple(rank for rank in waiting if rank not in parting.ranks),
         since_unix_ns=parting.since_unix_ns,
-        summary=(f"{begin} since {spot}, {age} ago: {odd} {own}, {others} {theirs}{stands}"),
+        summary=f"{begin}, {others} {theirs}{stands}",
         evidence=(f"{odd}: {own} ({spot})", f"{others}: {theirs} ({spot})"),
         advice=ADVICE,
         group=parting.group,
