@@ -6,6 +6,7 @@ pays these numbers once a step. The agent's thread pays the reading, twice a sec
 
 from __future__ import annotations
 
+import sys
 import time
 import timeit
 from collections.abc import Callable, Iterator
@@ -17,9 +18,10 @@ import ddtop
 from ddtop.agent import current, user_calls
 from ddtop.agent.frameworks import accelerate, fabric, hf_trainer, ray_train, torch_phases
 from ddtop.agent.limits import LIMITS
-from ddtop.agent.notes import progress_notes
+from ddtop.agent.notes import Notes, progress_notes
 from ddtop.agent.probe import Tick
 from ddtop.agent.probes.progress import ProgressProbe
+from ddtop.agent.wrap import collectives
 from ddtop.wire import page as layout
 from tools.benchmarks import progress_sources
 from tools.benchmarks.table import Row, limited
@@ -42,9 +44,11 @@ def measure(repeats: int) -> Iterator[Row]:
         yield limited(
             f"{name}, nobody watches", _ns(call, repeats) - empty, UNSET_BAR_NS, "ns", digits=0
         )
-    words = [0] * layout.SLOTS_AT
-    page = SimpleNamespace(words=words)
-    rank: Any = SimpleNamespace(page=page, stepper=0, lead_id=get_ident(), limits=LIMITS)
+    words = [0] * (layout.EXCEPTION_AT_BYTES // 8)
+    page = SimpleNamespace(words=words, write_call=lambda at, text: None)
+    rank: Any = SimpleNamespace(
+        page=page, stepper=0, lead_id=get_ident(), limits=LIMITS, notes=Notes()
+    )
     before = current.get()
     current.become(rank)
     ddtop._agent = user_calls
@@ -100,6 +104,24 @@ def _wrapped() -> Iterator[tuple[str, Callable[[], object]]]:
     yield "Fabric.log_dict", lambda: two.log_dict(logged, 3)
     yield "Accelerator.log", lambda: three.log(logged, 3)
     yield "ray.train.report", lambda: module.report(logged)
+    group = SimpleNamespace(_get_sequence_number_for_group=int)
+    c10d: Any = SimpleNamespace(_world=_World(group), all_reduce=lambda tensor: None)
+    sys.modules["torch.distributed.distributed_c10d"] = c10d
+    collectives.wrap(c10d)
+    tensor = SimpleNamespace(dtype=None, numel=lambda: 1000)
+    yield "dist.all_reduce", lambda: c10d.all_reduce(tensor)
+
+
+class _World:
+    """Torch's dictionary of process groups, as far as the wrapper reads it."""
+
+    def __init__(self, group: Any) -> None:
+        self.default_pg, self.pg_names = group, _Names({id(group): "0"})
+
+
+class _Names(dict[int, str]):
+    def get(self, group: object, default: Any = None) -> Any:
+        return super().get(id(group), default)
 
 
 def _ns(call: Callable[[], object], repeats: int) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -41,8 +41,6 @@ _CALLS = {
     "scatter": (3, 0, "tensor"),
     "barrier": (0, 9, ""),
 }
-SKIPPED_MAX = 8
-"""Frames of libraries that are passed. The three frames from there on tell two calls apart."""
 _frame = sys._getframe
 STEP, _WRAPPED, _UNTRACED = "step", "__ddtop_wrapped__", "_torchdynamo_disable"
 PART = "order of calls"
@@ -69,10 +67,17 @@ def _replace(
             try:
                 group = args[group_at] if len(args) > group_at else kwargs.get("group")
                 notes: CallNotes = rank.notes[CallNotes]
-                order = notes.by_id.get(id(group)) or _begin(notes, module._world, group)
-                if order is not None:
+                order = notes.by_id.get(id(group)) or _begin(rank, notes, module._world, group)
+                way = notes.note(order, name, _frame(1)) if order is not None else None
+                if order is not None and way is not None:
                     tensor = args[tensor_at] if len(args) > tensor_at else kwargs.get(tensor_name)
-                    _note(rank, notes, order, name, tensor, _frame(1))
+                    slot = notes.slot = 1 - notes.slot
+                    words, at = rank.page.words, LAST_CALLS[slot]
+                    words[at + MADE] = order.made
+                    words[at + NUMEL] = tensor.numel() if tensor is not None else 0
+                    if notes.on_page[slot] is not way:
+                        _write(rank, order.group, way, tensor, at)
+                        notes.on_page[slot] = way
             except Exception as error:  # noqa: BLE001 - the job must not see it
                 guard.note(PART, f"{type(error).__name__}: {error}")
         try:
@@ -87,57 +92,20 @@ def _replace(
     setattr(module, name, wrapper)
 
 
-def _begin(notes: CallNotes, world: Any, group: Any) -> Order | None:
+def _begin(rank: Rank, notes: CallNotes, world: Any, group: Any) -> Order | None:
     """The order of a group at the first call in it; None if this rank is no member."""
     found = world.default_pg if group is None else group
     name = world.pg_names.get(found)
     if name is None:
         return None
-    order = notes.by_id[id(group)] = notes.of(name)
+    order = notes.by_id[id(group)] = notes.of(name, functools.partial(_number, rank, name))
     return order
 
 
-def _note(
-    rank: Rank, notes: CallNotes, order: Order, op: str, tensor: Any, frame: FrameType | None
-) -> None:
-    if frame is not None and id(frame.f_code) not in notes.own:
-        frame = _users(notes, rank, frame)
-    key: object = op
-    if frame is not None:
-        above = frame.f_back or frame
-        key = op, id(frame.f_code), frame.f_lasti, id(above.f_code), above.f_lasti
-    way = order.ways.get(key)
-    if way is None:
-        if len(order.ways) >= WAYS_MAX:
-            return
-        way = order.ways[key] = Way(op, frame)
-        way.text = _text(order.group, way, getattr(tensor, "dtype", None))
-    last, order.last = order.last, way
-    order.made += 1
-    if order.open is not None or last is None or way not in last.after:
-        order.turn(last, way, _number(rank, order.group))
-    slot = notes.slot = 1 - notes.slot
-    words, at = rank.page.words, LAST_CALLS[slot]
-    words[at + MADE] = order.made
-    words[at + NUMEL] = tensor.numel() if tensor is not None else 0
-    if notes.on_page[slot] is not way:
-        rank.page.write_call(at, way.text)
-        notes.on_page[slot] = way
-
-
-def _users(notes: CallNotes, rank: Rank, frame: FrameType | None) -> FrameType | None:
-    """The innermost frame that is the program's own."""
-    for _ in range(SKIPPED_MAX):
-        if frame is None:
-            return None
-        code = frame.f_code
-        if id(code) not in notes.own and id(code) not in notes.foreign:
-            is_own = rank.frames.is_user(code.co_filename)
-            (notes.own if is_own else notes.foreign)[id(code)] = code
-        if id(code) in notes.own:
-            return frame
-        frame = frame.f_back
-    return None
+def _write(rank: Rank, group: str, way: Way, tensor: Any, at: int) -> None:
+    dtype = str(tensor.dtype) if tensor is not None else None
+    way.text = way.text or msgspec.json.encode(LastCall(group, way.op, dtype, way.site))
+    rank.page.write_call(at, way.text)
 
 
 def _number(rank: Rank, name: str) -> int:
@@ -146,13 +114,6 @@ def _number(rank: Rank, name: str) -> int:
     group = next((group for group, its in world.pg_names.copy().items() if its == name), None)
     peers: PeerNotes = rank.notes[PeerNotes]
     return (number_of(group) or 0) + 1 - peers.counts.get(name, 0)
-
-
-def _text(group: str, way: Way, dtype: object) -> bytes:
-    site = way.site
-    return msgspec.json.encode(
-        LastCall(group, way.op, str(dtype) if dtype is not None else None, site=site)
-    )
 
 
 def note_step(rank: Rank) -> None:
@@ -174,7 +135,7 @@ def _note_step(rank: Rank) -> None:
     if way is None:
         if len(order.ways) >= WAYS_MAX:
             return
-        way = order.ways[calls] = Way(STEP, _users(notes, rank, sys._getframe(3)), calls)
+        way = order.ways[calls] = Way(STEP, notes.users(sys._getframe(3)), calls)
     last, order.last = order.last, way
     order.made += 1
     if order.open is not None or last is None or way not in last.after:
