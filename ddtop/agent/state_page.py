@@ -18,6 +18,7 @@ from threading import get_ident
 
 from ddtop import private, registry
 from ddtop.wire import page as layout
+from ddtop.wire.records import LastCall
 
 _CALLS = slice(
     layout.SLOT_STARTS.start + layout.SLOT_CALL, layout.SLOT_STARTS.stop, layout.SLOT_STARTS.step
@@ -134,6 +135,10 @@ class StatePage:
         self.words[at + layout.CALL_BYTES] = 0
         self._bytes[begin : begin + size] = text[:size]
         self.words[at + layout.CALL_BYTES] = size
+
+    def last_calls(self) -> tuple[LastCall, ...]:
+        """The collective calls that are on the page."""
+        return tuple(layout.last_calls(self._bytes))
 
     def open_calls(self) -> list[tuple[int, int, int, int, int]]:
         """(call, since monotonic ns, peer, tag, thread) of the calls that have not returned."""

@@ -31,6 +31,7 @@ from ddtop.wire.records import (
     Handling,
     Hello,
     HostState,
+    LastCall,
     LastException,
     Loader,
     Mute,
@@ -387,6 +388,8 @@ class ReportedFacts(msgspec.Struct, frozen=True, gc=False):
     catching: Catching | None = None
     #: The exception that its thread handles while it makes no progress.
     handling: Handling | None = None
+    #: Its last two collective calls, while it is stuck or has raised.
+    calls: tuple[LastCall, ...] = ()
     #: The exception that nothing caught, of its last report or of its exit.
     exception: LastException | None = None
     #: It made progress after `exception`, so a thread of it still trains.

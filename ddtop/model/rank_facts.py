@@ -135,6 +135,7 @@ def _reported_facts(
         spots_samples=state.spots_samples,
         catching=state.catching,
         handling=state.handling,
+        calls=state.calls,
         exception=exception,
         went_on=went_on,
         failed_save=state.failed_save,

@@ -152,11 +152,11 @@ def read_page(page: memoryview | bytes) -> PageView:
         iteration_source=words[ITERATION_SOURCE_AT],
         lead_tid=words[LEAD_AT],
         walking=bool(words[WALKING_AT]),
-        calls=tuple(_last_calls(page)),
+        calls=tuple(last_calls(page)),
     )
 
 
-def _last_calls(page: memoryview | bytes) -> Iterator[LastCall]:
+def last_calls(page: memoryview | bytes) -> Iterator[LastCall]:
     """The last collective calls; one that is being written is left out."""
     words = memoryview(page)[:EXCEPTION_AT_BYTES].cast("q")
     for at in LAST_CALLS:

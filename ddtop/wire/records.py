@@ -1121,7 +1121,8 @@ class RankState(Record, frozen=True, array_like=True, gc=False):
     `writes_since_unix_ns`: since when it has handled one exception, while a file that it has open
     for writing grows. `sleeps_until_unix_ns`: the end of the sleep that its thread is in. `trains`:
     of a rank that makes optimizer steps and has no process group, a digest of the parameters'
-    shapes, the optimizer's settings and the seed.
+    shapes, the optimizer's settings and the seed. `calls`: the last two collective
+    calls, while it is stuck or has raised.
     """
 
     phase: str
@@ -1170,6 +1171,7 @@ class RankState(Record, frozen=True, array_like=True, gc=False):
     sleeps_until_unix_ns: int | None = None
     trains: str | None = None
     handling: Handling | None = None
+    calls: tuple[LastCall, ...] = ()
 
 
 class Arrivals(Record, frozen=True, array_like=True):

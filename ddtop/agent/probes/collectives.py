@@ -161,7 +161,10 @@ class Collectives(Communication):
 
     def fields(self, tick: Tick) -> Mapping[str, Any]:
         """The progress of each group, and what is open."""
+        rank = self._rank
+        in_trouble = rank is not None and (self.stuck or rank.exception is not None)
         return {
+            "calls": rank.page.last_calls() if rank is not None and in_trouble else (),
             "groups": self.progress(tick.unix_minus_mono),
             "open_collectives": self.open_collectives(),
             "retired_collectives": self.retired_collectives(),

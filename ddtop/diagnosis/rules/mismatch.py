@@ -186,18 +186,18 @@ def _equal_advice(by_rank: dict[int, Collective]) -> str:
 
 
 def aborted(context: Context) -> list[Finding]:
-    """At most one finding: the ranks that have ended made different calls."""
+    """At most one finding: the last calls of the ranks differ, and one of them was aborted."""
     snapshot = context.snapshot
-    gone = {rank.rank: rank.process.exit for rank in snapshot.ranks if rank.process.exit}
-    if not any(end.signal == signal.SIGABRT for end in gone.values()):
+    ends = [rank.process.exit for rank in snapshot.ranks if rank.process.exit is not None]
+    if not any(end.signal == signal.SIGABRT for end in ends):
         return []
     calls: dict[tuple[str, int], dict[int, Collective]] = {}
     sites: dict[tuple[str, int], dict[int, CallSite]] = {}
-    for rank, end in gone.items():
-        for call in end.calls:
+    for rank in snapshot.ranks:
+        for call in rank.process.exit.calls if rank.process.exit else rank.reported.calls:
             key = call.group, call.count
-            calls.setdefault(key, {})[rank] = _as_collective(call)
-            sites.setdefault(key, {})[rank] = call.site
+            calls.setdefault(key, {})[rank.rank] = _as_collective(call)
+            sites.setdefault(key, {})[rank.rank] = call.site
     for key, by_rank in sorted(calls.items(), key=lambda item: item[0][1]):
         if len(by_rank) > 1 and _differ(by_rank.values()):
             return [_aborted_in(snapshot, by_rank, sites[key])]
