@@ -96,7 +96,10 @@ def _first(
         instead = {turn.instead for turn in made.values()}
         if number < known or None in instead or len(sites) > 1 or len(instead) > 1:
             continue
-        return _parting(name, number, made, others)
+        # Ranks that follow a leader's calls from lines of their own are in step with it.
+        usual = instead.pop()
+        if all(usual in {turn.made for turn in members[rank].values()} for rank in others):
+            return _parting(name, number, made, others)
     return None
 
 

@@ -1212,7 +1212,8 @@ class CallSite(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A call of the program: the operation and the innermost line that is its own.
 
     `file` is empty where no frame of the program was seen. `op` "step": the optimizer's, and
-    `calls` is how many collective calls lie between it and the step before.
+    `calls` is how many collective calls lie between it and the step before. `caller_line`: the line
+    that has called the function.
     """
 
     op: str
@@ -1220,6 +1221,7 @@ class CallSite(msgspec.Struct, frozen=True, array_like=True, gc=False):
     line: int = 0
     function: str = ""
     calls: int | None = None
+    caller_line: int = 0
 
 
 class Turn(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -24,7 +24,7 @@ from types import CodeType, FrameType
 from ddtop.agent.stacks.frames import FrameReader
 from ddtop.wire.records import BY_STEPS, CallSite, Turn
 
-FRAMES_MAX, SKIPPED_MAX, WAYS_MAX, TURNS_KEPT = 8, 8, 256, 12
+FRAMES_MAX, SKIPPED_MAX, WAYS_MAX, TURNS_KEPT = 8, 8, 256, 32
 """Frames that are kept of a call; frames of libraries that are passed below them; ways to call in a
 group; turns that are remembered."""
 
@@ -52,7 +52,8 @@ class Way:
         if not self.frames:
             return CallSite(self.op, calls=self.calls)
         code, _, line = self.frames[0]
-        return CallSite(self.op, code.co_filename, line, code.co_name, self.calls)
+        above = self.frames[1][2] if len(self.frames) > 1 else 0
+        return CallSite(self.op, code.co_filename, line, code.co_name, self.calls, above)
 
 
 class _Turn:

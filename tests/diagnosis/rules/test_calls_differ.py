@@ -101,3 +101,20 @@ def test_a_rank_that_has_made_many_turns_since_does_not_know_the_first():
     job.passes(5)
 
     assert job.ever() == []
+
+
+def test_ranks_that_follow_a_leader_from_a_line_of_their_own_are_in_step():
+    """Rank 0 broadcasts what to do, now and then from another line; the others listen in a loop."""
+    job = FakeJob(4).trains(10)
+    listens = CallSite("broadcast", "/w/serve.py", 30, "listen")
+    for rank in job.ranks:
+        own = [Turn("0", 1, listens)]
+        if rank.number == 0:
+            orders = CallSite("broadcast", "/w/serve.py", 12, "order")
+            stops = CallSite("broadcast", "/w/serve.py", 18, "add_request")
+            own = [Turn("0", 1, orders)]
+            own.append(Turn("0", 61, stops, orders, None, unix_ns=unix_ns(job.now)))
+        job.say(Groups(tuple(job.groups.values()), tuple(own)), rank)
+    job.passes(5)
+
+    assert job.ever() == []
