@@ -19,6 +19,7 @@ from typing import Any
 from ddtop.agent import current
 from ddtop.agent.guard import guard
 from ddtop.agent.notes import GradientNotes
+from ddtop.agent.probes.replicas import ReplicaNotes
 from ddtop.wire.page import ITERATION_AT, ITERATION_SOURCE_AT, SOURCE_OPTIMIZER, STEP_AT
 
 _SEEDS = 1 << 32
@@ -43,6 +44,9 @@ def wrap(module: ModuleType) -> None:
         rank = current.get()
         if rank is None:
             return
+        replicas = rank.notes[ReplicaNotes]
+        if replicas.models:
+            guard.run("replica samples", replicas.count, optimizer, torch)
         if counted != id(optimizer):
             others += 1
             if counted and others < rank.limits.optimizer_forget_steps:
