@@ -187,6 +187,8 @@ def _progress(
         pace=state.pace,
         expected=state.expected,
         trains=state.trains,
+        replicas=state.replicas,
+        apart=memory.apart,
     )
 
 
