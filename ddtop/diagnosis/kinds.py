@@ -70,6 +70,7 @@ class Kind(str, Enum):
     SAMPLER_NOT_DISTRIBUTED = "sampler-not-distributed", Is.BESIDE
     EPOCH_NOT_SET = "epoch-not-set", Is.BESIDE | Is.PHASE
     LOSS_NOT_FINITE = "loss-not-finite", Is.BESIDE | Is.MOVES | Is.PHASE
+    DIVERGED = "diverged", Is.BESIDE | Is.MOVES | Is.PHASE
     EXCEPTION_SWALLOWED = "exception-swallowed", Is.BESIDE
     WRONG_BACKEND = "wrong-backend", Is.BESIDE
     GPU_UNAVAILABLE = "gpu-unavailable", Is.PLAIN

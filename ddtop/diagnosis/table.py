@@ -18,6 +18,7 @@ from ddtop.diagnosis.rules import (
     data,
     deadlock,
     departures,
+    diverged,
     exception_swallowed,
     gpus,
     hosts,
@@ -320,6 +321,13 @@ TABLE = (
         loss_not_finite.rule,
         (Kind.LOSS_NOT_FINITE,),
         "the loss that a framework or ddtop.progress reports",
+        unless=RUNS,
+    ),
+    RuleRow(
+        diverged.rule,
+        (Kind.DIVERGED,),
+        "values of parameters that DistributedDataParallel keeps equal, after optimizer steps",
+        needs=("groups",),
         unless=RUNS,
     ),
     RuleRow(

@@ -6,6 +6,7 @@ measured".
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -43,6 +44,7 @@ from ddtop.wire.records import (
     ProcessState,
     RasAnswer,
     Rendezvous,
+    Replica,
     RpcState,
     Speed,
     Spot,
@@ -398,12 +400,17 @@ class ReportedFacts(msgspec.Struct, frozen=True, gc=False):
     failed_save: FailedSave | None = None
 
 
-class NotFinite(msgspec.Struct, frozen=True, gc=False):
-    """Since when every report of a loss was nan or infinite. `step`: that of the first of them; the
+class Began(msgspec.Struct, frozen=True, gc=False):
+    """Since when every report has said so. `step`: that of the first of them; of a loss, the
     iteration where the program counts no steps."""
 
     since_unix_ns: int
     step: int
+
+
+Apart = Mapping[tuple[str, int, tuple[str, ...]], Began]
+"""By the key of a replica: since when the rank's values differ from those of the first rank of the
+group. Not there while they are equal."""
 
 
 class ProgressFacts(msgspec.Struct, frozen=True, gc=False):
@@ -427,13 +434,17 @@ class ProgressFacts(msgspec.Struct, frozen=True, gc=False):
     #: What its framework or program counts: step, epoch, phase, loss.
     training: TrainingProgress | None = None
     #: None while the loss that it reports is a number, or while it reports none.
-    not_finite: NotFinite | None = None
+    not_finite: Began | None = None
     #: How fast it trains, now, ten minutes ago and at its start.
     pace: Pace | None = None
     #: The region that the program has announced and is in (`ddtop.expected`).
     expected: Expectation | None = None
     #: A digest of what it trains without a process group.
     trains: str | None = None
+    #: Values of parameters that are equal on all ranks that average their gradients.
+    replicas: tuple[Replica, ...] = ()
+    #: Since when they are not.
+    apart: Apart = {}
     #: No progress for so long that `step_ms` says nothing of now.
     stale: bool = False
 

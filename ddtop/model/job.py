@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ddtop.model import gpus, hosts, progress, ratios
 from ddtop.model import snapshot as build
 from ddtop.model.call_order import numbers_of
-from ddtop.model.facts import Snapshot
+from ddtop.model.facts import Apart, Snapshot
 from ddtop.model.memory import Answer, JobMemory, RankMemory, Series, copy_parts, share_text
 from ddtop.model.parallel import coordinates_of
 from ddtop.policy import Limits, Policy
@@ -262,11 +262,27 @@ class Job(JobMemory):
             )
             memory.not_finite = progress.not_finite(memory.not_finite, state, at)
             memory.state, memory.state_unix_ns = state, at
+            if state.replicas or memory.apart:
+                memory.apart = self._apart(memory, state, at)
             memory.wait_long_ratio = envelope.wait_ratio
             if state.step_ms is not None and (
                 memory.step_best_ms is None or state.step_ms < memory.step_best_ms
             ):
                 memory.step_best_ms = state.step_ms
+
+    def _apart(self, memory: RankMemory, state: RankState, at: int) -> Apart:
+        """Compares its parameters with those of the first rank of their group."""
+        found = {}
+        for own in state.replicas:
+            group = self.groups.get(own.key[0])
+            first = self.ranks.get(group.ranks[0]) if group is not None and group.ranks else None
+            if first is None or first.state is None or first.generation != memory.generation:
+                continue
+            other = next((one for one in first.state.replicas if one.key == own.key), None)
+            since = progress.apart(memory.apart.get(own.key), own, other, at, self.policy)
+            if since is not None:
+                found[own.key] = since
+        return found
 
     def _on_arrivals(self, memory: RankMemory, envelope: Envelope, record: Arrivals) -> None:
         if envelope.rank is None:

@@ -20,7 +20,7 @@ from msgspec.structs import force_setattr
 
 from ddtop.model import progress
 from ddtop.model.call_order import Numbers
-from ddtop.model.facts import Axis, Balance, Candidate, Coordinates, Late, NotFinite, Own
+from ddtop.model.facts import Apart, Axis, Balance, Began, Candidate, Coordinates, Late, Own
 from ddtop.model.gpu_memory import JobGpus
 from ddtop.policy import Limits, Policy
 from ddtop.wire.frames import Envelope
@@ -433,7 +433,9 @@ class RankMemory:
     #: (waited ns, batches, iteration) of the DataLoader.
     loader: Series = field(init=False)
     owing: progress.Owing | None = None
-    not_finite: NotFinite | None = None
+    not_finite: Began | None = None
+    #: Since when its parameters differ from those of the first rank of their group.
+    apart: Apart = field(default_factory=dict)
     #: Share of the time spent waiting over twenty seconds, as the envelope says it.
     wait_long_ratio: float | None = None
     step_best_ms: float | None = None
@@ -527,7 +529,10 @@ class RankMemory:
             self.owing = self.owing.moved(by_ns)
         if self.not_finite is not None:
             since = self.not_finite.since_unix_ns + by_ns
-            self.not_finite = NotFinite(since, self.not_finite.step)
+            self.not_finite = Began(since, self.not_finite.step)
+        self.apart = {
+            key: Began(began.since_unix_ns + by_ns, began.step) for key, began in self.apart.items()
+        }
 
 
 def _shift(at_unix_ns: int, by_ns: int) -> int:

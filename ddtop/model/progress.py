@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import isfinite
+from math import isfinite, isnan
 from statistics import median
 from typing import TypeVar
 
 import msgspec
 
-from ddtop.model.facts import NotFinite, RankFacts
-from ddtop.policy import Policy
-from ddtop.wire.records import IDLE, TRAIN, Loader, RankState, TrainingProgress
+from ddtop.model.facts import Began, RankFacts
+from ddtop.policy import Limits, Policy
+from ddtop.wire.records import IDLE, TRAIN, Loader, RankState, Replica, TrainingProgress
 
 T = TypeVar("T")
 
@@ -113,13 +113,54 @@ def _first_value(values: Iterable[T | None]) -> T | None:
     return next((value for value in values if value is not None), None)
 
 
-def not_finite(known: NotFinite | None, state: RankState, at_unix_ns: int) -> NotFinite | None:
+def not_finite(known: Began | None, state: RankState, at_unix_ns: int) -> Began | None:
     """What is known after a report of `at_unix_ns`; None once the loss is a number again."""
     training = state.progress
     if training is None or training.loss is None or isfinite(training.loss):
         return None
     step = training.step if training.step is not None else state.iteration
-    return known or NotFinite(at_unix_ns, step or 0)
+    return known or Began(at_unix_ns, step or 0)
+
+
+# -- Since which step parameters that should be equal on two ranks are not
+
+
+@dataclass(frozen=True)
+class Divergence(Limits, of="diverged"):
+    """`diverged`."""
+
+    samples: int = 2
+    """Samples in a row that differ. One may be read while a slow copy is under way."""
+    ratio: float = 1e-4
+    """Difference of a value, as a share of it. GPUs of two kinds differ by 1e-7 in a step; what an
+    optimizer does in one step is more than this."""
+
+
+def apart(
+    known: Began | None, own: Replica, other: Replica | None, at_unix_ns: int, policy: Policy
+) -> Began | None:
+    """Since when their samples differ, after a report of `at_unix_ns`."""
+    theirs = dict(other.taken if other is not None else ())
+    near = {
+        step: values == theirs[step] or _are_near(values, theirs[step], policy.of(Divergence).ratio)
+        for step, values in own.taken
+        if step in theirs
+    }
+    equal = max((step for step, is_near in near.items() if is_near), default=0)
+    run = [step for step in near if step > equal]
+    if known is not None and (run or not near):
+        return known
+    return Began(at_unix_ns, run[0]) if len(run) >= policy.of(Divergence).samples else None
+
+
+def _are_near(one: tuple[float, ...], other: tuple[float, ...], ratio: float) -> bool:
+    return all(
+        # An infinite value is near no number, and nan only near another.
+        mine == theirs
+        or abs(mine - theirs) <= ratio * min(abs(mine), abs(theirs))
+        or (isnan(mine) and isnan(theirs))
+        for mine, theirs in zip(one, other, strict=False)
+    )
 
 
 # -- Since when the DataLoader worker that must deliver the next batch makes no progress

@@ -188,6 +188,8 @@ def _progress(
         pace=state.pace,
         expected=state.expected,
         trains=state.trains,
+        replicas=state.replicas,
+        apart=memory.apart,
     )
 
 

@@ -1098,6 +1098,18 @@ class Stage(msgspec.Struct, frozen=True, array_like=True):
     microbatch: int | None = None
 
 
+class Replica(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Values of parameters that DistributedDataParallel keeps equal on the ranks of a group.
+
+    `key`, equal on all of them: the group, how many models the process had wrapped before, the
+    names of the parameters. `taken`: steps of the optimizer since then, each with one element of
+    each parameter right after it; the latest is last.
+    """
+
+    key: tuple[str, int, tuple[str, ...]]
+    taken: tuple[tuple[int, tuple[float, ...]], ...] = ()
+
+
 class RankState(Record, frozen=True, array_like=True, gc=False):
     """What a rank does now. Sent once a second, and twice while the rank makes no progress; the
     newest one replaces one that is still queued.
@@ -1121,8 +1133,8 @@ class RankState(Record, frozen=True, array_like=True, gc=False):
     `writes_since_unix_ns`: since when it has handled one exception, while a file that it has open
     for writing grows. `sleeps_until_unix_ns`: the end of the sleep that its thread is in. `trains`:
     of a rank that makes optimizer steps and has no process group, a digest of the parameters'
-    shapes, the optimizer's settings and the seed. `calls`: the last two collective
-    calls, while it is stuck or has raised.
+    shapes, the optimizer's settings and the seed. `calls`: the last two collective calls, while it
+    is stuck or has raised. `replicas`: values of its parameters, one for each optimizer.
     """
 
     phase: str
@@ -1172,6 +1184,7 @@ class RankState(Record, frozen=True, array_like=True, gc=False):
     trains: str | None = None
     handling: Handling | None = None
     calls: tuple[LastCall, ...] = ()
+    replicas: tuple[Replica, ...] = ()
 
 
 class Arrivals(Record, frozen=True, array_like=True):

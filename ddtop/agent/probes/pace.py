@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ddtop.agent.limits import Limits
 from ddtop.agent.notes import GradientNotes
 from ddtop.agent.probe import Probe, Tick
+from ddtop.agent.probes.replicas import ReplicaNotes
 from ddtop.wire import page as layout
 from ddtop.wire.records import Pace, Speed
 
@@ -204,6 +205,7 @@ class IterationsProbe(Probe):
             "iteration_source": layout.SOURCES[source] if known else None,
             "step_ms": self._step_ms(),
             "trains": None if tick.groups else self._rank.notes[GradientNotes].trains,
+            "replicas": self._rank.notes[ReplicaNotes].read(),
         }
 
     def _step_ms(self) -> float | None:

@@ -12,6 +12,7 @@ from ddtop.agent.guard import guard
 from ddtop.agent.notes import GradientNotes, note_mesh
 from ddtop.agent.probes.calls import CallNotes
 from ddtop.agent.probes.groups import numbers_of
+from ddtop.agent.probes.replicas import ReplicaNotes
 from ddtop.agent.wrapper import replace
 from ddtop.wire.names import OF_MEMBERS_ONLY
 from ddtop.wire.page import CALLS
@@ -217,6 +218,8 @@ def _note_ddp(model: Any) -> None:
         name = world.pg_names.get(group)
         notes: GradientNotes = rank.notes[GradientNotes]
         notes.group = str(name) if name is not None else None
+        if name is not None:
+            rank.notes[ReplicaNotes].add(model, str(name))
         notes.gloo_bytes = _through_gloo(model, group, world)
 
 

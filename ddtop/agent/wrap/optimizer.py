@@ -19,6 +19,7 @@ from typing import Any
 from ddtop.agent import current
 from ddtop.agent.guard import guard
 from ddtop.agent.notes import GradientNotes
+from ddtop.agent.probes.replicas import ReplicaNotes
 from ddtop.agent.wrap.collectives import note_step
 from ddtop.wire.page import ITERATION_AT, ITERATION_SOURCE_AT, SOURCE_OPTIMIZER, STEP_AT
 
@@ -44,6 +45,9 @@ def wrap(module: ModuleType) -> None:
         rank = current.get()
         if rank is None:
             return
+        replicas = rank.notes[ReplicaNotes]
+        if replicas.models:
+            guard.run("replica samples", replicas.count, optimizer, torch)
         if counted != id(optimizer):
             others += 1
             if counted and others < rank.limits.optimizer_forget_steps:

@@ -325,6 +325,42 @@ PAGES = (
         no_demo="it needs a program that reports its loss; the demo's reports a real one",
     ),
     Explanation(
+        kind=Kind.DIVERGED,
+        severity="warning",
+        brief="parameters that should be equal on all ranks are not",
+        meaning=(
+            "DistributedDataParallel makes the parameters equal once, when it wraps the model. From"
+            " then on it only averages gradients. A rank that makes another update stays different:"
+            " nothing fails, but the ranks average gradients of different models."
+        ),
+        found=(
+            (
+                "After every 16th optimizer step each rank reads one element of a few parameters."
+                " Samples of the same step differed by more than {diverged.ratio} of the value,"
+                " {diverged.samples} times in a row. Steps count since the model was wrapped."
+            ),
+            (
+                "Only float32 parameters of models in DistributedDataParallel are compared, no"
+                " buffers. ddtop is silent after an optimizer step in no_sync or join, with a"
+                " communication hook, and where torch.compile or a CUDA graph runs the step."
+            ),
+            "A rank is named only if more ranks agree with each other than differ.",
+        ),
+        steps=(
+            "Print the learning rate on every rank: optimizer.param_groups[0]['lr']",
+            "Look for a step that only some ranks skip, and for model.module(...) in the training.",
+            "Load checkpoints before the model is wrapped, or on every rank from the same file.",
+        ),
+        before=("if torch.isfinite(loss):   # on this rank", "    optimizer.step()"),
+        after=(
+            "ok = torch.isfinite(loss).float()",
+            "dist.all_reduce(ok, op=dist.ReduceOp.MIN)",
+            "if ok:",
+            "    optimizer.step()",
+        ),
+        no_demo="it takes a program that trains a real model for some time",
+    ),
+    Explanation(
         kind=Kind.EXCEPTION_SWALLOWED,
         severity="info; if a critical finding blames the rank, a line in that finding's evidence",
         brief="some ranks catch an exception that the others never see",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ddtop.diagnosis.finding import WARNING, Context, Finding
 from ddtop.diagnosis.kinds import Kind
-from ddtop.model.facts import NotFinite, RankFacts
+from ddtop.model.facts import Began, RankFacts
 from ddtop.policy import Limits
 from ddtop.wire.records import TrainingProgress
 from ddtop.words.sentences import ranks_text, verb
@@ -74,5 +74,5 @@ def _steps(training: TrainingProgress, rank: RankFacts) -> int:
     return training.step if training.step is not None else rank.progress.iteration or 0
 
 
-def _began(since: NotFinite) -> int:
+def _began(since: Began) -> int:
     return since.since_unix_ns

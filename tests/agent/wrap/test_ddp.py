@@ -10,6 +10,7 @@ import pytest
 from ddtop.agent import current
 from ddtop.agent.guard import guard
 from ddtop.agent.notes import GradientNotes, Notes
+from ddtop.agent.probes.replicas import ReplicaNotes
 from ddtop.agent.wrap import distributed as ddp
 
 
@@ -63,6 +64,12 @@ def test_on_cpus_through_nccl_and_in_a_torch_without_it_there_is_nothing_to_say(
     notes = wrapped(monkeypatch, **given)
 
     assert (notes.group, notes.gloo_bytes) == ("0", None)
+
+
+def test_the_parameters_of_a_wrapped_model_are_sampled_with_its_group(monkeypatch):
+    wrapped(monkeypatch)
+
+    assert [group for _, group in current.get().notes[ReplicaNotes].models] == ["0"]
 
 
 def test_a_model_that_cannot_be_asked_is_made_all_the_same(monkeypatch):

@@ -11,6 +11,7 @@ import pytest
 from ddtop.agent import current
 from ddtop.agent.limits import LIMITS
 from ddtop.agent.notes import GradientNotes, LoaderNotes, Notes
+from ddtop.agent.probes.replicas import ReplicaNotes
 from ddtop.agent.state_page import StatePage
 from ddtop.agent.wrap import dataloader as wrap_dataloader
 from ddtop.agent.wrap import distributed
@@ -240,6 +241,20 @@ def test_the_seeds_that_torch_draws_itself_are_one(rank, optimizers, torch):
     found = {digest(rank, torch, stepped(torch, optimizers.SGD), seed) for seed in seeds}
 
     assert len(found) == 1
+
+
+def test_each_step_of_each_optimizer_is_counted_for_the_samples(rank, optimizers, torch):
+    first, second = stepped(torch, optimizers.SGD), stepped(torch, optimizers.SGD)
+    counted = []
+    rank.notes[ReplicaNotes] = SimpleNamespace(
+        models=["a model"], count=lambda optimizer, _torch: counted.append(optimizer)
+    )
+    for optimizer in (first, second, first):
+        optimizer.step()
+    rank.notes[ReplicaNotes].models = []
+    first.step()
+
+    assert counted == [first, second, first]
 
 
 def test_without_an_agent_a_step_is_nothing(optimizers, torch):

@@ -88,6 +88,16 @@ CASES = {
         "shape": "on_and_on",
         "act": "SIGTERM",
     },
+    "own-rate": {
+        "story": "Rank 1 trains on with another learning rate than the others.",
+        "expected": ["diverged 1"],
+        "tolerated": ["sampler-not-distributed 0,1,2"],
+    },
+    "old-weights": {
+        "story": "Rank 2 loads an older checkpoint than the others, after the model was wrapped.",
+        "expected": ["diverged 2"],
+        "tolerated": ["sampler-not-distributed 0,1,2"],
+    },
     "accumulates": {
         "story": "Gradients are accumulated over eight batches without synchronisation.",
         "expected": [],
@@ -207,6 +217,25 @@ def out_of_step(trainer):
             trainer.optimizer.step()
             trainer.optimizer.zero_grad()
             dist.broadcast(flag, src=0)
+
+
+def own_rate(trainer):
+    """A schedule that reads the rank's own loss."""
+    for number, batch in enumerate(trainer.endless()):
+        if trainer.rank == 1 and number == 60:
+            mark()
+            trainer.optimizer.param_groups[0]["lr"] *= 0.1
+        trainer.step(batch)
+
+
+def old_weights(trainer):
+    """Each rank loads the newest file that its host has."""
+    weights = {name: value.clone() for name, value in trainer.model.module.state_dict().items()}
+    for number, batch in enumerate(trainer.endless()):
+        if trainer.rank == 2 and number == 60:
+            mark()
+            trainer.model.module.load_state_dict(weights)
+        trainer.step(batch)
 
 
 def accumulates(trainer):

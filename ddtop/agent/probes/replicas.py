@@ -1,0 +1,178 @@
+"""Values of a few parameters that DistributedDataParallel keeps equal on all ranks, right after
+optimizer steps.
+
+Source: one element of each of a few parameters, read by the thread that trains after every 16th
+step of an optimizer. Caveat: only plain float32 parameters; a step that torch.compile or a CUDA
+graph runs is not counted. Check: print `next(model.parameters()).sum()` on two ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from weakref import ref
+
+from ddtop.wire.records import Replica
+
+EVERY_STEPS = 16
+"""A sample takes 40 us, so a step 0.003 ms."""
+PARAMETERS = 4
+STEPS_KEPT = 256 * EVERY_STEPS
+"""Reports of two ranks are a second or two apart: that many steps of a small model."""
+PLACE = 0.618
+"""Which element of a parameter is read. The first and the middle one are often padding."""
+
+
+class ReplicaNotes:
+    """What was sampled of the models that DistributedDataParallel has wrapped.
+
+    `models`: each with the name of its group.
+    """
+
+    __slots__ = ("_series", "models")
+
+    def __init__(self) -> None:
+        self.models: list[tuple[ref[Any], str]] = []
+        self._series: dict[int, _Series] = {}
+
+    def add(self, model: Any, group: str) -> None:
+        """A model was wrapped. All ranks of the group do that at the same time, so they count the
+        steps from here on.
+        """
+        self.models.append((ref(model), group))
+        self._series = {}
+
+    def count(self, optimizer: Any, torch: Any) -> None:
+        """The optimizer has made a step, on this thread. Nothing waits for a GPU."""
+        series = self._series.get(id(optimizer))
+        if series is None or series.optimizer() is not optimizer:
+            series = self._series[id(optimizer)] = self._find(optimizer, torch)
+        series.count(torch)
+
+    def _find(self, optimizer: Any, torch: Any) -> _Series:
+        own = {id(each) for group in optimizer.param_groups for each in group["params"]}
+        for number, (reference, group) in reversed(list(enumerate(self.models))):
+            model = reference()
+            fit = {
+                name: each
+                for name, each in (model.module.named_parameters() if model is not None else ())
+                if id(each) in own
+                and name not in model.parameters_to_ignore
+                and _is_plain(each, torch)
+                # A model may be spread over several GPUs.
+                and each.device == model.device
+            }
+            if fit:
+                # Spread over the model.
+                names = list(fit)[:: -(-len(fit) // PARAMETERS)]
+                return _Series(
+                    optimizer,
+                    reference,
+                    Replica((group, number, tuple(names))),
+                    [ref(fit[name]) for name in names],
+                )
+        return _Series(optimizer, _nothing, _NOTHING, [])
+
+    def read(self) -> tuple[Replica, ...]:
+        """What is known now. Runs on the agent's thread."""
+        return tuple(
+            series.replica for series in list(self._series.values()) if series.replica.taken
+        )
+
+
+def _nothing() -> None:
+    """In place of the reference to a model that is not sampled."""
+
+
+_NOTHING = Replica(("", 0, ()))
+
+
+def _is_plain(parameter: Any, torch: Any) -> bool:
+    """Whether every rank has all of it, and it can be read without a copy.
+
+    A last bit that two kinds of GPU round differently is small only in float32.
+    """
+    return (
+        type(parameter) is torch.nn.Parameter
+        and parameter.dtype is torch.float32
+        and parameter.layout is torch.strided
+        and parameter.device.type in ("cpu", "cuda")
+        and parameter.requires_grad
+        and parameter.numel() > 0
+        and parameter.is_contiguous()
+    )
+
+
+def _averages(model: Any) -> bool:
+    """Whether each rank has the same gradients now: not in `no_sync` or `join`, nor with a hook of
+    the program, as those that average parameters now and then have."""
+    return (
+        model.require_backward_grad_sync
+        and not model._join_config.enable
+        and not getattr(model, "_comm_hooks", True)
+    )
+
+
+class _Series:
+    """The samples of what one optimizer trains of one model: `replica`."""
+
+    def __init__(
+        self,
+        optimizer: Any,
+        model: Callable[[], Any],
+        replica: Replica,
+        parameters: list[ref[Any]],
+    ) -> None:
+        self.optimizer, self._model, self.replica = ref(optimizer), model, replica
+        self._parameters, self._steps = parameters, 0
+        self._on_its_way: tuple[int, Any, Any] | None = None
+
+    def count(self, torch: Any) -> None:
+        """One more step. It is sampled if it is its turn."""
+        model = self._model()
+        if model is None or not _averages(model):
+            # The ranks train apart on purpose, for a while at least.
+            self._model, self.replica = _nothing, _NOTHING
+            return
+        self._steps += 1
+        if self._on_its_way is None:
+            if self._steps % EVERY_STEPS == 0:
+                self._sample(torch)
+        # To ask would break the capture of a CUDA graph.
+        elif not torch.cuda.is_current_stream_capturing() and self._on_its_way[2].query():
+            self._keep(*self._on_its_way)
+
+    def _sample(self, torch: Any) -> None:
+        parameters: list[Any] = [reference() for reference in self._parameters]
+        if (
+            not all(each is not None and _is_plain(each, torch) for each in parameters)
+            # A mode of the program would see what follows, and a CUDA graph would repeat it.
+            or torch._C._len_torch_dispatch_stack()
+            or torch._C._len_torch_function_stack()
+            or (parameters[0].is_cuda and torch.cuda.is_current_stream_capturing())
+        ):
+            return
+        values = torch.stack(
+            [each.detach().view(-1)[int(PLACE * each.numel())] for each in parameters]
+        )
+        if not values.is_cuda:
+            self._keep(self._steps, values)
+            return
+        # On the program's own stream: the next step cannot change them before they are read.
+        host = torch.empty(len(parameters), device="cpu", pin_memory=True)
+        host.copy_(values, non_blocking=True)
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(values.device))
+        self._on_its_way = self._steps, host, event
+
+    def _keep(self, step: int, values: Any, _event: Any = None) -> None:
+        """Of older samples, only those at multiples of higher powers of two remain: two ranks have
+        some in common, however far apart they are.
+        """
+        kept = [
+            known
+            for known in self.replica.taken
+            if step - known[0] < min(2 * (known[0] & -known[0]), STEPS_KEPT)
+        ]
+        taken = (*kept, (step, tuple(values.tolist())))
+        self.replica, self._on_its_way = Replica(self.replica.key, taken), None
