@@ -11,11 +11,13 @@ the writer is inside.
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from ddtop.wire.mpi import WORLD_SIZE_AT
 from ddtop.wire.names import INIT_CALLS
-from ddtop.wire.records import LastException
+from ddtop.wire.records import LastException, Whereabouts
 
 MAGIC = 0x31504F5444  # "DDTOP1" read as a little-endian word, without the trailing zero bytes
 VERSION = 2
@@ -38,6 +40,8 @@ WALKING_AT = 20  # 1 while the agent's thread reads frames of other threads
 # Of the group of all ranks that it has joined: its number there plus 1 (negative after it has left
 # again), how many members there are, and a checksum of where they have met (0: not known).
 MEMBER_AT, MEMBERS_AT, MET_AT = 21, 22, 23
+
+WHEREABOUTS_SEQUENCE_AT, WHEREABOUTS_BYTES_AT = 30, 31
 
 SOURCE_NONE, SOURCE_BATCH, SOURCE_OPTIMIZER, SOURCE_USER, SOURCE_COLLECTIVES = 0, 1, 2, 3, 4
 SOURCES = (None, "batch", "optimizer", "ddtop.step", "collectives")
@@ -73,9 +77,15 @@ CALLS = (
 NO_PEER = -1
 _INITS = tuple(CALLS.index(name) for name in INIT_CALLS)
 
+WHEREABOUTS_AT_BYTES = 3072
 EXCEPTION_AT_BYTES = 4096
 MPI_AT_BYTES = 8192  # laid out in wire.mpi
 EXCEPTION_BYTES_MAX = MPI_AT_BYTES - EXCEPTION_AT_BYTES
+Part = tuple[int, int, int]
+"""An encoded record: the place of its sequence word, which its size follows, its first byte, and
+where the next part begins."""
+EXCEPTION: Part = (EXCEPTION_SEQUENCE_AT, EXCEPTION_AT_BYTES, MPI_AT_BYTES)
+WHEREABOUTS: Part = (WHEREABOUTS_SEQUENCE_AT, WHEREABOUTS_AT_BYTES, EXCEPTION_AT_BYTES)
 _READS_MAX = (
     8  # a writer that died inside leaves the sequence odd for ever; then the text cannot be read
 )
@@ -112,6 +122,7 @@ class PageView(msgspec.Struct, frozen=True):
 
     lead_tid: int = 0
     walking: bool = False
+    whereabouts: Whereabouts | None = None
 
 
 def read_page(page: memoryview | bytes) -> PageView:
@@ -134,7 +145,7 @@ def read_page(page: memoryview | bytes) -> PageView:
         iteration=words[ITERATION_AT],
         exiting_mono_ns=words[EXITING_AT],
         loader_wait_since_mono_ns=words[LOADER_WAIT_SINCE_AT],
-        exception=_read_exception(page, words),
+        exception=_read_part(page, words, EXCEPTION, LastException),
         gc_since_mono_ns=words[GC_SINCE_AT],
         step_mono_ns=words[STEP_AT],
         init_since_mono_ns=_init_since(page),
@@ -143,6 +154,7 @@ def read_page(page: memoryview | bytes) -> PageView:
         iteration_source=words[ITERATION_SOURCE_AT],
         lead_tid=words[LEAD_AT],
         walking=bool(words[WALKING_AT]),
+        whereabouts=_read_part(page, words, WHEREABOUTS, Whereabouts),
     )
 
 
@@ -161,20 +173,21 @@ def _init_since(page: memoryview | bytes) -> int:
     )
 
 
-def _read_exception(page: memoryview | bytes, words: memoryview) -> LastException | None:
+def _read_part(page: memoryview | bytes, words: memoryview, part: Part, record: Any) -> Any:
+    sequence_at, start, end = part
     for _ in range(_READS_MAX):
-        before = words[EXCEPTION_SEQUENCE_AT]
+        before = words[sequence_at]
         if before == 0:
             return None
         if before % 2:
             continue
-        size = words[EXCEPTION_BYTES_AT]
-        if not 0 < size <= EXCEPTION_BYTES_MAX:
+        size = words[sequence_at + 1]
+        if not 0 < size <= end - start:
             return None
-        data = bytes(page[EXCEPTION_AT_BYTES : EXCEPTION_AT_BYTES + size])
-        if words[EXCEPTION_SEQUENCE_AT] == before:
+        data = bytes(page[start : start + size])
+        if words[sequence_at] == before:
             try:
-                return msgspec.msgpack.decode(data, type=LastException)
+                return msgspec.msgpack.decode(data, type=record)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 return None
     return None

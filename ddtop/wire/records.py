@@ -1212,6 +1212,30 @@ class Groups(Record, frozen=True, array_like=True):
     groups: tuple[Group, ...]
 
 
+class Whereabouts(msgspec.Struct, frozen=True, array_like=True):
+    """What a rank writes on its state page for the relays of other jobs, whose ranks may wait for
+    it. `place`: where its thread is. `moved_mono_ns`: when it last made progress, 0 if never."""
+
+    job: str
+    rank: int | None = None
+    world_size: int | None = None
+    moved_mono_ns: int = 0
+    place: Place | None = None
+
+
+class FarEnd(msgspec.Struct, frozen=True, array_like=True):
+    """A rank of another job on this host to which a rank that makes no progress is connected.
+
+    `where`: as it says itself. `address`: its end of the connection. `still_since_unix_ns`: since
+    when no rank of that job makes progress, or runs; None if one does, or not all are on this host.
+    """
+
+    pid: int
+    address: str
+    where: Whereabouts
+    still_since_unix_ns: int | None = None
+
+
 class ProcessState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The process of one rank as the relay sees it in /proc.
 
@@ -1226,6 +1250,8 @@ class ProcessState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     init_process_group since then. `became`: the name of the program that has replaced it by exec
     since its Hello; None: it is still the same program. `child_wakes_per_s`: while it waits for a
     child process, how often that one's main thread sleeps and wakes, of several the busiest.
+    `far_ends`: while it makes no progress, those of `remote`; where that is not known, of all its
+    connections.
     """
 
     rank: int | None
@@ -1251,6 +1277,7 @@ class ProcessState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     iteration: int | None = None
     became: str | None = None
     child_wakes_per_s: float | None = None
+    far_ends: tuple[FarEnd, ...] = ()
 
 
 class HostState(Record, frozen=True, array_like=True):

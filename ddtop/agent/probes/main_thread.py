@@ -26,9 +26,10 @@ from ddtop.agent.stacks.frames import (
 from ddtop.agent.stacks.walk import Handled
 from ddtop.procfs import names_in, read
 from ddtop.redaction import redacted_start
+from ddtop.wire import frames
 from ddtop.wire import page as layout
 from ddtop.wire.page import LEAD_AT
-from ddtop.wire.records import ACTIVITIES, Handling, Place, Spot
+from ddtop.wire.records import ACTIVITIES, Handling, Place, Spot, Whereabouts
 
 if TYPE_CHECKING:
     from ddtop.agent.rank import Rank
@@ -282,8 +283,15 @@ class PlaceProbe(Probe):
             # What the rank did before it had process groups is not part of any step.
             self._lines = HotLines()
         self._has_groups = bool(tick.groups)
+        rank, who, place = self._rank, self._rank.who, self._place(tick)
+        # Times of this host mean nothing to a viewer of the other job.
+        spot = place and Place(
+            place.function, place.file, place.line, place.waits_on, callee=place.callee
+        )
+        where = Whereabouts(rank.job, who.rank, who.world_size, tick.moved_at, spot)
+        rank.page.write(layout.WHEREABOUTS, frames.encode(where))
         return {
-            "place": self._place(tick),
+            "place": place,
             "spots": self._lines.most_seen(),
             "spots_samples": self._lines.total,
             "held_samples": self._held_samples,
