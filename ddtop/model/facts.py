@@ -386,6 +386,8 @@ class ReportedFacts(msgspec.Struct, frozen=True, gc=False):
     catching: Catching | None = None
     #: The exception that its thread handles while it makes no progress.
     handling: Handling | None = None
+    #: The signal in whose handler its thread is while it makes no progress.
+    in_handler: Handling | None = None
     #: The exception that nothing caught, of its last report or of its exit.
     exception: LastException | None = None
     #: It made progress after `exception`, so a thread of it still trains.

@@ -135,6 +135,7 @@ def _reported_facts(
         spots_samples=state.spots_samples,
         catching=state.catching,
         handling=state.handling,
+        in_handler=state.in_handler,
         exception=exception,
         went_on=went_on,
         failed_save=state.failed_save,

@@ -990,11 +990,12 @@ class LastException(msgspec.Struct, frozen=True, array_like=True):
 class Handling(msgspec.Struct, frozen=True, array_like=True):
     """An exception that the rank's thread handles while it makes no progress. `text`: its
     arguments, one line. `place`: where it was raised, the innermost line of the program's own
-    code."""
+    code. `path`: the file of an OSError that has one."""
 
     type: str
     text: str
     place: Place | None = None
+    path: str | None = None
 
 
 class HelperEnd(msgspec.Struct, frozen=True, array_like=True):
@@ -1121,7 +1122,8 @@ class RankState(Record, frozen=True, array_like=True, gc=False):
     `writes_since_unix_ns`: since when it has handled one exception, while a file that it has open
     for writing grows. `sleeps_until_unix_ns`: the end of the sleep that its thread is in. `trains`:
     of a rank that makes optimizer steps and has no process group, a digest of the parameters'
-    shapes, the optimizer's settings and the seed.
+    shapes, the optimizer's settings and the seed. `in_handler`: while it makes no progress, the
+    signal (`type`) whose handler is on its thread's stack, and the handler's line.
     """
 
     phase: str
@@ -1170,6 +1172,7 @@ class RankState(Record, frozen=True, array_like=True, gc=False):
     sleeps_until_unix_ns: int | None = None
     trains: str | None = None
     handling: Handling | None = None
+    in_handler: Handling | None = None
 
 
 class Arrivals(Record, frozen=True, array_like=True):
