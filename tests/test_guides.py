@@ -226,7 +226,7 @@ def rule(context: Context) -> list[Finding]:
 """,
     )
     table = "ddtop/diagnosis/table.py"
-    copy.inserts(table, "    versions,\n)", "    too_big,\n")
+    copy.inserts(table, "    versions,\n", "    too_big,\n")
     copy.inserts(
         table,
         "    RuleRow(\n        versions.version_skew,",

@@ -96,14 +96,15 @@ class StatePage:
             with contextlib.suppress(OSError):
                 self.path.parent.rmdir()
 
-    def write_exception(self, data: bytes) -> None:
-        """Put an encoded LastException on the page; readers retry while the sequence is odd."""
-        data = data[: layout.EXCEPTION_BYTES_MAX]
-        words = self.words
-        words[layout.EXCEPTION_SEQUENCE_AT] += 1
-        self._bytes[layout.EXCEPTION_AT_BYTES : layout.EXCEPTION_AT_BYTES + len(data)] = data
-        words[layout.EXCEPTION_BYTES_AT] = len(data)
-        words[layout.EXCEPTION_SEQUENCE_AT] += 1
+    def write(self, part: layout.Part, data: bytes) -> None:
+        """Put an encoded record on the page; readers retry while the sequence is odd. Of one that
+        is too long they find none."""
+        (sequence_at, start, end), words = part, self.words
+        data = data if len(data) <= end - start else b""
+        words[sequence_at] += 1
+        self._bytes[start : start + len(data)] = data
+        words[sequence_at + 1] = len(data)
+        words[sequence_at] += 1
 
     def enter_call(self, call: int, peer: int = layout.NO_PEER, tag: int = 0) -> int:
         """Note a call that this thread is about to make.

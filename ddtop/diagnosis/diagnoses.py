@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ddtop.diagnosis.calm import calm_text, from_outside
-from ddtop.diagnosis.evidence import for_outside, handling_text, parallel_line
+from ddtop.diagnosis.evidence import for_outside, parallel_line, troubles
 from ddtop.diagnosis.finding import (
     CRITICAL,
     INFO,
@@ -82,7 +82,7 @@ def diagnose(snapshot: Snapshot, policy: Policy) -> tuple[Finding, ...]:
         reported[row.name] = tuple(own)
         findings = row.fold(context, own) if row.fold is not None else findings + own
     placed = [
-        for_outside(_with_handling(_with_places(finding, snapshot), snapshot), snapshot)
+        for_outside(_with_troubles(_with_places(finding, snapshot), snapshot, policy), snapshot)
         for finding in findings
     ]
     if placed and (changes := policy.changes()):
@@ -104,24 +104,20 @@ def _with_places(finding: Finding, snapshot: Snapshot) -> Finding:
     return replace(finding, evidence=(*finding.evidence, *lines)) if lines else finding
 
 
-def _with_handling(finding: Finding, snapshot: Snapshot) -> Finding:
-    """The finding, with the exceptions that its ranks handle: a rank that has failed and waits in
-    its handler is often the reason why it does not do what the others do.
+def _with_troubles(finding: Finding, snapshot: Snapshot, policy: Policy) -> Finding:
+    """The finding, with what its ranks handle: a rank that has failed and waits in its handler is
+    often the reason why it does not do what the others do.
 
-    Exceptions that a waiting rank handles too are left out: some programs run as a whole in
-    `except ImportError`.
+    What a waiting rank handles too is left out: some programs run as a whole in `except
+    ImportError`.
     """
-    alike = {
-        (handling.type, handling.place)
-        for rank in map(snapshot.rank, finding.victims)
-        if (handling := rank.reported.handling) is not None
-    }
+    since, waiting = finding.since_unix_ns, map(snapshot.rank, finding.victims)
+    alike = {trouble for rank in waiting for trouble in troubles(rank, since, policy)}
     lines = [
-        handling_text(rank)
+        text
         for rank in map(snapshot.rank, finding.ranks[:PLACES_MOST])
-        if (handling := rank.reported.handling) is not None
-        and (handling.type, handling.place) not in alike
-        and not rank.gone
+        for trouble, text in troubles(rank, since, policy).items()
+        if trouble not in alike and not rank.gone
     ]
     if not lines or finding.severity == INFO:
         return finding

@@ -15,7 +15,7 @@ from ddtop.model.ending import comm_failure, went_unix_ns
 from ddtop.model.facts import Blame, PeerWait, RankFacts, Snapshot, State
 from ddtop.policy import Limits, Policy
 from ddtop.wire.names import RECEIVES
-from ddtop.wire.records import Limit
+from ddtop.wire.records import Limit, Place
 from ddtop.words.sentences import (
     clipped,
     coordinates_text,
@@ -70,7 +70,7 @@ def size_text(value: int | None) -> str:
 # -- Lines about a rank's process, place, stacks and DataLoader
 
 
-REASON_CHARACTERS = 80
+REASON_CHARACTERS, TROUBLE_CHARACTERS = 80, 200
 _HOW = {"agent": "by its agent", "signal": "by signal", "py-spy": "by py-spy"}
 
 
@@ -300,15 +300,33 @@ def for_outside(finding: Finding, snapshot: Snapshot) -> Finding:
     return replace(finding, advice=_STACKS.sub(asked, finding.advice))
 
 
-def handling_text(rank: RankFacts) -> str:
-    """`rank 1 is handling OSError: [Errno 28] No space left on device (save, train.py:31)`."""
-    handling = rank.reported.handling
-    if handling is None:
-        return ""
-    text = f": {handling.text}" if handling.text else ""
-    place = handling.place
-    where = f" ({function_text(place)}, {file_line(place)})" if place is not None else ""
-    return f"rank {rank.rank} is handling {handling.type}{text}{where}"
+def troubles(rank: RankFacts, since_unix_ns: int, policy: Policy) -> dict[object, str]:
+    """What has gone wrong in a rank at fault, or has called it away, as text by what is the same on
+    another rank: `rank 1 is handling OSError: [Errno 28] No space left on device (save,
+    train.py:31)`.
+
+    `since_unix_ns`: when the wait for it began. A save counts that has failed about then or later.
+    """
+    found: dict[object, str] = {}
+    reported, who = rank.reported, f"rank {rank.rank}"
+    handling, handler, save = reported.handling, reported.in_handler, reported.failed_save
+    if save is not None and since_unix_ns - save.unix_ns <= policy.still_limit_s * 1e9:
+        full = "its disk is full: " if is_full(save.free_bytes, save.total_bytes, policy) else ""
+        error = full + clipped(save.error, TROUBLE_CHARACTERS)
+        found[save.call, save.error] = f"{who}'s {save.call} to {save.path} has failed: {error}"
+    elif handling is not None:
+        text = f": {handling.text}" if handling.text else ""
+        of = f": {handling.path}" if handling.path else ""
+        found[handling.type, handling.place] = (
+            f"{who} is handling {handling.type}{text}{of}{_at(handling.place)}"
+        )
+    if handler is not None:
+        found[handler.type] = f"{who} is in its handler of {handler.type}{_at(handler.place)}"
+    return found
+
+
+def _at(place: Place | None) -> str:
+    return f" ({function_text(place)}, {file_line(place)})" if place is not None else ""
 
 
 def with_timeout(advice: str, snapshot: Snapshot, blame: Blame) -> str:

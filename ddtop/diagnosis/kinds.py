@@ -44,6 +44,7 @@ class Kind(str, Enum):
     NOT_IN_COLLECTIVE = "not-in-collective", Is.TIME
     LEFT_EARLY = "left-early", Is.END
     INTERPRETER_FROZEN = "interpreter-frozen", Is.TIME
+    WAITS_FOR_JOB = "waits-for-job", Is.TIME
     COLLECTIVE_MISMATCH = "collective-mismatch", Is.PLAIN
     CALLS_DIFFER = "calls-differ", Is.BESIDE
     COLLECTIVE_STUCK = "collective-stuck", Is.TIME

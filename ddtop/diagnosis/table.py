@@ -35,6 +35,7 @@ from ddtop.diagnosis.rules import (
     stuck,
     threads,
     versions,
+    waits_for_job,
 )
 
 Rule = Callable[[Context], list[Finding]]
@@ -428,6 +429,13 @@ TABLE = (
         (Kind.NO_PROGRESS,),
         "whether the whole job has stopped making progress, and where each rank is",
         unless=(standstill_is_explained,),
+    ),
+    RuleRow(
+        waits_for_job.rule,
+        (Kind.WAITS_FOR_JOB,),
+        "connections to ranks of other jobs, and whether these jobs make progress",
+        unless=(job_has_ended,),
+        fold=waits_for_job.fold,
     ),
 )
 

@@ -392,6 +392,8 @@ class ReportedFacts(msgspec.Struct, frozen=True, gc=False):
     handling: Handling | None = None
     #: Its last two collective calls, while it is stuck or has raised.
     calls: tuple[LastCall, ...] = ()
+    #: The signal in whose handler its thread is while it makes no progress.
+    in_handler: Handling | None = None
     #: The exception that nothing caught, of its last report or of its exit.
     exception: LastException | None = None
     #: It made progress after `exception`, so a thread of it still trains.

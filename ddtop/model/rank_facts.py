@@ -136,6 +136,7 @@ def _reported_facts(
         catching=state.catching,
         handling=state.handling,
         calls=state.calls,
+        in_handler=state.in_handler,
         exception=exception,
         went_on=went_on,
         failed_save=state.failed_save,

@@ -30,6 +30,7 @@ from ddtop.relay.host import HostProbe, HostWatch, without_descriptors_left
 from ddtop.relay.hub.role import HubRole
 from ddtop.relay.processes import sample
 from ddtop.relay.processes.family import HelperWatch, WaitingParent
+from ddtop.relay.processes.far_ends import FarEnds
 from ddtop.relay.processes.ranks import Ranks
 from ddtop.relay.processes.rendezvous import RendezvousWatch
 from ddtop.relay.processes.sample import is_gone
@@ -218,6 +219,7 @@ class Server:
         self._probe = HostProbe()
         self.host = self._probe.host
         self._rendezvous, self._helpers = RendezvousWatch(), HelperWatch()
+        self._far_ends = FarEnds()
         self._ranks = Ranks(self._link, self.seal)
         automatic = os.environ.get("DDTOP_AUTODUMP", "1") != "0"
         self._requests = RelayRequests(self, self._ranks, automatic, policy)
@@ -602,7 +604,7 @@ class Server:
         )
         self.publish(
             self._probe.look(
-                tuple(state for state in looked if state is not None),
+                self._far_ends.look(here, looked, now),
                 rendezvous=met.ways,
                 candidates=met.candidates,
                 candidacies=met.candidacies,

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
 from ddtop.wire.mpi import WORLD_SIZE_AT
 from ddtop.wire.names import INIT_CALLS
-from ddtop.wire.records import LastCall, LastException
+from ddtop.wire.records import LastCall, LastException, Whereabouts
 
 MAGIC = 0x31504F5444  # "DDTOP1" read as a little-endian word, without the trailing zero bytes
 VERSION = 2
@@ -41,6 +42,8 @@ WALKING_AT = 20  # 1 while the agent's thread reads frames of other threads
 # Of the group of all ranks that it has joined: its number there plus 1 (negative after it has left
 # again), how many members there are, and a checksum of where they have met (0: not known).
 MEMBER_AT, MEMBERS_AT, MET_AT = 21, 22, 23
+
+WHEREABOUTS_SEQUENCE_AT, WHEREABOUTS_BYTES_AT = 30, 31
 
 SOURCE_NONE, SOURCE_BATCH, SOURCE_OPTIMIZER, SOURCE_USER, SOURCE_COLLECTIVES = 0, 1, 2, 3, 4
 SOURCES = (None, "batch", "optimizer", "ddtop.step", "collectives")
@@ -76,14 +79,20 @@ CALLS = (
 NO_PEER = -1
 # The last two collective calls in turn, because the other side of a call may have gone on: how many
 # were made in the group, elements, and the length of the text, a LastCall without these two.
-LAST_CALLS = (160, 288)
+LAST_CALLS = (160, 272)
 MADE, NUMEL, CALL_BYTES, CALL_TEXT = range(4)
 CALL_BYTES_MAX = 8 * (LAST_CALLS[1] - LAST_CALLS[0] - CALL_TEXT)
 _INITS = tuple(CALLS.index(name) for name in INIT_CALLS)
 
+WHEREABOUTS_AT_BYTES = 3072
 EXCEPTION_AT_BYTES = 4096
 MPI_AT_BYTES = 8192  # laid out in wire.mpi
 EXCEPTION_BYTES_MAX = MPI_AT_BYTES - EXCEPTION_AT_BYTES
+Part = tuple[int, int, int]
+"""An encoded record: the place of its sequence word, which its size follows, its first byte, and
+where the next part begins."""
+EXCEPTION: Part = (EXCEPTION_SEQUENCE_AT, EXCEPTION_AT_BYTES, MPI_AT_BYTES)
+WHEREABOUTS: Part = (WHEREABOUTS_SEQUENCE_AT, WHEREABOUTS_AT_BYTES, EXCEPTION_AT_BYTES)
 _READS_MAX = (
     8  # a writer that died inside leaves the sequence odd for ever; then the text cannot be read
 )
@@ -121,6 +130,7 @@ class PageView(msgspec.Struct, frozen=True):
     lead_tid: int = 0
     walking: bool = False
     calls: tuple[LastCall, ...] = ()
+    whereabouts: Whereabouts | None = None
 
 
 def read_page(page: memoryview | bytes) -> PageView:
@@ -143,7 +153,7 @@ def read_page(page: memoryview | bytes) -> PageView:
         iteration=words[ITERATION_AT],
         exiting_mono_ns=words[EXITING_AT],
         loader_wait_since_mono_ns=words[LOADER_WAIT_SINCE_AT],
-        exception=_read_exception(page, words),
+        exception=_read_part(page, words, EXCEPTION, LastException),
         gc_since_mono_ns=words[GC_SINCE_AT],
         step_mono_ns=words[STEP_AT],
         init_since_mono_ns=_init_since(page),
@@ -153,6 +163,7 @@ def read_page(page: memoryview | bytes) -> PageView:
         lead_tid=words[LEAD_AT],
         walking=bool(words[WALKING_AT]),
         calls=tuple(last_calls(page)),
+        whereabouts=_read_part(page, words, WHEREABOUTS, Whereabouts),
     )
 
 
@@ -183,20 +194,21 @@ def _init_since(page: memoryview | bytes) -> int:
     )
 
 
-def _read_exception(page: memoryview | bytes, words: memoryview) -> LastException | None:
+def _read_part(page: memoryview | bytes, words: memoryview, part: Part, record: Any) -> Any:
+    sequence_at, start, end = part
     for _ in range(_READS_MAX):
-        before = words[EXCEPTION_SEQUENCE_AT]
+        before = words[sequence_at]
         if before == 0:
             return None
         if before % 2:
             continue
-        size = words[EXCEPTION_BYTES_AT]
-        if not 0 < size <= EXCEPTION_BYTES_MAX:
+        size = words[sequence_at + 1]
+        if not 0 < size <= end - start:
             return None
-        data = bytes(page[EXCEPTION_AT_BYTES : EXCEPTION_AT_BYTES + size])
-        if words[EXCEPTION_SEQUENCE_AT] == before:
+        data = bytes(page[start : start + size])
+        if words[sequence_at] == before:
             try:
-                return msgspec.msgpack.decode(data, type=LastException)
+                return msgspec.msgpack.decode(data, type=record)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 return None
     return None

@@ -990,11 +990,12 @@ class LastException(msgspec.Struct, frozen=True, array_like=True):
 class Handling(msgspec.Struct, frozen=True, array_like=True):
     """An exception that the rank's thread handles while it makes no progress. `text`: its
     arguments, one line. `place`: where it was raised, the innermost line of the program's own
-    code."""
+    code. `path`: the file of an OSError that has one."""
 
     type: str
     text: str
     place: Place | None = None
+    path: str | None = None
 
 
 class HelperEnd(msgspec.Struct, frozen=True, array_like=True):
@@ -1135,6 +1136,8 @@ class RankState(Record, frozen=True, array_like=True, gc=False):
     of a rank that makes optimizer steps and has no process group, a digest of the parameters'
     shapes, the optimizer's settings and the seed. `calls`: the last two collective calls, while it
     is stuck or has raised. `replicas`: values of its parameters, one for each optimizer.
+    `in_handler`: while it makes no progress, the signal (`type`) whose handler is on its thread's
+    stack, and the handler's line.
     """
 
     phase: str
@@ -1185,6 +1188,7 @@ class RankState(Record, frozen=True, array_like=True, gc=False):
     handling: Handling | None = None
     calls: tuple[LastCall, ...] = ()
     replicas: tuple[Replica, ...] = ()
+    in_handler: Handling | None = None
 
 
 class Arrivals(Record, frozen=True, array_like=True):
@@ -1277,6 +1281,30 @@ class Groups(Record, frozen=True, array_like=True):
     turns: tuple[Turn, ...] = ()
 
 
+class Whereabouts(msgspec.Struct, frozen=True, array_like=True):
+    """What a rank writes on its state page for the relays of other jobs, whose ranks may wait for
+    it. `place`: where its thread is. `moved_mono_ns`: when it last made progress, 0 if never."""
+
+    job: str
+    rank: int | None = None
+    world_size: int | None = None
+    moved_mono_ns: int = 0
+    place: Place | None = None
+
+
+class FarEnd(msgspec.Struct, frozen=True, array_like=True):
+    """A rank of another job on this host to which a rank that makes no progress is connected.
+
+    `where`: as it says itself. `address`: its end of the connection. `still_since_unix_ns`: since
+    when no rank of that job makes progress, or runs; None if one does, or not all are on this host.
+    """
+
+    pid: int
+    address: str
+    where: Whereabouts
+    still_since_unix_ns: int | None = None
+
+
 class ProcessState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The process of one rank as the relay sees it in /proc.
 
@@ -1291,6 +1319,8 @@ class ProcessState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     init_process_group since then. `became`: the name of the program that has replaced it by exec
     since its Hello; None: it is still the same program. `child_wakes_per_s`: while it waits for a
     child process, how often that one's main thread sleeps and wakes, of several the busiest.
+    `far_ends`: while it makes no progress, those of `remote`; where that is not known, of all its
+    connections.
     """
 
     rank: int | None
@@ -1316,6 +1346,7 @@ class ProcessState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     iteration: int | None = None
     became: str | None = None
     child_wakes_per_s: float | None = None
+    far_ends: tuple[FarEnd, ...] = ()
 
 
 class HostState(Record, frozen=True, array_like=True):

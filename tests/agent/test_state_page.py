@@ -16,7 +16,7 @@ from ddtop import registry
 from ddtop.agent.state_page import StatePage
 from ddtop.wire import page as layout
 from ddtop.wire.page import read_page
-from ddtop.wire.records import LastException
+from ddtop.wire.records import LastException, Place, Whereabouts
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_the_relay_reads_since_when_a_rank_is_inside_init(page):
 def test_what_the_rank_writes_the_relay_reads_from_the_file(page):
     page.words[layout.ITERATION_AT] = 1203
     page.words[layout.EXITING_AT] = 7
-    page.write_exception(msgspec.msgpack.encode(LastException("ValueError", "bad", 9)))
+    page.write(layout.EXCEPTION, msgspec.msgpack.encode(LastException("ValueError", "bad", 9)))
 
     seen = read_page(page.path.read_bytes())
 
@@ -95,16 +95,34 @@ def test_more_calls_than_slots_are_not_noted_and_do_no_harm(page):
 
 
 def test_an_exception_larger_than_its_place_is_cut_and_not_shown(page):
-    page.write_exception(
-        msgspec.msgpack.encode(LastException("E", "x" * 2 * layout.EXCEPTION_BYTES_MAX, 9))
+    page.write(
+        layout.EXCEPTION,
+        msgspec.msgpack.encode(LastException("E", "x" * 2 * layout.EXCEPTION_BYTES_MAX, 9)),
     )
 
     assert read_page(page.path.read_bytes()).exception is None
 
 
+def test_where_a_rank_is_stands_beside_its_exception(page):
+    where = Whereabouts("train", 3, 8, 17, Place("step", "train.py", 31))
+    page.write(layout.EXCEPTION, msgspec.msgpack.encode(LastException("E", "bad", 9)))
+    page.write(layout.WHEREABOUTS, msgspec.msgpack.encode(where))
+    view = read_page(page.path.read_bytes())
+
+    assert (view.whereabouts, view.exception.text) == (where, "bad")
+
+
+def test_a_place_that_is_too_long_is_not_shown_and_the_last_one_neither(page):
+    for file in ("train.py", 2000 * "x"):
+        where = Whereabouts("train", 3, 8, 17, Place("step", file, 31))
+        page.write(layout.WHEREABOUTS, msgspec.msgpack.encode(where))
+
+    assert read_page(page.path.read_bytes()).whereabouts is None
+
+
 def test_a_second_exception_replaces_the_first(page):
     for text in ("first", "second"):
-        page.write_exception(msgspec.msgpack.encode(LastException("E", text, 9)))
+        page.write(layout.EXCEPTION, msgspec.msgpack.encode(LastException("E", text, 9)))
 
     assert read_page(page.path.read_bytes()).exception.text == "second"
 

@@ -6,6 +6,7 @@ import pytest
 
 from tests.diagnosis.habits import used_to, validated
 from tests.diagnosis.rules.calls_differ import parted
+from tests.diagnosis.rules.other_job import ASLEEP, asks, shares_a_group
 from tests.diagnosis.rules.phases import saving
 from tests.diagnosis.rules.starting import (
     early,
@@ -18,6 +19,7 @@ from tests.jobs import FakeJob, trained, unix_ns
 from tests.second_policy import Case, stands
 
 WARNED = [("warning", "not-in-collective", (0,))]
+CROSSED = [("critical", "waits-for-job", (0,))]
 HANGS = [("critical", "not-in-collective", (0,))]
 LEFT = [("critical", "left-early", (2,))]
 LATE = [("critical", "late-to-init", (2,))]
@@ -124,6 +126,12 @@ WAITS = [
     Case(
         "usual pause", "not-in-collective.still_habit_factor", 1.0, stands(stands_after_long_waits),
         WARNED, HANGS,
+    ),
+    Case("the other job", "waits-for-job.wait_s", 30.0, stands(asks), CROSSED, HANGS),
+    Case(
+        "the other job asleep", "waits-for-job.asleep_s", 30.0,
+        stands(shares_a_group, place=ASLEEP), [("info", "no-progress", ())],
+        [("warning", "waits-for-job", (0,))],
     ),
     Case("again", "blame.still_stay_factor", 1.0, stands(stands_where_it_stood), [], HANGS),
     Case("its notes", "rank.handler_writes_s", 10.0, stands(writes_in_a_handler), WARNED, HANGS),

@@ -34,3 +34,19 @@ def test_an_engine_that_waits_for_weights_of_a_trainer_is_not_accused(world):
     assert (group["foreign_store"], group["ranks"]) == (f"127.0.0.1:{port.read_text()}", [])
     (world.folder / "push").touch()
     assert [world.done(engine), world.done(trainer)] == [0, 0]
+
+
+def test_a_rank_that_asks_a_job_that_stands_still_names_the_rank_that_does_not_answer(world):
+    world.torchrun("asks", str(world.folder), "serve", DDTOP_JOB="serving")
+    world.until((world.folder / "asked-port").exists, 90.0, "listen")
+    world.torchrun("asks", str(world.folder), "ask", DDTOP_JOB="asking")
+
+    def says():
+        text = " ".join(world.ddtop("diagnose", "asking", "--for", "1").stdout.split())
+        return "waits for job serving, rank 0, which has been in" in text and text
+
+    text = world.until(says, 90.0, "wait for the other job")
+
+    assert "critical: waits-for-job" in text
+    assert "rank 1 waits for it in all_reduce" in text
+    assert "look at that job: ddtop diagnose serving" in text

@@ -15,6 +15,7 @@ from ddtop.agent import current
 from ddtop.agent.guard import guard
 from ddtop.agent.probe import Probe, Tick
 from ddtop.agent.stacks.frames import FrameReader, frames_of, user_frame_of
+from ddtop.wire import page as layout
 from ddtop.wire.records import CATCHES_TOLD, Catching, Caught, LastException, Place
 
 if TYPE_CHECKING:
@@ -322,7 +323,7 @@ def note(
         omitted,
         first_failed(rank.notes[LoaderNotes]) if "DataLoader worker" in text else None,
     )
-    rank.page.write_exception(_encode_to_fit(rank.exception))
+    rank.page.write(layout.EXCEPTION, _encode_to_fit(rank.exception))
     rank.wake()
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from ddtop.agent.probe import Probe, Tick
@@ -24,11 +26,13 @@ from ddtop.agent.stacks.frames import (
     ThreadLook,
 )
 from ddtop.agent.stacks.walk import Handled
+from ddtop.agent.stacks.walk import Place as WalkPlace
 from ddtop.procfs import names_in, read
 from ddtop.redaction import redacted_start
+from ddtop.wire import frames
 from ddtop.wire import page as layout
 from ddtop.wire.page import LEAD_AT
-from ddtop.wire.records import ACTIVITIES, Handling, Place, Spot
+from ddtop.wire.records import ACTIVITIES, Handling, Place, Spot, Whereabouts
 
 if TYPE_CHECKING:
     from ddtop.agent.rank import Rank
@@ -282,8 +286,15 @@ class PlaceProbe(Probe):
             # What the rank did before it had process groups is not part of any step.
             self._lines = HotLines()
         self._has_groups = bool(tick.groups)
+        rank, who, place = self._rank, self._rank.who, self._place(tick)
+        # Times of this host mean nothing to a viewer of the other job.
+        spot = place and Place(
+            place.function, place.file, place.line, place.waits_on, callee=place.callee
+        )
+        where = Whereabouts(rank.job, who.rank, who.world_size, tick.moved_at, spot)
+        rank.page.write(layout.WHEREABOUTS, frames.encode(where))
         return {
-            "place": self._place(tick),
+            "place": place,
             "spots": self._lines.most_seen(),
             "spots_samples": self._lines.total,
             "held_samples": self._held_samples,
@@ -325,7 +336,7 @@ class PlaceProbe(Probe):
 
 LINES_MAX, STAYS_MAX, FILES_MAX = 16, 64, 256
 FIRST_FACTOR = 2
-EXCEPTION_CHARACTERS = 200
+EXCEPTION_CHARACTERS, STACK_MOST = 200, 100
 _ABSOLUTE_SLEEPS = (["230", "0x1", "0x1"], ["115", "0x1", "0x1"])
 """clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, ...) on x86-64 and on arm64."""
 """The position and the flags are the first two lines of the file."""
@@ -350,6 +361,7 @@ class Standing(Probe):
         self._stayed = (0, 0)
         self._until: tuple[int | None, int | None] = (None, None)
         self._exception: Handled | None = None
+        self._handler: Handling | None = None
         self._handled: tuple[object, ...] | None = None
         self._handled_at = self._grown_at = 0
         self._positions: dict[str, int] = {}
@@ -367,7 +379,7 @@ class Standing(Probe):
                 length_ns = max(length_ns, min(FIRST_FACTOR * length_ns, tick.moved_at - begun))
             self._note_stay(length_ns)
             self._moved_at, self._stayed, self._handled = tick.moved_at, (0, 0), None
-            self._exception = None
+            self._exception = self._handler = None
             self._until = (None, None)
             self._lines.clear()
         seen = tick.seen
@@ -377,7 +389,12 @@ class Standing(Probe):
         line = (seen.function, seen.file, seen.line)
         if seen.activity == OTHER and len(self._lines) < LINES_MAX:
             self._lines.add(line)
-        self._exception = self._rank.frames.walk.handled_exception(self._rank.lead_id)
+        walk, lead = self._rank.frames.walk, self._rank.lead_id
+        self._exception = walk.handled_exception(lead)
+        # Python runs handlers on the main thread only.
+        self._handler = (
+            _handler_on(walk.stack(lead, STACK_MOST)) if lead == self._rank.main_id else None
+        )
         # A loop that polls is at another of its lines in some looks.
         self._stayed = (self._stays.get(line, 0), self._stayed[0])
         if seen.activity == OTHER:
@@ -388,7 +405,8 @@ class Standing(Probe):
             self._look_at_files(tick.now)
 
     def fields(self, tick: Tick) -> Mapping[str, Any]:
-        """`stayed_s`, `sleeps_until_unix_ns`, `writes_since_unix_ns` and `handling`."""
+        """`stayed_s`, `sleeps_until_unix_ns`, `writes_since_unix_ns`, `handling` and
+        `in_handler`."""
         until, before = self._until
         lately = self._grown_at and tick.now - self._grown_at < self._limits.still_ns
         return {
@@ -401,6 +419,7 @@ class Standing(Probe):
             if self._handled is not None and lately
             else None,
             "handling": _as_record(self._exception, self._rank.frames.is_user),
+            "in_handler": self._handler,
         }
 
     def _note_stay(self, length_ns: int) -> None:
@@ -435,7 +454,22 @@ def _as_record(exception: Handled | None, is_user: Callable[[str], bool]) -> Han
         exception.type,
         redacted_start(words, EXCEPTION_CHARACTERS),
         Place(function, file, line or 0) if file else None,
+        redacted_start(str(exception.path), EXCEPTION_CHARACTERS) if exception.path else None,
     )
+
+
+def _handler_on(stack: list[tuple[WalkPlace, int]]) -> Handling | None:
+    """The function on this stack, innermost first, that is the program's handler of a signal."""
+    handlers: dict[tuple[str, str], signal.Signals] = {}
+    for number in signal.Signals:
+        handler: object = signal.getsignal(number)
+        function = handler.__func__ if type(handler) is MethodType else handler
+        if type(function) is FunctionType:
+            handlers[function.__code__.co_filename, function.__code__.co_name] = number
+    for (file, function_name, _, line), _ in stack if handlers else ():
+        if (found := handlers.get((file, function_name))) is not None:
+            return Handling(found.name, "", Place(function_name, file, line or 0))
+    return None
 
 
 def _sleeps_until(thread: int) -> int | None:

@@ -62,6 +62,7 @@ _place = attrgetter(
 _exceptions = sys._current_exceptions
 _arguments = BaseException.args.__get__  # type: ignore[attr-defined]
 _traceback = vars(BaseException)["__traceback__"].__get__
+_file_name = vars(OSError)["filename"].__get__
 _type_name = vars(type)["__name__"].__get__
 """Not `attrgetter`: a metaclass of the program may have a `__name__` of its own."""
 _traced = attrgetter("tb_frame.f_code.co_filename", "tb_frame.f_code.co_name", "tb_lineno")
@@ -75,11 +76,13 @@ None between two lines, for example while a function returns."""
 
 class Handled(NamedTuple):
     """An exception that a thread handles. `arguments`: empty if they are more than text and
-    numbers. `places`: (file, function, line) of its traceback, the handler first."""
+    numbers. `places`: (file, function, line) of its traceback, the handler first. `path`: the file
+    name of an OSError."""
 
     type: str
     arguments: tuple[object, ...]
     places: list[tuple[str, str, int | None]]
+    path: str | Path | None = None
 
 
 def why_not(wanted: str) -> str | None:
@@ -214,10 +217,15 @@ class Walk:
         kinds: list[int] = []
         traced: list[object] = []
         places: list[tuple[str, str, int | None]] = []
+        names: list[object] = []
+        paths: list[Any] = []
         caught = map(methodcaller("get", thread_id, (None,) * 3), starmap(_exceptions, _ONCE))
         if _ALLOCATIONS_COLLECT:
             caught = map(itemgetter(1), caught)
         raised = [compress(held, map(isinstance, held, repeat(BaseException))) for _ in range(3)]
+        # isinstance would ask the object for its class, which may be code of the program.
+        of_files = compress(held, map(issubclass, map(type, held), repeat(OSError)))
+        texts = compress(names, map(_TEXTS.__contains__, map(type, names)))
         # As in `_collect`: getattr(traceback, "tb_next") until None, which is first without one.
         outermost = islice(chain(map(_traceback, raised[2]), (None,)), 1)
         inner = takewhile(
@@ -231,11 +239,15 @@ class Walk:
             starmap(kinds.extend, ((map(id, map(type, chain.from_iterable(given))),),)),
             starmap(found.extend, ((compress(given, map(_PLAIN.issuperset, (kinds,))),),)),
             starmap(given.clear, _ONCE),
+            starmap(names.extend, ((map(_file_name, of_files),),)),
+            starmap(paths.extend, ((texts,),)),
+            starmap(names.clear, _ONCE),
             starmap(traced.extend, ((inner,),)),
             starmap(places.extend, ((map(_traced, traced),),)),
             starmap(traced.clear, _ONCE),
         )
-        return Handled(types[0], next(iter(found), ()), places) if types else None
+        path = next(iter(paths), None)
+        return Handled(types[0], next(iter(found), ()), places, path) if types else None
 
     def texts(
         self, thread_id: int, calls: frozenset[str], never: frozenset[str] = frozenset()

@@ -162,6 +162,39 @@ WAITS = (
         after=('lib = ctypes.CDLL("libsolver.so")     # lets other threads run',),
     ),
     Explanation(
+        kind=Kind.WAITS_FOR_JOB,
+        severity="as not-in-collective; a warning where all ranks wait for another job",
+        brief="a rank waits for another job, which stands still",
+        meaning=(
+            "A trainer and its engines, or a policy and its environments, are often jobs of their"
+            " own. A rank of this job waits for a rank of another one: for an answer on a"
+            " connection, or in a group that both share. That job stands still. The cause is there."
+        ),
+        found=(
+            (
+                "On one host ddtop knows both ends of a connection: the rank's thread waits on it,"
+                " or shares a group with a store of its own, and the process at its other end is a"
+                " rank of another job with DDTOP=1."
+            ),
+            (
+                "For {waits-for-job.wait_s} no rank of that job has made progress, none of their"
+                " threads has run, and their processes use no CPU. All of its ranks are on this"
+                " host."
+            ),
+            (
+                "If that job moves, or if it cannot be seen, the finding about the waiting rank"
+                " stays. Where all ranks wait for the other job, it must stand still for"
+                " {no_progress_s} ({waits-for-job.asleep_s} in a sleep) and for"
+                " {healthy_wait_factor} times the longest healthy wait, and wait for no request."
+            ),
+        ),
+        steps=(
+            "See what is wrong in the other job:\nddtop diagnose OTHER",
+            "Give waits for another job a timeout, and let them say whom they wait for.",
+        ),
+        no_demo="it takes two jobs",
+    ),
+    Explanation(
         kind=Kind.COLLECTIVE_MISMATCH,
         severity="critical",
         brief="ranks called different collectives at the same point",

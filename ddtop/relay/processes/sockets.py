@@ -53,6 +53,15 @@ class Tcp:
     uid: int
     inode: int
 
+    @property
+    def far_end(self) -> str:
+        """`10.0.0.7:443`"""
+        return (
+            f"[{self.remote}]:{self.remote_port}"
+            if ":" in self.remote
+            else f"{self.remote}:{self.remote_port}"
+        )
+
 
 def table(pid: int) -> tuple[Tcp, ...] | None:
     """All TCP sockets of the network namespace of this process; None if it cannot be read.
@@ -115,11 +124,7 @@ def remote(pid: int, inode: int) -> str | None:
     lines = [line for data in _tables(pid) for line in _lines_with(b" %d " % inode, data)]
     for connection in parse(b"\n".join([b"", *lines])):
         if connection.inode == inode and connection.remote_port:
-            return (
-                f"[{connection.remote}]:{connection.remote_port}"
-                if ":" in connection.remote
-                else f"{connection.remote}:{connection.remote_port}"
-            )
+            return connection.far_end
     return None
 
 

@@ -206,7 +206,7 @@ class FakeRank:
         self.exception, self.frames = None, FrameReader()
         self.main_id = self.lead_id = threading.main_thread().ident
         self.stepper = 0
-        self.page = SimpleNamespace(write_exception=lambda _data: None)
+        self.page = SimpleNamespace(write=lambda _part, _data: None)
 
     def wake(self):
         pass

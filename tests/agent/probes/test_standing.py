@@ -4,6 +4,7 @@ that it writes while it handles an exception."""
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -30,10 +31,14 @@ class Bench:
 
     def __init__(self):
         self.handled = None
-        walk = SimpleNamespace(handled_exception=lambda _thread: self.handled)
+        self.stack = []
+        walk = SimpleNamespace(
+            handled_exception=lambda _thread: self.handled, stack=lambda _thread, _most: self.stack
+        )
         rank = SimpleNamespace(
             limits=LIMITS,
             lead_id=1,
+            main_id=1,
             started_unix_ns=100 * SECOND,
             frames=SimpleNamespace(walk=walk, is_user=lambda file: "lib" not in file),
             dump_file=SimpleNamespace(descriptor=None),
@@ -62,6 +67,10 @@ class Bench:
     @property
     def handling(self):
         return self.probe.fields(self.tick)["handling"]
+
+    @property
+    def in_handler(self):
+        return self.probe.fields(self.tick)["in_handler"]
 
     @property
     def writes(self):
@@ -283,6 +292,53 @@ def test_the_exception_that_a_standing_thread_handles_is_told_with_the_program_s
     bench.moves()
     bench.stands(1)
     assert bench.handling is None
+
+
+def test_the_file_of_the_exception_is_told(bench):
+    bench.handled = Handled("OSError", (28, "full"), [("farm.py", "save", 31)], Path("/ckpt/7.pt"))
+    bench.stands(4)
+
+    assert bench.handling.path == "/ckpt/7.pt"
+
+
+class Trainer:
+    def on_usr1(self, _number, _frame):
+        """A handler that saves."""
+
+
+def on_usr1(_number, _frame):
+    """A plain handler."""
+
+
+@pytest.fixture(params=[Trainer().on_usr1, on_usr1], ids=["method", "function"])
+def handler(request):
+    before = signal.signal(signal.SIGUSR1, request.param)
+    yield request.param.__code__
+    signal.signal(signal.SIGUSR1, before)
+
+
+def frame(function, line, file=__file__):
+    return ((file, function, function, line), 1)
+
+
+def test_the_signal_is_told_in_whose_handler_the_thread_stands(bench, handler):
+    bench.stack = [frame("save", 90), frame(handler.co_name, 31), frame("train", 12)]
+    bench.stands(4)
+
+    assert bench.in_handler == Handling("SIGUSR1", "", Place("on_usr1", __file__, 31))
+    bench.moves()
+    bench.stands(1)
+    assert bench.in_handler is None
+
+
+def test_another_function_and_another_thread_are_in_no_handler(bench, handler):
+    bench.stack = [frame(handler.co_name, 31, "other.py"), frame("train", 12)]
+    bench.stands(4)
+    elsewhere = bench.in_handler
+    bench.stack, bench.rank.lead_id = [frame(handler.co_name, 31)], 2
+    bench.stands(1)
+
+    assert (elsewhere, bench.in_handler) == (None, None)
 
 
 def test_an_exception_by_which_programs_poll_is_not_told(bench):

@@ -93,7 +93,7 @@ def handling():
             for _ in range(2):
                 try:
                     raise kind(*list(arguments))
-                except ValueError:
+                except (ValueError, OSError):
                     ready.set()
                     go_on.wait(20)
                     go_on.clear()
@@ -161,6 +161,33 @@ def test_the_type_and_the_places_of_the_traceback_are_read_without_code_of_the_p
     ]
     assert "raise kind" in linecache.getline(__file__, handled.places[0][2])
     assert Renamed.asked == asked
+
+
+@pytest.mark.parametrize("path", ["/ckpt/7.pt", Path("/ckpt/7.pt")])
+def test_the_file_of_an_error_of_the_system_is_read(handling, path):
+    thread, _, _ = handling(OSError, 28, "No space left on device", path)
+
+    assert Walk([0], 0).handled_exception(thread.ident).path == path
+
+
+class SlyError(ValueError):
+    """It says that it is of another class, in code of the program."""
+
+    asked = 0
+
+    @property
+    def __class__(self):
+        SlyError.asked += 1
+        return OSError
+
+
+def test_other_exceptions_and_other_objects_have_no_file_and_are_not_asked(handling):
+    sly, _, _ = handling(SlyError, 28, "No space left on device")
+    odd, _, _ = handling(OSError, 28, "No space left on device", Kept())
+    asked = SlyError.asked
+
+    assert [Walk([0], 0).handled_exception(one.ident).path for one in (sly, odd)] == [None, None]
+    assert SlyError.asked == asked
 
 
 def test_of_a_deep_traceback_the_outer_places_are_read(handling):

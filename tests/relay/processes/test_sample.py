@@ -177,7 +177,7 @@ def test_the_last_words_tell_how_it_ended_and_who_outlived_it():
 
 def test_the_page_of_a_dead_rank_is_read_and_removed():
     page = StatePage(os.getpid(), registry.start_ticks(os.getpid()))
-    page.write_exception(msgspec.msgpack.encode(LastException("ValueError", "bad", 9)))
+    page.write(layout.EXCEPTION, msgspec.msgpack.encode(LastException("ValueError", "bad", 9)))
     rank = watched(os.getpid(), page_path=str(page.path))
 
     seen = sample.page(rank.hello)
