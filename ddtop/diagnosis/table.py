@@ -284,9 +284,9 @@ TABLE = (
         unless=MOVES,
     ),
     RuleRow(
-        straggler.sync_bound,
-        (Kind.SYNC_BOUND,),
-        "the share of the time in collectives after all ranks have arrived",
+        straggler.communication,
+        (Kind.SYNC_BOUND, Kind.TRANSFER_BOUND),
+        "the share of the time in collectives after all ranks have arrived, and their sizes",
         needs=("balances",),
         silenced_by=("oversubscribed",),
         unless=MOVES,

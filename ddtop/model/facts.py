@@ -224,6 +224,10 @@ class Balance:
     reduce_ratio: float
     step_ms: float
     unix_ns: int
+    #: Input of all its collectives in a step, of one rank, and of one collective in the mean; 0
+    #: where that is not known.
+    step_bytes: float = 0.0
+    call_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

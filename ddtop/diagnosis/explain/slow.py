@@ -134,6 +134,37 @@ PAGES = (
         after=("model = DistributedDataParallel(model)   # a few buckets, in backward",),
     ),
     Explanation(
+        kind=Kind.TRANSFER_BOUND,
+        severity="warning",
+        brief="large tensors take most of each step, no rank is late",
+        meaning=(
+            "The ranks arrive together, and then wait until their data has been sent. The network"
+            " is slow for what the job sends, or the ranks use a slow interface."
+        ),
+        found=(
+            (
+                "Collectives have {transfer-bound.call_bytes} of input or more in the mean, and"
+                " take {transfer-bound.ratio} of the time, not counting the wait for the last rank"
+                " to arrive (from torch's flight recorder). Where the ranks may compute meanwhile,"
+                " as in backward, they must take {transfer-bound.overlapped_ratio}."
+            ),
+            (
+                "A job younger than {transfer-bound.job_s} is not judged, and neither are NCCL,"
+                " sharded models, and hosts with more ranks than CPUs."
+            ),
+        ),
+        steps=(
+            (
+                "Which interface do the ranks use, and how fast is it?\nip -br addr; ethtool eth0"
+                " | grep Speed"
+            ),
+            "Name the fast one: GLOO_SOCKET_IFNAME=ib0. On GPUs use NCCL.",
+            "Accumulate gradients: model.no_sync() on all but the last micro-batch.",
+            "Send half as much:\nmodel.register_comm_hook(None, default_hooks.bf16_compress_hook)",
+        ),
+        no_demo="it takes a slow network",
+    ),
+    Explanation(
         kind=Kind.CPU_OVERSUBSCRIBED,
         severity="warning",
         brief="a host's ranks are ready to run but get no CPU",
