@@ -292,6 +292,20 @@ TABLE = (
         unless=MOVES,
     ),
     RuleRow(
+        straggler.imbalance,
+        (Kind.IMBALANCE,),
+        "which rank arrives last in each step, and how long the others wait",
+        needs=("balances",),
+        silenced_by=(
+            "straggler",
+            "straggler_by_stack",
+            "input_bound",
+            "oversubscribed",
+            "communication",
+        ),
+        unless=MOVES,
+    ),
+    RuleRow(
         slowdown.rule,
         (Kind.SLOWDOWN,),
         "the speed of each rank now, ten minutes ago, at its start and in the last run",

@@ -15,6 +15,7 @@ overlap with backward are waited for only at its end, so the longest wait of a s
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -273,6 +274,9 @@ def _balance(group: str, steps: _Steps, limits: Straggler) -> Balance:
     ratio = min(1.0, waited / between) if between > 0 else 1.0
     newest = max(answer.unix_ns for answer in steps.members)
     parts = steps.per_step / steps.each
+    by_step = list(zip(*steps.waits, strict=True))
+    lasts = Counter(each.index(min(each)) for each in by_step)
+    usual = median([fmean(each) for each in by_step]) / 1000
     return Balance(
         group,
         ranks,
@@ -283,6 +287,9 @@ def _balance(group: str, steps: _Steps, limits: Straggler) -> Balance:
         newest,
         steps.step_bytes * parts,
         steps.call_bytes,
+        len(by_step),
+        min(1.0, usual / between) if between > 0 else 0.0,
+        max(lasts.values()) / len(by_step),
     )
 
 

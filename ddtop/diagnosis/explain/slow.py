@@ -104,6 +104,35 @@ PAGES = (
         no_demo="it takes ten minutes at one speed and two at another",
     ),
     Explanation(
+        kind=Kind.IMBALANCE,
+        severity="info",
+        brief="each step waits for some rank, each time for another",
+        meaning=(
+            "No rank is slow, but in each step one has more to do than the others, which wait for"
+            " it: longer samples, a garbage collection, more tokens for its experts. Nobody is at"
+            " fault, and the time is lost all the same."
+        ),
+        found=(
+            (
+                "ddtop compares when the ranks arrive in their collectives. In the usual step a"
+                " rank waits for the last one for {imbalance.ratio} of the time, over"
+                " {imbalance.steps} steps or more, and no rank is the last in more than"
+                " {imbalance.last_ratio} of them. The samples of the agents must agree."
+            ),
+            (
+                "Silent while a straggler, a slow loader, a lack of CPUs or communication explains"
+                " the waits, and for the stages of a pipeline."
+            ),
+        ),
+        steps=(
+            "Fill batches by number of tokens, not of samples; or sort samples by length.",
+            "Collect garbage on all ranks at once:\ngc.disable(); ...; gc.collect()",
+            "Accumulate gradients: over several batches the differences average out.",
+            "Mixture of experts: look at the tokens per expert (capacity, balancing loss).",
+        ),
+        no_demo="what it costs is a choice of the program, and nothing is broken",
+    ),
+    Explanation(
         kind=Kind.SYNC_BOUND,
         severity="warning",
         brief="much of each step is communication, and no rank is late",

@@ -1,4 +1,4 @@
-"""`straggler`, `sync-bound`, `transfer-bound`: the job moves, but more slowly than it could."""
+"""`straggler`, `sync-bound`, `transfer-bound`, `imbalance`: the job could move faster."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from statistics import median
 
 from ddtop.diagnosis.activity import where_text
 from ddtop.diagnosis.evidence import delay_of, threads_delay_of, used_cores_of
-from ddtop.diagnosis.finding import CRITICAL, WARNING, Context, Finding
+from ddtop.diagnosis.finding import CRITICAL, INFO, WARNING, Context, Finding
 from ddtop.diagnosis.gpus import device_of, gpu_text, held_by_more_than_load, why_held
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.straggler_cause import (
@@ -22,6 +22,7 @@ from ddtop.diagnosis.straggler_cause import (
 from ddtop.model.facts import Balance, GpuLate, Late, RankFacts, Snapshot
 from ddtop.model.stragglers import late_of
 from ddtop.policy import Limits, Policy
+from ddtop.wire.records import ACTIVITIES
 from ddtop.words.sentences import about, names_of_groups, ranks_text, verb
 from ddtop.words.units import long_size
 
@@ -275,8 +276,8 @@ class TransferBound(Limits, of=Kind.TRANSFER_BOUND):
     cpu_factor: float = 3.0
     """Threads of the ranks that are ready to run wait this many times as long as they run: then
     CPUs are short, not the network."""
-    job_s: float = 15.0
-    """A job this young distributes weights, and its first steps are no rhythm."""
+    job_s: float = 20.0
+    """A job this young imports, distributes weights, and its first steps are no rhythm."""
 
 
 def communication(context: Context) -> list[Finding]:
@@ -316,13 +317,19 @@ def _transfers(
     wanting = sum(delay_of(rank) + threads_delay_of(rank) for rank in members)
     if wanting > limits.cpu_factor * sum(used_cores_of(rank) for rank in members):
         return False
-    since = max(rank.reported.phase_since_unix_ns or balance.unix_ns for rank in members)
-    if balance.unix_ns - since < limits.job_s * 1e9:
+    if _age_s(members, balance) < limits.job_s:
         return False
     blocked = median([_blocked_ratio(rank) for rank in members])
     if blocked < limits.blocked_ratio * share:
         return share >= limits.overlapped_ratio
     return min(share, blocked - balance.waiting_ratio) >= limits.ratio
+
+
+def _age_s(members: list[RankFacts], balance: Balance) -> float:
+    """For how long the youngest of them had run when the arrivals were read."""
+    newest = balance.unix_ns
+    began = max(rank.hello.started_unix_ns if rank.hello else newest for rank in members)
+    return (newest - began) / 1e9
 
 
 def _blocked_ratio(rank: RankFacts) -> float:
@@ -417,5 +424,85 @@ def _sync_finding(
             ),
         ),
         advice=_advice(op),
+        group=balance.group,
+    )
+
+
+# -- `imbalance`: no rank is always late, but each step waits for some rank
+
+
+@dataclass(frozen=True)
+class Imbalance(Limits, of=Kind.IMBALANCE):
+    """`imbalance`."""
+
+    ratio: float = 0.2
+    """Share of the usual step in which a rank waits for the last one. Ranks differ by data."""
+    steps: int = 16
+    """... over so many steps."""
+    last_ratio: float = 0.7
+    """No rank is the last in more of them. With two ranks chance reaches this once in 30 reads."""
+    delay_ratio: float = 0.5
+    """Waiting for a CPU explains it if it takes this part of it: then chance picks the last."""
+    wait_ratio: float = 0.75
+    """The samples of the last 10 s agree if they found this part of it."""
+    phase_ratio: float = 0.05
+    """Share of the time of a phase that is listed. Below it there are only a few samples."""
+    job_s: float = 25.0
+    """A job this young compiles, warms up and fills its caches, each rank in its own time."""
+
+
+def imbalance(context: Context) -> list[Finding]:
+    """One finding for the largest group, as an info: it may be what the data costs."""
+    snapshot, limits = context.snapshot, context.policy.of(Imbalance)
+    for balance in sorted(snapshot.balances, key=lambda each: -len(each.ranks)):
+        members = [snapshot.rank(number) for number in balance.ranks]
+        lost = balance.usual_ratio
+        if lost < limits.ratio or balance.steps < limits.steps:
+            continue
+        if (
+            balance.last_ratio > limits.last_ratio
+            or _age_s(members, balance) < limits.job_s
+            or any(rank.gone or rank.late is not None for rank in members)
+            or median([rank.comm.wait_ratio or 0.0 for rank in members]) < limits.wait_ratio * lost
+            or median([delay_of(rank) for rank in members]) > limits.delay_ratio * lost
+        ):
+            continue
+        return [_imbalance_finding(balance, members, snapshot, limits)]
+    return []
+
+
+def _imbalance_finding(
+    balance: Balance, members: list[RankFacts], snapshot: Snapshot, limits: Imbalance
+) -> Finding:
+    group = names_of_groups(snapshot.groups).get(balance.group, balance.group)
+    lost_ms = balance.usual_ratio * balance.step_ms
+    phases = zip(*[rank.reported.activity_ratios for rank in members], strict=False)
+    shares = sorted(
+        ((median(each), name) for each, name in zip(phases, ACTIVITIES, strict=False)),
+        reverse=True,
+    )
+    spent = [f"{share:.0%} {name}" for share, name in shares if share >= limits.phase_ratio]
+    return Finding(
+        kind=Kind.IMBALANCE,
+        severity=INFO,
+        ranks=(),
+        victims=balance.ranks,
+        since_unix_ns=balance.unix_ns - int(balance.steps * balance.step_ms * 1e6),
+        summary=(
+            f"each step waits for some rank, and each time for another: {ranks_text(balance.ranks)}"
+            f" lose {about(balance.usual_ratio)} of the time, {_ms(lost_ms)} of each"
+            f" {_ms(balance.step_ms)} step"
+        ),
+        evidence=(
+            (
+                f"by the times at which each rank enqueued its collectives of {group}: no rank was"
+                f" the last in more than {balance.last_ratio:.0%} of {balance.steps} steps"
+            ),
+            *([f"where the ranks spend their time: {', '.join(spent)}"] if spent else []),
+        ),
+        advice=(
+            "give each rank as much work in each step: batches by number of tokens, samples of"
+            " similar length together, gc.collect() on all ranks at the same step"
+        ),
         group=balance.group,
     )

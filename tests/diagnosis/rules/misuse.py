@@ -68,9 +68,13 @@ def communicating(
         job.greet(rank)
     job.trains(age_s)
     each = step_ms / per_step
-    times = entered(
-        ranks, 40 * per_step, lambda rank, number: (rank * 7 + number * 3) % 4 * lateness_ms, each
-    )
+    late_ms = lateness_ms
+    if not callable(late_ms):
+
+        def late_ms(rank, number):
+            return (rank * 7 + number * 3) % 4 * lateness_ms
+
+    times = entered(ranks, 40 * per_step, late_ms, each)
     for rank, one in zip(job.ranks, times, strict=True):
         calls = {seq: (at, kind) for seq, (at, _) in one.items()}
         record = arrivals_of(WORLD, calls, call_bytes)
@@ -95,4 +99,17 @@ def transferring_beside_others(wanting_cores):
     """The same, and so many threads of each rank are ready to run and have no CPU."""
     job = transferring()
     loaded(job, 25, threads_delay_ns=wanting_cores, run_delay_ns=0.0)
+    return job
+
+
+def taking_turns(waits=0.5, **changes):
+    """In each step of 80 ms another rank is the last, and the ranks wait 30 ms in the mean."""
+    given = {"per_step": 1, "step_ms": 20.0, "lateness_ms": 20.0, "age_s": 30}
+    return communicating(waits, **(given | changes))
+
+
+def taking_turns_at_cpus(run_delay):
+    """The same, and the ranks wait for a CPU for this share of the time."""
+    job = taking_turns()
+    loaded(job, 25, run_delay_ns=run_delay)
     return job

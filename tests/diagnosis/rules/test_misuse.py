@@ -10,6 +10,8 @@ from tests.diagnosis.rules.misuse import (
     communicating,
     fed,
     on_gloo,
+    taking_turns,
+    taking_turns_at_cpus,
     transferring,
     transferring_beside_others,
 )
@@ -212,3 +214,34 @@ def test_more_ranks_than_cpus_on_one_host_take_turns_at_the_cpus():
 def test_transfers_that_lack_cpus_are_not_the_fault_of_the_network():
     assert transferring_beside_others(1.0).kinds() == [("warning", "transfer-bound", (0, 1, 2, 3))]
     assert transferring_beside_others(9.0).kinds() == []
+
+
+# -- imbalance
+
+
+def test_steps_that_wait_for_another_rank_each_time_are_an_imbalance_and_nobody_is_blamed():
+    finding = taking_turns().finds("info", "imbalance")
+
+    assert finding.victims == (0, 1, 2, 3)
+    assert finding.summary == (
+        "each step waits for some rank, and each time for another: ranks 0-3 lose 40% of the time,"
+        " 30 ms of each 80 ms step"
+    )
+    assert "no rank was the last in more than 25% of 40 steps" in finding.evidence[0]
+
+
+@pytest.mark.parametrize("more", [{"lateness_ms": 2.0}, {"age_s": 10}, {"waits": 0.1}], ids=str)
+def test_small_differences_and_waits_that_the_samples_do_not_find_are_no_imbalance(more):
+    assert taking_turns(**more).ever() == []
+
+
+def test_where_ranks_take_turns_at_the_cpus_chance_picks_the_last():
+    assert taking_turns_at_cpus(0.05).kinds() == [("info", "imbalance", ())]
+    assert taking_turns_at_cpus(0.3).kinds() == []
+
+
+def test_a_validation_at_every_tenth_step_is_no_imbalance():
+    """The others wait for rank 0 then, as the program intends."""
+    job = taking_turns(lateness_ms=lambda rank, number: 800.0 * (rank == 0 and number % 10 == 0))
+
+    assert job.ever() == []
