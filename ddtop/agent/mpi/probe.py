@@ -208,7 +208,14 @@ class MpiProbe(Communication):
 
     def _traffic(self) -> tuple[MpiTraffic, ...]:
         found = [
-            MpiTraffic(comm.group.name, peer, tag, sent, received, comm.last_tag.get(peer) == tag)
+            MpiTraffic(
+                comm.group.name,
+                peer if peer >= 0 else None,
+                tag if tag >= 0 else None,
+                sent,
+                received,
+                comm.last_tag.get(peer) == tag,
+            )
             for comm in list(self._lines.comms.values())
             if comm.group is not None and not comm.wild
             for (peer, tag), (sent, received) in comm.traffic.copy().items()
