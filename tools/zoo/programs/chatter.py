@@ -148,9 +148,9 @@ def barrier_a_layer():
     loop(net, lambda _: None)
 
 
-def send_flat(steps, work_s):
+def send_flat(steps, work_s, sends=100_000):
     flat = torch.ones(15_000_000)
-    for number in range(100_000):
+    for number in range(sends):
         if number == 5 and dist.get_rank() == 0:
             mark()
         for _ in range(steps):
@@ -164,7 +164,7 @@ def flat_gradient():
 
 
 def flat_gradient_seldom():
-    send_flat(4, 0.05)
+    send_flat(4, 0.05, 120)
 
 
 def small_buckets():
