@@ -81,13 +81,14 @@ def answers(
     hosts: Sequence[str] | None = None,
     overlaps: bool = False,
     errors_ms: Mapping[str, float] | None = None,
+    call_bytes: float | None = None,
 ) -> list[Answer]:
     """The ranks' records of these times. `counts`: the ranks count iterations of `per_step`
     collectives. `errors_ms`: the errors of the clocks of these hosts.
     """
     found = []
     for place, one in enumerate(times):
-        record = arrivals_of(group, one)
+        record = arrivals_of(group, one, call_bytes)
         assert record is not None
         rank = members[place] if members else place
         iteration = max(one) // per_step if counts else None

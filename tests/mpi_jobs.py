@@ -74,7 +74,7 @@ class MpiJob(FakeJob):
 
 
 def sent(
-    peer: int, tag: int, count: int = 1, received: int = 0, is_last: bool = False
+    peer: int | None, tag: int, count: int = 1, received: int = 0, is_last: bool = False
 ) -> MpiTraffic:
     """What a rank has begun to send to that peer, and to receive from it."""
     return MpiTraffic(WORLD, peer, tag, count, received, is_last)

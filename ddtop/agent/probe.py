@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from ddtop.agent.stacks.frames import ThreadLook
     from ddtop.wire.records import Group, Turn
 
+LastEntry = tuple[str, int, int, str, "int | None"]
+"""(group, sequence number, unix ns, op, input bytes where known) of a collective."""
 WAITS_KEPT = 100
 
 PageCall = tuple[int, int, int, int, int]
@@ -155,6 +157,6 @@ class Communication(Probe):
         """What has been open for more than a second; equal keys let the relay ask for stacks."""
         return None
 
-    def last_entries(self, unix_minus_mono: int) -> list[tuple[str, int, int, str]]:
-        """(group, sequence number, unix ns, op) of the last collectives that the rank entered."""
+    def last_entries(self, unix_minus_mono: int) -> list[LastEntry]:
+        """The last collectives that the rank entered."""
         return []

@@ -14,6 +14,7 @@ from ddtop.diagnosis.kernel_wait import READS, WRITES, child_text, path_of, shor
 from ddtop.model.facts import RankFacts, State
 from ddtop.model.stacks import Owner, is_birth, owner_of
 from ddtop.policy import Limits, Policy
+from ddtop.wire.mpi import is_outside
 from ddtop.wire.names import P2P_CALLS, word_of
 from ddtop.wire.records import (
     CHECKPOINT,
@@ -61,6 +62,7 @@ WORDS = (
 )  # fmt: skip
 """All words. JSON and evidence use them, so words are added but never removed."""
 
+OTHER_WORLD = "other-world"
 PROCESS, CALL, FRAMES, STACKS, KERNEL, CPU, NOTHING = (
     "process",
     "call",
@@ -225,10 +227,13 @@ def _certain_class(facts: RankFacts) -> Classified | None:
 
 def _of_call(facts: RankFacts) -> Classified | None:
     """A call that the flight recorder does not record and that has not returned."""
-    call = next((call.name for call in facts.comm.open_calls), None)
+    call = next(iter(facts.comm.open_calls), None)
     if call is None:
         return None
-    return Classified("p2p" if call in P2P_CALLS else "collective", f"in {call}", CALL)
+    if is_outside(call.group):
+        return Classified(OTHER_WORLD, f"in {call.name} with another MPI world", CALL)
+    word = "p2p" if call.name in P2P_CALLS else "collective"
+    return Classified(word, f"in {call.name}", CALL)
 
 
 def _of_frames(facts: RankFacts) -> Classified | None:

@@ -13,8 +13,9 @@ from ddtop.diagnosis.finding import Finding
 from ddtop.diagnosis.kernel_wait import sleeps
 from ddtop.model.ending import comm_failure, went_unix_ns
 from ddtop.model.facts import Blame, PeerWait, RankFacts, Snapshot, State
+from ddtop.model.peer_waits import takes_any
 from ddtop.policy import Limits, Policy
-from ddtop.wire.names import RECEIVES
+from ddtop.wire.names import RECEIVES, SENDS
 from ddtop.wire.records import Limit, Place
 from ddtop.words.sentences import (
     clipped,
@@ -413,7 +414,7 @@ TAGS_MAX = 4
 
 def traffic_lines(snapshot: Snapshot, wait: PeerWait) -> list[str]:
     """`rank 0 has sent to rank 1: 1 with tag 7 (receives begun: 0), none with tag 99`; empty if
-    nothing is counted. A receiver that has received from any rank has no counts.
+    nothing is counted. A receiver that has received from any rank has only a total.
     """
     if wait.peer is None or wait.group is None:
         return []
@@ -436,6 +437,27 @@ def traffic_lines(snapshot: Snapshot, wait: PeerWait) -> list[str]:
     return [f"rank {sender.rank} has sent to rank {receiver.rank}: {', '.join(parts) or 'nothing'}"]
 
 
+def too_few_receives(snapshot: Snapshot, wait: PeerWait) -> str | None:
+    """`142 messages have been sent to rank 0, which has begun 141 receives`: of a send to a rank
+    that receives from any rank, and less often than the others send.
+    """
+    receiver, group = snapshot.rank(wait.peer or 0), wait.group or ""
+    kept = receiver.comm.mpi.traffic if receiver.comm.mpi is not None else ()
+    if wait.call not in SENDS or wait.peer is None or not takes_any(kept, group):
+        return None
+    begun = sum(traffic.received for traffic in kept if traffic.group == group)
+    sent = sum(
+        count
+        for rank in snapshot.ranks
+        for count in _counts(rank, group, receiver.rank, sent=True).values()
+    )
+    if sent <= begun:
+        return None
+    return (
+        f"{sent} messages have been sent to rank {receiver.rank}, which has begun {begun} receives"
+    )
+
+
 def other_tag(snapshot: Snapshot, wait: PeerWait) -> str | None:
     """`rank 0's last send to rank 1 had tag 11`, where rank 1 waits to receive from rank 0 with
     another tag and has not received that send.
@@ -443,6 +465,9 @@ def other_tag(snapshot: Snapshot, wait: PeerWait) -> str | None:
     if wait.call not in RECEIVES or None in (wait.peer, wait.group, wait.tag):
         return None
     sender = snapshot.rank(wait.peer or 0)
+    waiter = snapshot.rank(wait.rank).comm.mpi
+    if waiter is not None and takes_any(waiter.traffic, wait.group):
+        return None
     taken = _counts(snapshot.rank(wait.rank), wait.group or "", sender.rank, sent=False)
     kept = sender.comm.mpi.traffic if sender.comm.mpi is not None else ()
     for traffic in kept:

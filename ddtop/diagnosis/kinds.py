@@ -64,7 +64,9 @@ class Kind(str, Enum):
     HOST_LOST = "host-lost", Is.PLAIN
     STRAGGLER = "straggler", Is.BESIDE | Is.MOVES | Is.TIME
     SLOWDOWN = "slowdown", Is.BESIDE | Is.MOVES | Is.TIME
+    IMBALANCE = "imbalance", Is.BESIDE | Is.MOVES | Is.TIME | Is.PHASE
     SYNC_BOUND = "sync-bound", Is.BESIDE | Is.MOVES | Is.TIME
+    TRANSFER_BOUND = "transfer-bound", Is.BESIDE | Is.MOVES | Is.TIME | Is.PHASE
     CPU_OVERSUBSCRIBED = "cpu-oversubscribed", Is.BESIDE | Is.MOVES | Is.TIME
     MEMORY_PRESSURE = "memory-pressure", Is.BESIDE | Is.MOVES
     DISK_FULL = "disk-full", Is.BESIDE | Is.MOVES

@@ -109,13 +109,13 @@ def flame(rank: RankFacts, policy: Policy, most: int = 3) -> list[str]:
     rank, most first.
     """
     return [
-        f"{_share(spot, rank):.0%} in {_spot(spot)}"
+        f"{share_of(spot, rank):.0%} in {_spot(spot)}"
         for spot in by_function(rank.reported.spots)[:most]
-        if _share(spot, rank) >= policy.of(SpotLimits).least_ratio
+        if share_of(spot, rank) >= policy.of(SpotLimits).least_ratio
     ]
 
 
-def _share(spot: Spot, rank: RankFacts) -> float:
+def share_of(spot: Spot, rank: RankFacts) -> float:
     return spot.samples / rank.reported.spots_samples if rank.reported.spots_samples else 0.0
 
 
@@ -166,7 +166,7 @@ def _of_answer(rank: RankFacts, others: Sequence[RankFacts], least: float) -> Ca
 
 
 def _asking_ratio(rank: RankFacts) -> float:
-    return sum(_share(spot, rank) for spot in rank.reported.spots if spot.waits_on in _ANSWERED)
+    return sum(share_of(spot, rank) for spot in rank.reported.spots if spot.waits_on in _ANSWERED)
 
 
 def _of_gc(rank: RankFacts, least: float) -> Cause | None:
@@ -474,13 +474,13 @@ def _working(rank: RankFacts) -> list[Spot]:
 
 def _excess(spot: Spot, rank: RankFacts, others: Sequence[RankFacts], whole: bool) -> _Excess:
     shares = [_same_ratio(spot, other, whole) for other in others if other.reported.spots_samples]
-    share, theirs = _share(spot, rank), median(shares) if shares else 0.0
+    share, theirs = share_of(spot, rank), median(shares) if shares else 0.0
     return _Excess(share - theirs, share, theirs, spot)
 
 
 def _same_ratio(spot: Spot, other: RankFacts, whole: bool) -> float:
     return sum(
-        _share(same, other)
+        share_of(same, other)
         for same in _working(other)
         if (same.function, same.file) == (spot.function, spot.file)
         and (whole or same.line == spot.line)

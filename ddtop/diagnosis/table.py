@@ -304,11 +304,25 @@ TABLE = (
         unless=MOVES,
     ),
     RuleRow(
-        straggler.sync_bound,
-        (Kind.SYNC_BOUND,),
-        "the share of the time in collectives after all ranks have arrived",
+        straggler.communication,
+        (Kind.SYNC_BOUND, Kind.TRANSFER_BOUND),
+        "the share of the time in collectives after all ranks have arrived, and their sizes",
         needs=("balances",),
         silenced_by=("oversubscribed",),
+        unless=MOVES,
+    ),
+    RuleRow(
+        straggler.imbalance,
+        (Kind.IMBALANCE,),
+        "which rank arrives last in each step, and how long the others wait",
+        needs=("balances",),
+        silenced_by=(
+            "straggler",
+            "straggler_by_stack",
+            "input_bound",
+            "oversubscribed",
+            "communication",
+        ),
         unless=MOVES,
     ),
     RuleRow(

@@ -15,6 +15,7 @@ overlap with backward are waited for only at its end, so the longest wait of a s
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -200,6 +201,10 @@ class _Steps:
     reduce_ratio: float
     #: Collectives in each of these steps, or of these parts of steps.
     each: int
+    #: Input of each rank in one of these, mean; 0 where that is not known.
+    step_bytes: float
+    #: ... and in one collective.
+    call_bytes: float
 
 
 def _steps_of(group: str, members: Sequence[Answer], pieces: bool = False) -> _Steps | None:
@@ -237,7 +242,10 @@ def _steps_of(group: str, members: Sequence[Answer], pieces: bool = False) -> _S
     waited = _longest_wait_us if overlaps else _total_wait_us
     waits = [[waited(own, last, step) for step in steps] for own in arrived]
     reducing = sum(times[0][seq][1] in (REDUCING, ROOTED) for seq in common) / len(common)
-    return _Steps(members, per_step, waits, [last[step[-1]] for step in steps], reducing, each)
+    call_bytes = median([_call_bytes(answer.arrivals, group) for answer in members])
+    step_bytes = call_bytes * fmean([len(step) for step in steps])
+    ends = [last[step[-1]] for step in steps]
+    return _Steps(members, per_step, waits, ends, reducing, each, step_bytes, call_bytes)
 
 
 def _bursts(arrived: Sequence[Sequence[int]], last: Sequence[int]) -> list[range]:
@@ -265,8 +273,24 @@ def _balance(group: str, steps: _Steps, limits: Straggler) -> Balance:
     ranks = tuple(sorted(answer.rank for answer in steps.members))
     ratio = min(1.0, waited / between) if between > 0 else 1.0
     newest = max(answer.unix_ns for answer in steps.members)
-    step_ms = between * steps.per_step / steps.each
-    return Balance(group, ranks, ratio, steps.per_step, steps.reduce_ratio, step_ms, newest)
+    parts = steps.per_step / steps.each
+    by_step = list(zip(*steps.waits, strict=True))
+    lasts = Counter(each.index(min(each)) for each in by_step)
+    usual = median([fmean(each) for each in by_step]) / 1000
+    return Balance(
+        group,
+        ranks,
+        ratio,
+        steps.per_step,
+        steps.reduce_ratio,
+        between * parts,
+        newest,
+        steps.step_bytes * parts,
+        steps.call_bytes,
+        len(by_step),
+        min(1.0, usual / between) if between > 0 else 0.0,
+        max(lasts.values()) / len(by_step),
+    )
 
 
 def _late_in(group: str, steps: _Steps, policy: Policy) -> Late | None:
@@ -300,6 +324,10 @@ def _sum_steps(waits: Sequence[int], width: int) -> list[int]:
 
 def _times(arrivals: Arrivals, group: str) -> dict[int, tuple[int, int]]:
     return next((arrived.times() for arrived in arrivals.groups if arrived.group == group), {})
+
+
+def _call_bytes(arrivals: Arrivals, group: str) -> float:
+    return next((one.call_bytes or 0.0 for one in arrivals.groups if one.group == group), 0.0)
 
 
 def _last_seq(arrivals: Arrivals | None, group: str) -> int | None:

@@ -228,6 +228,15 @@ class Balance:
     reduce_ratio: float
     step_ms: float
     unix_ns: int
+    #: Input of all its collectives in a step, of one rank, and of one collective in the mean; 0
+    #: where that is not known.
+    step_bytes: float = 0.0
+    call_bytes: float = 0.0
+    #: Steps compared; share of the usual step that the ranks wait for the last one to arrive; and
+    #: the largest share of steps in which one and the same rank is the last.
+    steps: int = 0
+    usual_ratio: float = 0.0
+    last_ratio: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from ddtop.model.ending import has_failed
 from ddtop.model.facts import PeerWait, RankFields, State, Wait
 from ddtop.model.wait_graph import STILL, AnyWait, condition_of
 from ddtop.policy import Policy
-from ddtop.wire.mpi import MpiCall, MpiComm, MpiPart, MpiState, MpiTraffic
+from ddtop.wire.mpi import MpiCall, MpiComm, MpiPart, MpiState, MpiTraffic, is_outside
 from ddtop.wire.names import (
     FINALIZE,
     GROUP_MAKERS,
@@ -145,6 +145,8 @@ def traffic_of(
 ) -> MpiTraffic | None:
     """What this rank has begun to send and to receive with that peer and tag."""
     kept = facts.comm.mpi.traffic if facts.comm.mpi is not None else ()
+    if takes_any(kept, group):
+        return None
     return next(
         (
             traffic
@@ -152,6 +154,16 @@ def traffic_of(
             if (traffic.group, traffic.peer, traffic.tag) == (group, peer, tag)
         ),
         None,
+    )
+
+
+def takes_any(kept: Iterable[MpiTraffic], group: str | None) -> bool:
+    """Whether a rank has received from any rank or with any tag there: then its counts say nothing
+    about one peer.
+    """
+    return any(
+        traffic.received and traffic.group == group and None in (traffic.peer, traffic.tag)
+        for traffic in kept
     )
 
 
@@ -439,7 +451,7 @@ def with_calls(state: RankState, mpi: MpiState | None) -> RankState:
     calls: list[OpenCall] = []
     for call in mpi.calls:
         for part in _parts(call):
-            if part.group is not None and part.seq is not None:
+            if part.group is not None and part.seq is not None and not is_outside(part.group):
                 since, collectives = open_now.get(part.group, (call.since_unix_ns, []))
                 collectives.append(_collective(part, call))
                 open_now[part.group] = min(since, call.since_unix_ns), collectives

@@ -15,6 +15,7 @@ from typing import Union
 
 from ddtop.model.facts import Blame, PeerWait, RankFields, State, Wait
 from ddtop.policy import Limits, Policy
+from ddtop.wire.mpi import is_outside
 from ddtop.wire.names import MPI_STARTED, ROOT_GIVES, WAITING_CALLS
 from ddtop.wire.records import Collective, Group, GroupProgress
 
@@ -283,7 +284,14 @@ def _waits_elsewhere(facts: RankFields | None) -> bool:
     if facts is None or facts.gone:
         return False
     in_p2p = facts.reported.place is not None and facts.reported.place.waits_on == "p2p"
-    return in_p2p or any(call.name in WAITING_CALLS for call in facts.comm.open_calls)
+    # A call with another world waits for no rank of this one: such a rank is the end of a chain.
+    calls = [call.name for call in facts.comm.open_calls if not is_outside(call.group)]
+    return (in_p2p and not waits_outside(facts)) or any(name in WAITING_CALLS for name in calls)
+
+
+def waits_outside(facts: RankFields) -> bool:
+    """Whether it is in a call of MPI with processes of another world."""
+    return any(is_outside(call.group) for call in facts.comm.open_calls)
 
 
 def _too_soon(facts: RankFields | None, condition: str) -> bool:
@@ -329,9 +337,11 @@ def condition_of(facts: RankFields | None, now_unix_ns: int, policy: Policy) -> 
     ):
         # It makes progress in another group, in batches or in steps, even with little CPU.
         return WORKING
-    if facts.process.working is None:
+    # What another world does is not known: it may work.
+    works = True if waits_outside(facts) else facts.process.working
+    if works is None:
         return UNKNOWN
-    return WORKING if facts.process.working else STILL
+    return WORKING if works else STILL
 
 
 def limit_of(

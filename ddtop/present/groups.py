@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from math import prod
 
 from ddtop.model.facts import Parting, Snapshot, State
 from ddtop.model.wait_graph import comparable_seq
@@ -29,7 +28,7 @@ from ddtop.present.text import (
     table_for,
 )
 from ddtop.thresholds import chosen
-from ddtop.wire.records import CallSite, Collective, Group
+from ddtop.wire.records import CallSite, Collective, Group, bytes_of
 from ddtop.words import units
 from ddtop.words.sentences import (
     group_name,
@@ -43,27 +42,19 @@ from ddtop.words.sentences import (
 # -- The data of a collective: its tensors and their bytes
 
 
-_BYTES = {
-    "float64": 8, "double": 8, "int64": 8, "long": 8, "complex64": 8,
-    "float32": 4, "float": 4, "int32": 4, "int": 4,
-    "float16": 2, "half": 2, "bfloat16": 2, "int16": 2,
-    "int8": 1, "uint8": 1, "bool": 1, "char": 1, "byte": 1,
-}  # fmt: skip
-
-
 def what_moves(collective: Collective) -> str:
     """Sizes, data types and bytes of a collective's input: `[1024, 1024] float32, 4.0 MiB`."""
     shapes = " ".join(f"[{', '.join(map(str, sizes))}]" for sizes in collective.sizes[:3])
     if len(collective.sizes) > 3:
         shapes += f" and {len(collective.sizes) - 3} more"
     words = " ".join(part for part in (shapes, types_text(collective)) if part)
-    number = input_bytes(collective)
+    number = bytes_of(collective.sizes, collective.dtypes)
     return words if number is None else f"{words}, {units.long_size(number)}"
 
 
 def op_with_bytes(collective: Collective) -> str:
     """`all_reduce 4.0 MiB float32`, as much of it as is known."""
-    number = input_bytes(collective)
+    number = bytes_of(collective.sizes, collective.dtypes)
     parts = (
         clean(op_name(collective.op)) or "collective",
         "" if number is None else units.long_size(number),
@@ -75,23 +66,6 @@ def op_with_bytes(collective: Collective) -> str:
 def types_text(collective: Collective) -> str:
     """The data types, each once."""
     return ", ".join(dict.fromkeys(clean(name.lower()) for name in collective.dtypes))
-
-
-def input_bytes(collective: Collective) -> int | None:
-    """Bytes of all input tensors; None if a type or a size is not known."""
-    if not collective.sizes or not collective.dtypes:
-        return None
-    widths = [_BYTES.get(name.lower()) for name in collective.dtypes]
-    if len(widths) == 1:
-        widths *= len(collective.sizes)
-    if len(widths) != len(collective.sizes):
-        return None
-    total = 0
-    for sizes, width in zip(collective.sizes, widths, strict=True):
-        if width is None:
-            return None
-        total += prod(sizes) * width
-    return total
 
 
 # -- The list of process groups, and the page of one

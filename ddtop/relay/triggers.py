@@ -23,9 +23,9 @@ waits much differ that far now and then."""
 ARRIVALS_FAR_RATIO = 0.2
 """The rank that waits least is another one than before, beyond chance: three standard errors of
 the difference of two ratios of 80 samples each, at most."""
-ARRIVALS_MUCH_RATIO = 0.5
+ARRIVALS_MUCH_RATIO = 0.3
 """The relay also asks where all ranks wait this much. Only the arrivals tell whether they wait
-for each other or for the network."""
+for each other, each time for another one, or for the network."""
 ARRIVALS_STUCK_S = 0.5
 """The difference must last this long."""
 ARRIVALS_FRESH_S = 2.5
@@ -91,7 +91,7 @@ class ArrivalsTrigger:
         mean, looks = (upper + least) / 2, min(self._looks.values())
         chance = ARRIVALS_ERRORS * sqrt(2 * mean * (1 - mean) / looks)
         is_apart = upper - least >= max(ARRIVALS_APART_RATIO, chance)
-        return is_apart or upper >= ARRIVALS_MUCH_RATIO
+        return is_apart or least >= ARRIVALS_MUCH_RATIO
 
     def _far_below(self) -> Hashable | None:
         """The process that waits least, if that is beyond chance."""

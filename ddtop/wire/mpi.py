@@ -35,6 +35,8 @@ NONE, ANY, SEQ_MARK = -1, -2, -3
 """No peer, any peer, any tag: the same for all MPI libraries. In the place of a part's tag: the
 part is a collective, and the word before is its number."""
 WORLD_UID = 1
+OUTSIDE_BIT = 1 << 62
+"""Set in the number of a communicator with processes of another world, which have no rank here."""
 _READS_MAX = 4
 
 
@@ -116,9 +118,17 @@ class MpiState(msgspec.Struct, frozen=True, array_like=True):
     failed: MpiCall | None = None
 
 
+_OUTSIDE = "mpi-outside:"
+
+
 def group_name(uid: int) -> str:
-    """The name of a communicator, equal on all its members."""
-    return f"mpi:{uid:x}"
+    """The name of a communicator, equal on all its members in this world."""
+    return f"{_OUTSIDE if uid & OUTSIDE_BIT else 'mpi:'}{uid:x}"
+
+
+def is_outside(group: str | None) -> bool:
+    """Whether processes of another world are in the communicator of this name."""
+    return group is not None and group.startswith(_OUTSIDE)
 
 
 def read_mpi(part: memoryview | bytes, unix_ns: int, unix_minus_mono: int) -> MpiState | None:

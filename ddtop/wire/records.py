@@ -12,8 +12,9 @@ from __future__ import annotations
 import re
 import sys
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from math import prod
 from typing import Union
 from urllib.parse import urlparse
 
@@ -490,7 +491,8 @@ class GroupArrivals(msgspec.Struct, frozen=True, array_like=True):
 
     `first_seq` is the `collective_seq_id` of the first; `after_us` are four bytes each,
     little-endian: microseconds after `base_unix_ns` (the rank's wall clock), NONE_US where there is
-    no entry. `kinds` is one byte each. Use `times`.
+    no entry. `kinds` is one byte each. Use `times`. `call_bytes`: input of a collective, the mean
+    of all; None where that is not known.
     """
 
     group: str
@@ -498,6 +500,7 @@ class GroupArrivals(msgspec.Struct, frozen=True, array_like=True):
     base_unix_ns: int
     after_us: bytes
     kinds: bytes
+    call_bytes: float | None = None
 
     def times(self) -> dict[int, tuple[int, int]]:
         """(microseconds since the epoch, kind) by sequence number.
@@ -517,7 +520,9 @@ class GroupArrivals(msgspec.Struct, frozen=True, array_like=True):
         }
 
 
-def arrivals_of(group: str, entered: Mapping[int, tuple[int, int]]) -> GroupArrivals | None:
+def arrivals_of(
+    group: str, entered: Mapping[int, tuple[int, int]], call_bytes: float | None = None
+) -> GroupArrivals | None:
     """The last of these collectives as a record: (unix ns, kind) by sequence number.
 
     None where there are none.
@@ -531,9 +536,8 @@ def arrivals_of(group: str, entered: Mapping[int, tuple[int, int]]) -> GroupArri
     after = array("I", _after_us(kept, base))
     if sys.byteorder == "big":
         after.byteswap()
-    return GroupArrivals(
-        group, first, base, after.tobytes(), bytes(call[1] if call else 0 for call in kept)
-    )
+    kinds = bytes(call[1] if call else 0 for call in kept)
+    return GroupArrivals(group, first, base, after.tobytes(), kinds, call_bytes)
 
 
 def _after_us(kept: Iterable[tuple[int, int] | None], base_unix_ns: int) -> Iterable[int]:
@@ -901,6 +905,29 @@ class Place(msgspec.Struct, frozen=True, array_like=True, gc=False):
     framework_call: str | None = None
     framework_inside: bool = False
     polls: str | None = None
+
+
+_BYTES = {
+    "float64": 8, "double": 8, "int64": 8, "long": 8, "complex64": 8,
+    "float32": 4, "float": 4, "int32": 4, "int": 4,
+    "float16": 2, "half": 2, "bfloat16": 2, "int16": 2,
+    "int8": 1, "uint8": 1, "bool": 1, "char": 1, "byte": 1,
+}  # fmt: skip
+
+
+def bytes_of(sizes: Sequence[tuple[int, ...]], dtypes: Sequence[str]) -> int | None:
+    """Bytes of all tensors; None if a type or a size is not known."""
+    widths = [_BYTES.get(name.lower()) for name in dtypes]
+    if len(widths) == 1:
+        widths *= len(sizes)
+    if not sizes or len(widths) != len(sizes):
+        return None
+    total = 0
+    for shape, width in zip(sizes, widths, strict=True):
+        if width is None:
+            return None
+        total += prod(shape) * width
+    return total
 
 
 class Collective(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -85,8 +85,17 @@ def make() -> Any:
         def Free(self) -> None:  # noqa: N802
             pass
 
+    class Intercomm(Comm):
+        def Is_inter(self) -> bool:  # noqa: N802
+            return True
+
+        def Get_remote_group(self) -> Group:  # noqa: N802
+            return Group(self.members)
+
     class Intracomm(Comm):
-        pass
+        def Spawn(self, command: str, maxprocs: int = 1) -> Intercomm:  # noqa: N802
+            mpi.during()
+            return Intercomm((-1,) * maxprocs)
 
     class Request:
         def __init__(self) -> None:
@@ -105,6 +114,7 @@ def make() -> Any:
             mpi.during()
 
     mpi.Group, mpi.Comm, mpi.Intracomm, mpi.Request = Group, Comm, Intracomm, Request
+    mpi.Intercomm = Intercomm
     mpi._handleof = lambda thing: thing.handle
     mpi.COMM_NULL, mpi.COMM_SELF = Intracomm(()), Intracomm((RANK,))
     mpi.COMM_WORLD = Intracomm(tuple(range(WORLD_SIZE)))

@@ -19,7 +19,16 @@ from tests.diagnosis.rules.gpus import memory, refuses
 from tests.diagnosis.rules.input_bound import loading
 from tests.diagnosis.rules.io_stall import stalled
 from tests.diagnosis.rules.loader_stuck import starving
-from tests.diagnosis.rules.misuse import PLAIN, communicating, fed, on_gloo
+from tests.diagnosis.rules.misuse import (
+    PLAIN,
+    communicating,
+    fed,
+    on_gloo,
+    taking_turns,
+    taking_turns_at_cpus,
+    transferring,
+    transferring_beside_others,
+)
 from tests.diagnosis.rules.nccl import launches_outside
 from tests.diagnosis.rules.no_progress import all_stand
 from tests.diagnosis.rules.rendezvous import all_enter, file_store, meets
@@ -221,6 +230,26 @@ CASES = [
     (lambda: communicating(0.8), "sync-bound", {"sync-bound.ratio": 0.99}),
     (lambda: communicating(0.8), "sync-bound", {"sync-bound.calls": 1000}),
     (lambda: communicating(0.8), "sync-bound", {"sync-bound.uneven_factor": 0.1}),
+    (taking_turns, "imbalance", {"imbalance.ratio": 0.9}),
+    (taking_turns, "imbalance", {"imbalance.steps": 1000}),
+    (taking_turns, "imbalance", {"imbalance.last_ratio": 0.1}),
+    (taking_turns, "imbalance", {"imbalance.wait_ratio": 5.0}),
+    (taking_turns, "imbalance", {"imbalance.job_s": LONG_S}),
+    (lambda: taking_turns_at_cpus(0.05), "imbalance", {"imbalance.delay_ratio": 0.01}),
+    (transferring, "transfer-bound", {"transfer-bound.ratio": 0.99}),
+    (transferring, "transfer-bound", {"transfer-bound.call_bytes": 1 << 30}),
+    (transferring, "transfer-bound", {"transfer-bound.blocked_ratio": 1.5}),
+    (transferring, "transfer-bound", {"transfer-bound.job_s": LONG_S}),
+    (
+        lambda: transferring_beside_others(1.0),
+        "transfer-bound",
+        {"transfer-bound.cpu_factor": 0.1},
+    ),
+    (
+        lambda: transferring(0.95, blocked=0.0),
+        "transfer-bound",
+        {"transfer-bound.overlapped_ratio": 0.99},
+    ),
 ]
 
 

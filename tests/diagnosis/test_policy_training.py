@@ -8,7 +8,7 @@ from ddtop.wire.records import SYMMETRIC, Loader
 from tests.diagnosis.rules.crowded import loaded
 from tests.diagnosis.rules.exception_swallowed import catching, caught, hang
 from tests.diagnosis.rules.gpus import memory, refuses
-from tests.diagnosis.rules.misuse import PLAIN, communicating, fed
+from tests.diagnosis.rules.misuse import PLAIN, communicating, fed, taking_turns
 from tests.gpu_jobs import GIB, GpuJob, card
 from tests.jobs import FakeJob
 from tests.second_policy import Case, kinds, text
@@ -87,6 +87,9 @@ CASES = [
     Case(
         "sync-bound", "sync-bound.crowded_ratio", 0.5,
         text(communicating_on_a_busy_host, LACK), True, False,
+    ),
+    Case(
+        "imbalance", "imbalance.phase_ratio", 0.0, text(taking_turns, "0% loader"), False, True,
     ),
     Case(
         "sampler", "sampler-not-distributed.feed_passed_over", 0.95, kinds(skipping), [],

@@ -295,3 +295,13 @@ def test_a_late_rank_is_found_among_gradients_that_are_enqueued_together():
     (found,) = looked_at(answers(times, counts=False))[-1].late
 
     assert found.ranks == (1,)
+
+
+def test_the_bytes_of_a_step_are_those_of_all_its_collectives():
+    times = entered(2, 200, lambda *_: 1.0, transfer_ms=20.0)
+    given = answers(times, per_step=4, call_bytes=1000.0)
+    (one,) = looked_at(given)[-1].balances
+
+    assert (one.step_bytes, one.call_bytes) == (4000.0, 1000.0)
+    (one,) = looked_at(answers(times, counts=False, call_bytes=1000.0))[-1].balances
+    assert one.step_bytes == 1000.0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
+
 from ddtop.relay.triggers import ARRIVALS_PAUSES_S, ArrivalsTrigger
 
 PAUSES_S = ARRIVALS_PAUSES_S[1:]
@@ -37,9 +39,10 @@ def test_a_rank_alone_has_nobody_to_differ_from():
     assert asked(60, lambda _: (0.9,)) == []
 
 
-def test_a_job_that_waits_half_of_the_time_is_asked_though_its_ranks_are_alike():
+@pytest.mark.parametrize("share", [0.6, 0.32])
+def test_a_job_that_waits_much_is_asked_though_its_ranks_are_alike(share):
     """Only the arrivals show whether the ranks wait for each other or for the network."""
-    assert asked(30, lambda _: (0.62, 0.6, 0.61)) != []
+    assert asked(30, lambda _: (share + 0.02, share, share + 0.01)) != []
 
 
 def test_shares_of_ranks_that_are_no_longer_heard_are_forgotten():

@@ -13,7 +13,7 @@ from ddtop.follow.history import ALL_UP_TO, DEPTH, Memory, SeriesHistory
 from ddtop.metrics import METRICS, metric
 from ddtop.model.facts import RankFacts, State
 from ddtop.present.findings import finding_lines
-from ddtop.present.groups import group_lines, input_bytes, what_moves
+from ddtop.present.groups import group_lines, what_moves
 from ddtop.present.help_text import help_lines
 from ddtop.present.numbers import COLUMNS, CellContext, rank_table
 from ddtop.present.rank import detail_lines
@@ -30,6 +30,7 @@ from ddtop.wire.records import (
     Pace,
     Speed,
     TrainingProgress,
+    bytes_of,
 )
 from tests.ui import builders
 from tests.ui.builders import NOW, SECOND
@@ -192,10 +193,10 @@ def test_no_page_is_wider_than_it_may_be(width, rank, brief):
 def test_bytes_of_a_collective_need_sizes_and_a_known_type():
     one = Collective("0", "all_reduce", 1, 1, ((2, 3), (4,)), ("Float",))
 
-    assert input_bytes(one) == 40
+    assert bytes_of(one.sizes, one.dtypes) == 40
     assert what_moves(one) == "[2, 3] [4] float, 40 B"
-    assert input_bytes(Collective("0", "barrier", 1, 1)) is None
-    assert input_bytes(Collective("0", "all_reduce", 1, 1, ((2,),), ("Float8_e4m3fn",))) is None
+    assert bytes_of((), ()) is None
+    assert bytes_of(((2,),), ("Float8_e4m3fn",)) is None
 
 
 def test_why_has_the_whole_sentence_the_evidence_and_the_next_step():

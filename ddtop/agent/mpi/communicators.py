@@ -22,6 +22,16 @@ TOLD_AT_ONCE = 8
 the GIL. A loop that makes thousands of them is not slowed down."""
 
 
+OPENINGS = {
+    "Spawn": "spawned world",
+    "Spawn_multiple": "spawned world",
+    "Get_parent": "world of the parent",
+    "Connect": "world behind Connect",
+    "Accept": "world behind Accept",
+}
+"""Calls that give a communicator with another world, and what it is."""
+
+
 class Comm:
     """A communicator as this rank has it.
 
@@ -48,8 +58,7 @@ class Comm:
         self.traffic: dict[tuple[int, int], list[int]] = {}
         self.last_tag: dict[int, int] = {}
         """Peer -> the tag of the last send to it."""
-        # After a receive from any rank, or with too many tags, the counts no longer say anything
-        # about one peer.
+        # With too many tags, or with prepared requests, the counts say nothing.
         self.wild = False
         base = layout.COMMS_AT + index * layout.COMM_WORDS
         known = index >= 0
@@ -77,7 +86,7 @@ class Communicators:
         self._mpi, self._words, self._backend = mpi, words, backend
         self.by_handle: dict[int, Comm] = {}
         self._free = list(range(layout.COMMS - 1, -1, -1))
-        self.untold = 0
+        self.untold = self._outside = 0
         """Communicators that do not fit on the page: their calls are shown without a name."""
         self.handle_of = _handle_reader(mpi)
         self._world_group: Any = None
@@ -99,12 +108,17 @@ class Communicators:
 
     def adopt(self, made: Any, how: str, parent: Comm, seq: int) -> None:
         """A collective call of the parent has made a communicator."""
-        if not isinstance(made, self._mpi.Comm) or made == self._mpi.COMM_NULL or not parent.uid:
+        if not isinstance(made, self._mpi.Comm) or made == self._mpi.COMM_NULL:
+            return
+        if not parent.uid and how not in OPENINGS:
             return
         handle = self.handle_of(made)
         between = made.Is_inter()
         members = self._members(made.Get_remote_group() if between else made.Get_group())
-        if between or not members or -1 in members or len(members) == 1:
+        if -1 in members:
+            self._add_outside(made, how, members)
+            return
+        if between or not members or len(members) == 1:
             self.by_handle[handle] = Comm(0, -1, members, None)
             return
         uid = uid_of(parent.uid, how, seq, members[0])
@@ -120,6 +134,16 @@ class Communicators:
         if self.tell is not None and self._told < TOLD_AT_ONCE:
             self._told += 1
             self.tell()
+
+    def _add_outside(self, made: Any, how: str, members: tuple[int, ...]) -> None:
+        """A communicator with another world: its calls are shown, and wait for no rank of this
+        one.
+        """
+        self._outside += 1
+        others = members.count(-1)
+        text = f"{OPENINGS.get(how, how)} #{self._outside}, {others} outside"
+        uid = uid_of(layout.WORLD_UID, how, self._outside, self._rank) | layout.OUTSIDE_BIT
+        self._add(made, uid, text, tuple(one if one >= 0 else layout.ANY for one in members))
 
     def drop(self, handle: int) -> None:
         """The communicator was freed: a new one may get the same handle."""
@@ -140,7 +164,10 @@ class Communicators:
         index = self._free.pop()
         # Otherwise each of thousands of ranks would report the same thousands.
         tells = len(members) <= MEMBERS_TOLD_BY_ALL or self._rank in members[:2]
-        group = pack(Group(layout.group_name(uid), text, members if tells else (), self._backend))
+        name = layout.group_name(uid)
+        outside = "" if layout.is_outside(name) else None
+        told = members if tells and outside is None else ()
+        group = pack(Group(name, text, told, self._backend, foreign=outside))
         self.by_handle[handle] = Comm(uid, index, members, group)
         self._words[layout.COMMS_AT + index * layout.COMM_WORDS + layout.COMM_UID] = uid
 

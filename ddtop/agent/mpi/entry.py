@@ -15,6 +15,7 @@ from typing import Any
 from ddtop.agent import current
 from ddtop.agent.guard import guard
 from ddtop.agent.mpi import wrappers
+from ddtop.agent.mpi.communicators import OPENINGS
 from ddtop.agent.mpi.wrappers import Lines, wrap_by_name
 from ddtop.agent.tracebacks import without_ours
 from ddtop.agent.wrapper import replace
@@ -279,6 +280,7 @@ def _wrappers(mpi: Any, lines: Lines) -> dict[tuple[str, str], Make]:
         point = wrappers.Point(mpi, dest, sendtag, False, ("dest", "sendtag"))
         two = wrappers.Point(mpi, source, recvtag, True, ("source", "recvtag"))
         makers["*comm", name] = partial(_exchange, lines, name, point, two)
+    put("*comm", OPENINGS, lambda n, o: wrappers.opening(lines, n, o))
     put("*comm", ("Free", "free"), lambda _, o: wrappers.wrap_ending(lines, o))
     put("Request", wrappers.WAITS, lambda n, o: wrappers.wait_one(lines, n, o))
     put("Request", wrappers.MANY_WAITS, lambda n, o: wrappers.wait_many(lines, n, o))

@@ -17,7 +17,7 @@ import msgspec
 
 from ddtop.agent.limits import Limits
 from ddtop.agent.mpi.wrappers import RING, Line, Lines, Past
-from ddtop.agent.probe import Communication, Tick
+from ddtop.agent.probe import Communication, LastEntry, Tick
 from ddtop.wire import mpi as layout
 from ddtop.wire.mpi import MpiCall, MpiPart, MpiState, MpiTraffic
 from ddtop.wire.names import MPI_CALLS, P2P_CALLS
@@ -144,10 +144,10 @@ class MpiProbe(Communication):
         """Report the calls since the last sample."""
         self.sample(tick)
 
-    def last_entries(self, unix_minus_mono: int) -> list[tuple[str, int, int, str]]:
-        """(communicator, number, unix ns, name) of the last collectives."""
+    def last_entries(self, unix_minus_mono: int) -> list[LastEntry]:
+        """The last collectives."""
         return [
-            (comm.group.name, seq, at + unix_minus_mono, MPI_CALLS[code])
+            (comm.group.name, seq, at + unix_minus_mono, MPI_CALLS[code], None)
             for comm, code, _, seq, _, at in self._lines.last_collectives(RING)
             if comm.group is not None
         ]
@@ -208,7 +208,14 @@ class MpiProbe(Communication):
 
     def _traffic(self) -> tuple[MpiTraffic, ...]:
         found = [
-            MpiTraffic(comm.group.name, peer, tag, sent, received, comm.last_tag.get(peer) == tag)
+            MpiTraffic(
+                comm.group.name,
+                peer if peer >= 0 else None,
+                tag if tag >= 0 else None,
+                sent,
+                received,
+                comm.last_tag.get(peer) == tag,
+            )
             for comm in list(self._lines.comms.values())
             if comm.group is not None and not comm.wild
             for (peer, tag), (sent, received) in comm.traffic.copy().items()

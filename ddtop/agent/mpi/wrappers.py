@@ -82,9 +82,6 @@ NAMED: tuple[tuple[str, str], ...] = (
     ("Topocomm", "Neighbor_alltoallw"),
     ("Topocomm", "neighbor_allgather"),
     ("Topocomm", "neighbor_alltoall"),
-    ("Intracomm", "Spawn"),
-    ("Intracomm", "Accept"),
-    ("Intracomm", "Connect"),
     ("Intracomm", "Create_group"),
     ("Comm", "Disconnect"),
 )
@@ -268,6 +265,22 @@ def creation(lines: Lines, name: str, original: Method) -> Method:
     return call
 
 
+def opening(lines: Lines, name: str, original: Method) -> Method:
+    """A call that gives a communicator with another world. Of the call only the name is known."""
+    shown = name if name in MPI_CODES else "Spawn"
+    inner = original if name == "Get_parent" else wrap_by_name(lines, shown, original)
+    adopt = lines.communicators.adopt
+
+    @functools.wraps(original)
+    def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        with without_ours:
+            result = inner(self, *args, **kwargs)
+        guard.run("mpi communicators", adopt, result, name, lines.nowhere, 0)
+        return result
+
+    return call
+
+
 def wrap_ending(lines: Lines, original: Method) -> Method:
     """Free and Disconnect: a new communicator may get the same handle."""
     handle_of, drop = lines.communicators.handle_of, lines.communicators.drop
@@ -368,10 +381,8 @@ class Point:
 
     def count(self, comm: Comm, peer: int, tag: int) -> None:
         """Count one more call."""
-        if peer >= 0 and tag >= 0:
+        if peer >= 0 or peer == ANY:
             comm.count(peer, tag, self.which)
-        elif ANY in (peer, tag):
-            comm.wild = True
 
 
 def wrap_single(

@@ -19,7 +19,7 @@ import msgspec
 
 from ddtop.agent.guard import guard
 from ddtop.agent.notes import PeerNotes, meshes
-from ddtop.agent.probe import Communication, Tick
+from ddtop.agent.probe import Communication, LastEntry, Tick
 from ddtop.agent.probes.calls import CallNotes
 from ddtop.agent.probes.cuda import Captures
 from ddtop.agent.probes.groups import (
@@ -184,13 +184,15 @@ class Collectives(Communication):
         """The group and the first open sequence number."""
         return self.stuck
 
-    def last_entries(self, unix_minus_mono: int = 0) -> list[tuple[str, int, int, str]]:
-        """(group, sequence number, unix ns, op) of the last collectives; reads the entries once."""
+    def last_entries(self, unix_minus_mono: int = 0) -> list[LastEntry]:
+        """The last collectives; reads the entries once."""
         if self._recorder is None or self._recorder_paused() or not self._recorder_answers():
             return []
         times = self._recorder.times(self._size_guess())
         self._note_entries()
-        tracked = [(self._track(by, group), seq, at, op) for by, group, seq, at, op in times]
+        tracked = [
+            (self._track(by, group), seq, at, op, size) for by, group, seq, at, op, size in times
+        ]
         return [time for time in tracked if time[0] in self._watches]
 
     def look(
@@ -665,12 +667,17 @@ def take(sources: Iterable[Communication], request: str, iteration: int | None) 
     `request`: the relay's name of this question. `iteration`: how many the rank has finished.
     """
     entered: dict[str, dict[int, tuple[int, int]]] = {}
+    moved_bytes: dict[str, int] = {}
     unix_minus_mono = time.time_ns() - time.monotonic_ns()
     for source in sources:
-        for group, seq, created_unix_ns, op in source.last_entries(unix_minus_mono):
+        for group, seq, created_unix_ns, op, call_bytes in source.last_entries(unix_minus_mono):
             kind = ROOTED if op in ROOTED_CALLS else _KINDS.get(op, SYMMETRIC)
             entered.setdefault(group, {})[seq] = (created_unix_ns, kind)
-    found = (arrivals_of(group, times) for group, times in entered.items())
+            moved_bytes[group] = moved_bytes.get(group, 0) + (call_bytes or 0)
+    found = (
+        arrivals_of(group, times, moved_bytes[group] / len(times) or None)
+        for group, times in entered.items()
+    )
     return Arrivals(
         request, tuple(arrivals for arrivals in found if arrivals is not None), iteration
     )

@@ -23,7 +23,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from ddtop.agent.own_thread import OwnThread
-from ddtop.wire.records import Collective
+from ddtop.wire.records import Collective, bytes_of
 
 # -- Finds the collectives among NCCL's entries in the flight recorder, and the state of each
 #
@@ -163,6 +163,8 @@ class _Time(msgspec.Struct):
     time_created_ns: int = 0
     retired: bool = False
     is_p2p: bool = False
+    input_sizes: tuple[tuple[int, ...], ...] = ()
+    input_dtypes: tuple[str, ...] = ()
 
 
 class _Times(msgspec.Struct):
@@ -282,10 +284,10 @@ class Recorder:
             found += [(name, entry) for entry in _as_reported(name, entries)]
         return found
 
-    def times(self, size_guess: int) -> list[tuple[str, str, int, int, str]]:
-        """(recorder, group, sequence number, unix ns, op) of all collectives that gloo's recorder
-        has; none if they cannot be read now. NCCL's are not read: there the CPU side runs ahead, so
-        its times mean nothing.
+    def times(self, size_guess: int) -> list[tuple[str, str, int, int, str, int | None]]:
+        """(recorder, group, sequence number, unix ns, op, bytes) of all collectives that gloo's
+        recorder has; none if they cannot be read now. NCCL's are not read: there the CPU side runs
+        ahead, so its times mean nothing.
         """
         return [
             (
@@ -294,6 +296,7 @@ class Recorder:
                 entry.collective_seq_id,
                 entry.time_created_ns,
                 _op(entry.profiling_name),
+                bytes_of(entry.input_sizes, entry.input_dtypes),
             )
             for name, data in self._dumps(size_guess, True, None) or ()
             for entry in _entry_times(name, self._decoded(_times_decoder, data) or [])

@@ -58,7 +58,7 @@ def _value(name: str, value: float) -> str:
     if name.endswith("_bytes_per_s"):
         return f"{value / 1024:g} KiB/s"
     if name.endswith("_bytes"):
-        return f"{value / 2**30:g} GiB"
+        return f"{value / 2**30:g} GiB" if value >= 2**30 else f"{value / 2**20:g} MiB"
     if name.endswith("_per_s"):
         return f"{value:g} a second"
     if name.endswith("_ms"):

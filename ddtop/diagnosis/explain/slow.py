@@ -104,6 +104,35 @@ PAGES = (
         no_demo="it takes ten minutes at one speed and two at another",
     ),
     Explanation(
+        kind=Kind.IMBALANCE,
+        severity="info",
+        brief="each step waits for some rank, each time for another",
+        meaning=(
+            "No rank is slow, but in each step one has more to do than the others, which wait for"
+            " it: longer samples, a garbage collection, more tokens for its experts. Nobody is at"
+            " fault, and the time is lost all the same."
+        ),
+        found=(
+            (
+                "ddtop compares when the ranks arrive in their collectives. In the usual step a"
+                " rank waits for the last one for {imbalance.ratio} of the time, over"
+                " {imbalance.steps} steps or more, and no rank is the last in more than"
+                " {imbalance.last_ratio} of them. The samples of the agents must agree."
+            ),
+            (
+                "Silent while a straggler, a slow loader, a lack of CPUs or communication explains"
+                " the waits, and for the stages of a pipeline."
+            ),
+        ),
+        steps=(
+            "Fill batches by number of tokens, not of samples; or sort samples by length.",
+            "Collect garbage on all ranks at once:\ngc.disable(); ...; gc.collect()",
+            "Accumulate gradients: over several batches the differences average out.",
+            "Mixture of experts: look at the tokens per expert (capacity, balancing loss).",
+        ),
+        no_demo="what it costs is a choice of the program, and nothing is broken",
+    ),
+    Explanation(
         kind=Kind.SYNC_BOUND,
         severity="warning",
         brief="much of each step is communication, and no rank is late",
@@ -132,6 +161,37 @@ PAGES = (
         ),
         before=("for p in model.parameters():", "    dist.all_reduce(p.grad)"),
         after=("model = DistributedDataParallel(model)   # a few buckets, in backward",),
+    ),
+    Explanation(
+        kind=Kind.TRANSFER_BOUND,
+        severity="warning",
+        brief="large tensors take most of each step, no rank is late",
+        meaning=(
+            "The ranks arrive together, and then wait until their data has been sent. The network"
+            " is slow for what the job sends, or the ranks use a slow interface."
+        ),
+        found=(
+            (
+                "Collectives have {transfer-bound.call_bytes} of input or more in the mean, and"
+                " take {transfer-bound.ratio} of the time, not counting the wait for the last rank"
+                " to arrive (from torch's flight recorder). Where the ranks may compute meanwhile,"
+                " as in backward, they must take {transfer-bound.overlapped_ratio}."
+            ),
+            (
+                "A job younger than {transfer-bound.job_s} is not judged, and neither are NCCL,"
+                " sharded models, and hosts with more ranks than CPUs."
+            ),
+        ),
+        steps=(
+            (
+                "Which interface do the ranks use, and how fast is it?\nip -br addr; ethtool eth0"
+                " | grep Speed"
+            ),
+            "Name the fast one: GLOO_SOCKET_IFNAME=ib0. On GPUs use NCCL.",
+            "Accumulate gradients: model.no_sync() on all but the last micro-batch.",
+            "Send half as much:\nmodel.register_comm_hook(None, default_hooks.bf16_compress_hook)",
+        ),
+        no_demo="it takes a slow network",
     ),
     Explanation(
         kind=Kind.CPU_OVERSUBSCRIBED,

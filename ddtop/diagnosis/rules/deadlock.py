@@ -9,7 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddtop.diagnosis.evidence import NEW_GROUP_RULE, other_tag, traffic_lines
+from ddtop.diagnosis.evidence import (
+    NEW_GROUP_RULE,
+    other_tag,
+    too_few_receives,
+    traffic_lines,
+)
 from ddtop.diagnosis.finding import CRITICAL, Context, Finding
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.waiters import peer_text
@@ -132,6 +137,10 @@ def _unmatched_finding(
     instead = _instead_text(about, first, odd)
     if (stray := other_tag(snapshot, first)) is not None:
         instead += f", and {stray}"
+    advice = "make peer and tag of send and recv match, and let both ranks take the same branch"
+    if (total := too_few_receives(snapshot, first)) is not None:
+        instead += f"; {total}"
+        advice = "receive once for each message: a receive from any rank takes only one"
     return Finding(
         kind=Kind.UNMATCHED_P2P,
         severity=CRITICAL,
@@ -143,7 +152,7 @@ def _unmatched_finding(
             f" {instead}; no progress for {duration((snapshot.time_unix_ns - since) / 1e9)}"
         ),
         evidence=(*_sent_texts(snapshot, odd), *lines),
-        advice="make peer and tag of send and recv match, and let both ranks take the same branch",
+        advice=advice,
         op=first.call,
     )
 

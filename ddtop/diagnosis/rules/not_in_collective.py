@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from ddtop.diagnosis.activity import (
     CPU,
     FRAMES,
+    OTHER_WORLD,
     awaited_path,
     classify,
     phase_clause,
@@ -264,7 +265,12 @@ def _finding(
         subject = f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} {phase}"
     elif severity == WARNING and _only_around_it(lead, policy):
         subject += f", while {verb(ranks, 'its', 'their')} other threads or children work"
-    elif severity == WARNING and first.condition != STILL and _is_seen_to_work(lead, first):
+    elif (
+        severity == WARNING
+        and first.condition != STILL
+        and classify(lead, policy).word != OTHER_WORLD
+        and _is_seen_to_work(lead, first)
+    ):
         busy = "is still working" if len(ranks) == 1 else "are still working"
         # A rank that works without using its CPU may be asleep at this instant.
         asleep = lead.process.working is False and lead.reported.place is not None
@@ -398,6 +404,7 @@ def _next_step(
 ) -> str:
     by_word = _BY_WORD.get(classify(rank, policy).word)
     stands = severity == CRITICAL or blame.condition == STILL or _only_around_it(rank, policy)
+    stands = stands or classify(rank, policy).word == OTHER_WORLD
     stands = stands and not (severity == WARNING and phase_of(rank) is not None)
     if _new_program(rank) is not None:
         text = "start that program as a child, or call exec after the last collective"
@@ -484,6 +491,7 @@ _BY_WORD = {
     "gil": "see which thread holds the GIL: py-spy dump --native --pid {pid}",
     "stdin": "nobody can answer there: remove the prompt from the program",
     "debugger": "continue or quit in that debugger",
+    OTHER_WORLD: "see where the processes of that world are: ddtop jobs, on their host",
     "rpc": "check the process that it calls: ddtop stacks",
     "child": "see what its child processes are doing: ps -o pid,stat,wchan:32,args --ppid {pid}",
 }

@@ -1,20 +1,30 @@
-"""`straggler` and `sync-bound`: the job moves, but more slowly than it could."""
+"""`straggler`, `sync-bound`, `transfer-bound`, `imbalance`: the job could move faster."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from ddtop.diagnosis.activity import where_text
-from ddtop.diagnosis.evidence import delay_of
-from ddtop.diagnosis.finding import CRITICAL, WARNING, Context, Finding
+from ddtop.diagnosis.evidence import delay_of, threads_delay_of, used_cores_of
+from ddtop.diagnosis.finding import CRITICAL, INFO, WARNING, Context, Finding
 from ddtop.diagnosis.gpus import device_of, gpu_text, held_by_more_than_load, why_held
 from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.straggler_cause import LIMIT, cause_of, cooling, flame, host_of, more_work
+from ddtop.diagnosis.straggler_cause import (
+    LIMIT,
+    cause_of,
+    cooling,
+    flame,
+    host_of,
+    more_work,
+    share_of,
+)
 from ddtop.model.facts import Balance, GpuLate, Late, RankFacts, Snapshot
 from ddtop.model.stragglers import late_of
 from ddtop.policy import Limits, Policy
+from ddtop.wire.records import ACTIVITIES
 from ddtop.words.sentences import about, names_of_groups, ranks_text, verb
+from ddtop.words.units import long_size
 
 # -- `straggler`: the job makes progress, but in most steps all ranks wait for the same ranks
 
@@ -226,7 +236,7 @@ def straggler_by_stack(context: Context) -> list[Finding]:
     ]
 
 
-# -- `sync-bound`: no rank is late, and much of each step is communication
+# -- `sync-bound` and `transfer-bound`: no rank is late, and much of each step is communication
 
 
 @dataclass(frozen=True)
@@ -249,7 +259,28 @@ class SyncBound(Limits, of=Kind.SYNC_BOUND, was="sync_bound_"):
     communication, which it makes longer."""
 
 
-def sync_bound(context: Context) -> list[Finding]:
+@dataclass(frozen=True)
+class TransferBound(Limits, of=Kind.TRANSFER_BOUND):
+    """`transfer-bound`."""
+
+    ratio: float = 0.55
+    """Share of the time in transfers: most of each step, over 10 s by what is pending and over 30 s
+    by where the thread is. Large models on a good network spend 0.4."""
+    overlapped_ratio: float = 0.85
+    """... where the ranks may compute meanwhile. Backward, which hides it, is two thirds of a step,
+    and three quarters if it computes activations again."""
+    blocked_ratio: float = 0.5
+    """Share of it in which the rank's thread was seen in the call: then it hides nothing."""
+    call_bytes: float = 2.0**20
+    """Input of a collective, in the mean. Below this its fixed cost is the larger part."""
+    cpu_factor: float = 3.0
+    """Threads of the ranks that are ready to run wait this many times as long as they run: then
+    CPUs are short, not the network."""
+    job_s: float = 20.0
+    """A job this young imports, distributes weights, and its first steps are no rhythm."""
+
+
+def communication(context: Context) -> list[Finding]:
     """One finding for the largest group whose steps are mostly collectives. Silent if ranks wait
     for each other.
     """
@@ -261,26 +292,58 @@ def sync_bound(context: Context) -> list[Finding]:
             continue
         members = [snapshot.rank(number) for number in balance.ranks]
         share = _communicating_ratio(members, balance, limits)
-        if balance.per_step < limits.calls or balance.reduce_ratio < limits.reduce_ratio:
+        if share is None or balance.reduce_ratio < limits.reduce_ratio:
             continue
-        if share is not None and share >= limits.ratio:
+        if balance.call_bytes >= policy.of(TransferBound).call_bytes:
+            if _transfers(members, balance, share, snapshot, policy):
+                return [_transfer_finding(balance, members, share, snapshot, policy)]
+        elif (
+            balance.per_step >= limits.calls
+            and share >= limits.ratio
+            and all(rank.progress.step_ms for rank in members)
+        ):
             return [_sync_finding(balance, members, share, snapshot, policy)]
     return []
+
+
+def _transfers(
+    members: list[RankFacts], balance: Balance, share: float, snapshot: Snapshot, policy: Policy
+) -> bool:
+    limits = policy.of(TransferBound)
+    for host, ranks in snapshot.by_host():
+        if len(set(balance.ranks) & {rank.rank for rank in ranks}) > host.cores:
+            # Their transfers take turns at the CPUs.
+            return False
+    wanting = sum(delay_of(rank) + threads_delay_of(rank) for rank in members)
+    if wanting > limits.cpu_factor * sum(used_cores_of(rank) for rank in members):
+        return False
+    if _age_s(members, balance) < limits.job_s:
+        return False
+    blocked = median([_blocked_ratio(rank) for rank in members])
+    if blocked < limits.blocked_ratio * share:
+        return share >= limits.overlapped_ratio
+    return min(share, blocked - balance.waiting_ratio) >= limits.ratio
+
+
+def _age_s(members: list[RankFacts], balance: Balance) -> float:
+    """For how long the youngest of them had run when the arrivals were read."""
+    newest = balance.unix_ns
+    began = max(rank.hello.started_unix_ns if rank.hello else newest for rank in members)
+    return (newest - began) / 1e9
+
+
+def _blocked_ratio(rank: RankFacts) -> float:
+    spots = rank.reported.spots
+    return sum(share_of(spot, rank) for spot in spots if spot.waits_on == "collective")
 
 
 def _communicating_ratio(
     members: list[RankFacts], balance: Balance, limits: SyncBound
 ) -> float | None:
     """The share of the time in collectives, without waiting for the last rank to arrive. None if
-    the ranks count no steps.
+    a rank is late, or not known.
     """
-    if any(
-        rank.gone
-        or rank.late is not None
-        or not rank.progress.step_ms
-        or rank.comm.wait_ratio is None
-        for rank in members
-    ):
+    if any(rank.gone or rank.late is not None or rank.comm.wait_ratio is None for rank in members):
         return None
     ratios = [rank.comm.wait_ratio or 0.0 for rank in members]
     # If one of the ranks hardly waits, the network is not the reason.
@@ -296,6 +359,29 @@ def _advice(op: str | None) -> str:
     )
 
 
+def _transfer_finding(
+    balance: Balance, members: list[RankFacts], share: float, snapshot: Snapshot, policy: Policy
+) -> Finding:
+    found = _sync_finding(balance, members, share, snapshot, policy)
+    group = names_of_groups(snapshot.groups).get(balance.group, balance.group)
+    speed = balance.step_bytes / (share * balance.step_ms / 1000)
+    hosts = sorted({member.host for member in members if member.host})
+    where = f"between {len(hosts)} hosts" if len(hosts) > 1 else "on one host"
+    return replace(
+        found,
+        kind=Kind.TRANSFER_BOUND,
+        summary=(
+            f"{ranks_text(balance.ranks)} spend {about(share)} of the time in transfers, and no"
+            f" rank is late: {long_size(round(balance.step_bytes))} of {group} in each step of"
+            f" {balance.step_ms:.0f} ms, {long_size(round(speed))}/s {where}"
+        ),
+        advice=(
+            "send less: accumulate gradients (no_sync), send bfloat16 (a DDP communication hook);"
+            " or faster: see that the ranks use the fast interface (GLOO_SOCKET_IFNAME), or NCCL"
+        ),
+    )
+
+
 def _sync_finding(
     balance: Balance, members: list[RankFacts], share: float, snapshot: Snapshot, policy: Policy
 ) -> Finding:
@@ -307,6 +393,7 @@ def _sync_finding(
     )
     places = flame(lead, policy)
     pending = median([member.comm.wait_ratio or 0.0 for member in members])
+    size = f", of {long_size(round(balance.call_bytes))}" if balance.call_bytes else ""
     return Finding(
         kind=Kind.SYNC_BOUND,
         severity=WARNING,
@@ -324,7 +411,7 @@ def _sync_finding(
             ),
             (
                 (f"the last one was {op}; " if op else "")
-                + f"{balance.per_step * 1000 / balance.step_ms:.0f} collectives a second"
+                + f"{balance.per_step * 1000 / balance.step_ms:.0f} collectives a second{size}"
             ),
             *([f"rank {lead.rank}: {', '.join(places)}"] if places else []),
             *(
@@ -337,5 +424,85 @@ def _sync_finding(
             ),
         ),
         advice=_advice(op),
+        group=balance.group,
+    )
+
+
+# -- `imbalance`: no rank is always late, but each step waits for some rank
+
+
+@dataclass(frozen=True)
+class Imbalance(Limits, of=Kind.IMBALANCE):
+    """`imbalance`."""
+
+    ratio: float = 0.2
+    """Share of the usual step in which a rank waits for the last one. Ranks differ by data."""
+    steps: int = 16
+    """... over so many steps."""
+    last_ratio: float = 0.7
+    """No rank is the last in more of them. With two ranks chance reaches this once in 30 reads."""
+    delay_ratio: float = 0.5
+    """Waiting for a CPU explains it if it takes this part of it: then chance picks the last."""
+    wait_ratio: float = 0.75
+    """The samples of the last 10 s agree if they found this part of it."""
+    phase_ratio: float = 0.05
+    """Share of the time of a phase that is listed. Below it there are only a few samples."""
+    job_s: float = 25.0
+    """A job this young compiles, warms up and fills its caches, each rank in its own time."""
+
+
+def imbalance(context: Context) -> list[Finding]:
+    """One finding for the largest group, as an info: it may be what the data costs."""
+    snapshot, limits = context.snapshot, context.policy.of(Imbalance)
+    for balance in sorted(snapshot.balances, key=lambda each: -len(each.ranks)):
+        members = [snapshot.rank(number) for number in balance.ranks]
+        lost = balance.usual_ratio
+        if lost < limits.ratio or balance.steps < limits.steps:
+            continue
+        if (
+            balance.last_ratio > limits.last_ratio
+            or _age_s(members, balance) < limits.job_s
+            or any(rank.gone or rank.late is not None for rank in members)
+            or median([rank.comm.wait_ratio or 0.0 for rank in members]) < limits.wait_ratio * lost
+            or median([delay_of(rank) for rank in members]) > limits.delay_ratio * lost
+        ):
+            continue
+        return [_imbalance_finding(balance, members, snapshot, limits)]
+    return []
+
+
+def _imbalance_finding(
+    balance: Balance, members: list[RankFacts], snapshot: Snapshot, limits: Imbalance
+) -> Finding:
+    group = names_of_groups(snapshot.groups).get(balance.group, balance.group)
+    lost_ms = balance.usual_ratio * balance.step_ms
+    phases = zip(*[rank.reported.activity_ratios for rank in members], strict=False)
+    shares = sorted(
+        ((median(each), name) for each, name in zip(phases, ACTIVITIES, strict=False)),
+        reverse=True,
+    )
+    spent = [f"{share:.0%} {name}" for share, name in shares if share >= limits.phase_ratio]
+    return Finding(
+        kind=Kind.IMBALANCE,
+        severity=INFO,
+        ranks=(),
+        victims=balance.ranks,
+        since_unix_ns=balance.unix_ns - int(balance.steps * balance.step_ms * 1e6),
+        summary=(
+            f"each step waits for some rank, and each time for another: {ranks_text(balance.ranks)}"
+            f" lose {about(balance.usual_ratio)} of the time, {_ms(lost_ms)} of each"
+            f" {_ms(balance.step_ms)} step"
+        ),
+        evidence=(
+            (
+                f"by the times at which each rank enqueued its collectives of {group}: no rank was"
+                f" the last in more than {balance.last_ratio:.0%} of {balance.steps} steps"
+            ),
+            *([f"where the ranks spend their time: {', '.join(spent)}"] if spent else []),
+        ),
+        advice=(
+            "give each rank as much work in each step: batches by number of tokens, samples of"
+            " similar length together, gc.collect() on all ranks at the same step"
+        ),
         group=balance.group,
     )

@@ -284,15 +284,34 @@ def test_with_more_tags_than_are_counted_no_counts_are_reported(rank):
     assert probe.state.traffic == ()
 
 
-def test_after_a_receive_from_anybody_no_counts_are_reported(rank):
-    """The sender of the message is not known, so counting it for one peer would be wrong."""
+def test_a_receive_from_anybody_is_counted_for_no_peer(rank):
     world, probe = rank.mpi.COMM_WORLD, MpiProbe(rank.lines, rank.part, LIMITS)
     world.recv()
     world.send("x", 0, tag=7)
     probe.sample(tick_at(1))
     probe.sample(tick_at(9_000_000_000))
 
-    assert probe.state.traffic == ()
+    assert probe.state.traffic == (
+        layout.MpiTraffic(WORLD, None, None, 0, 1),
+        layout.MpiTraffic(WORLD, 0, 7, 1, 0, True),
+    )
+
+
+def test_calls_with_a_spawned_world_are_shown_and_are_for_no_rank_of_this_world(rank):
+    world = rank.mpi.COMM_SELF.Spawn("helper.py", 2)
+    assert rank.call.name == "Spawn"
+
+    world.send("x", 1, tag=5)
+    assert (rank.call.name, rank.call.peer, rank.call.tag) == ("send", None, 5)
+    assert layout.is_outside(rank.call.group)
+    world.Barrier()
+    assert (rank.call.name, layout.is_outside(rank.call.group)) == ("Barrier", True)
+    (_, group) = rank.lines.communicators.groups()
+    assert (group.description, group.ranks, group.foreign) == (
+        "spawned world #1, 2 outside",
+        (),
+        "",
+    )
 
 
 def test_a_pattern_of_collectives_that_comes_round_is_an_iteration(rank):

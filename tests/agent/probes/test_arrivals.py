@@ -31,7 +31,8 @@ for tick in range(4):
     probe.look(time.monotonic_ns(), 0, False)
 (group,) = take([probe], "r1", 7).groups
 times = group.times()
-print(json.dumps({"seqs": sorted(times), "kinds": [times[seq][1] for seq in sorted(times)],
+print(json.dumps({"bytes": group.call_bytes, "seqs": sorted(times),
+    "kinds": [times[seq][1] for seq in sorted(times)],
     "inside": all(began // 1000 <= us <= ended // 1000 for us, _ in times.values()),
     "ordered": [times[seq][0] for seq in sorted(times)] == sorted(us for us, _ in times.values())}))
 dist.destroy_process_group()
@@ -45,5 +46,6 @@ def test_every_collective_is_reported_with_its_time_and_kind(tmp_path):
 
     assert said["seqs"] == list(range(1, 61))
     assert said["kinds"] == [3, 2, 3] * 20
+    assert said["bytes"] == pytest.approx(2 * 16 / 3)
     assert said["inside"]
     assert said["ordered"]

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
-from ddtop.wire.records import REDUCING, Arrivals, CudaState, Feed, Group, Loader, arrivals_of
+from ddtop.wire.records import (
+    REDUCING,
+    Arrivals,
+    CudaState,
+    Feed,
+    Group,
+    Loader,
+    Spot,
+    arrivals_of,
+)
 from tests.arriving import entered
+from tests.diagnosis.rules.crowded import loaded
 from tests.jobs import WORLD, FakeJob
 
 PLAIN = {
@@ -39,20 +49,67 @@ def on_gloo(gloo_bytes=400 << 20, uuids=("a", "b"), **job):
 
 
 def communicating(
-    waits, per_step=20, step_ms=50.0, lateness_ms=0.0, says=None, kind=REDUCING, backend="gloo"
+    waits,
+    per_step=20,
+    step_ms=50.0,
+    lateness_ms=0.0,
+    says=None,
+    kind=REDUCING,
+    backend="gloo",
+    call_bytes=None,
+    age_s=12,
+    ranks=4,
 ):
     """Ranks that are in collectives for this share of their time, with one read of arrivals."""
-    job = FakeJob(4)
-    job.groups = {WORLD: Group(WORLD, "default_pg", (0, 1, 2, 3), backend)}
+    job = FakeJob(ranks)
+    job.groups = {WORLD: Group(WORLD, "default_pg", tuple(range(ranks)), backend)}
     for rank in job.ranks:
         rank.waits_share, rank.says = waits, says or {}
         job.greet(rank)
-    job.trains(12)
+    job.trains(age_s)
     each = step_ms / per_step
-    times = entered(
-        4, 40 * per_step, lambda rank, number: (rank * 7 + number * 3) % 4 * lateness_ms, each
-    )
+    late_ms = lateness_ms
+    if not callable(late_ms):
+
+        def late_ms(rank, number):
+            return (rank * 7 + number * 3) % 4 * lateness_ms
+
+    times = entered(ranks, 40 * per_step, late_ms, each)
     for rank, one in zip(job.ranks, times, strict=True):
-        record = arrivals_of(WORLD, {seq: (at, kind) for seq, (at, _) in one.items()})
+        calls = {seq: (at, kind) for seq, (at, _) in one.items()}
+        record = arrivals_of(WORLD, calls, call_bytes)
         job.say(Arrivals("r1", (record,), 40), rank)
     return job.trains(2)
+
+
+def transferring(waits=0.8, blocked=0.8, **changes):
+    """Ranks that send 48 MB in each step, and are seen in the call for this share of the time."""
+    spots = (Spot("train", "/home/ada/t.py", 24, round(100 * blocked), "collective"),)
+    given = {
+        "per_step": 1,
+        "step_ms": 80.0,
+        "call_bytes": 48e6,
+        "age_s": 20,
+        "says": {"spots": spots, "spots_samples": 100},
+    }
+    return communicating(waits, **(given | changes))
+
+
+def transferring_beside_others(wanting_cores):
+    """The same, and so many threads of each rank are ready to run and have no CPU."""
+    job = transferring()
+    loaded(job, 25, threads_delay_ns=wanting_cores, run_delay_ns=0.0)
+    return job
+
+
+def taking_turns(waits=0.5, **changes):
+    """In each step of 80 ms another rank is the last, and the ranks wait 30 ms in the mean."""
+    given = {"per_step": 1, "step_ms": 20.0, "lateness_ms": 20.0, "age_s": 30}
+    return communicating(waits, **(given | changes))
+
+
+def taking_turns_at_cpus(run_delay):
+    """The same, and the ranks wait for a CPU for this share of the time."""
+    job = taking_turns()
+    loaded(job, 25, run_delay_ns=run_delay)
+    return job

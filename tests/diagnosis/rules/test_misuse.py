@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from ddtop.wire.records import ROOTED, SYMMETRIC, Spot
-from tests.diagnosis.rules.misuse import PLAIN, communicating, fed, on_gloo
+from tests.diagnosis.rules.misuse import (
+    PLAIN,
+    communicating,
+    fed,
+    on_gloo,
+    taking_turns,
+    taking_turns_at_cpus,
+    transferring,
+    transferring_beside_others,
+)
 from tests.jobs import FakeJob
 
 SHUFFLED = {
@@ -159,3 +168,80 @@ def test_few_collectives_little_time_in_them_and_sharded_layers_are_what_trainin
 
 def test_a_loop_that_makes_no_steps_is_not_judged():
     assert communicating(0.8, says={"step_ms": None}).ever() == []
+
+
+# -- transfer-bound
+
+
+def test_a_large_all_reduce_that_takes_most_of_the_step_is_transfer_bound():
+    """Nobody is late: the 46 MiB take this long."""
+    finding = transferring().finds("warning", "transfer-bound", 0, 1, 2, 3)
+
+    assert finding.summary == (
+        "ranks 0-3 spend 80% of the time in transfers, and no rank is late: 45.8 MiB of default_pg"
+        " in each step of 80 ms, 715 MiB/s on one host"
+    )
+    assert "12 collectives a second, of 45.8 MiB" in finding.evidence[1]
+
+
+def test_transfers_behind_backward_are_only_reported_where_they_cannot_be_hidden():
+    assert transferring(blocked=0.0).ever() == []
+    assert transferring(0.95, blocked=0.0).kinds() == [("warning", "transfer-bound", (0, 1, 2, 3))]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"waits": 0.45, "blocked": 0.45},
+        {"blocked": 0.5},
+        {"call_bytes": 1e5},
+        {"call_bytes": None},
+        {"kind": SYMMETRIC},
+        {"lateness_ms": 60.0},
+        {"backend": "nccl"},
+        {"age_s": 8},
+    ],
+    ids=str,
+)
+def test_a_large_model_on_a_good_network_and_small_or_late_collectives_are_left_in_peace(more):
+    assert transferring(**more).ever() == []
+
+
+def test_more_ranks_than_cpus_on_one_host_take_turns_at_the_cpus():
+    assert transferring(ranks=5).ever() == []
+
+
+def test_transfers_that_lack_cpus_are_not_the_fault_of_the_network():
+    assert transferring_beside_others(1.0).kinds() == [("warning", "transfer-bound", (0, 1, 2, 3))]
+    assert transferring_beside_others(9.0).kinds() == []
+
+
+# -- imbalance
+
+
+def test_steps_that_wait_for_another_rank_each_time_are_an_imbalance_and_nobody_is_blamed():
+    finding = taking_turns().finds("info", "imbalance")
+
+    assert finding.victims == (0, 1, 2, 3)
+    assert finding.summary == (
+        "each step waits for some rank, and each time for another: ranks 0-3 lose 40% of the time,"
+        " 30 ms of each 80 ms step"
+    )
+    assert "no rank was the last in more than 25% of 40 steps" in finding.evidence[0]
+
+
+@pytest.mark.parametrize("more", [{"lateness_ms": 2.0}, {"age_s": 10}, {"waits": 0.1}], ids=str)
+def test_small_differences_and_waits_that_the_samples_do_not_find_are_no_imbalance(more):
+    assert taking_turns(**more).ever() == []
+
+
+def test_where_ranks_take_turns_at_the_cpus_chance_picks_the_last():
+    assert taking_turns_at_cpus(0.05).kinds() == [("info", "imbalance", ())]
+    assert taking_turns_at_cpus(0.3).kinds() == []
+
+
+def test_a_validation_at_every_tenth_step_is_no_imbalance():
+    """The others wait for rank 0 then, as the program intends."""
+    job = taking_turns(lateness_ms=lambda rank, number: 800.0 * (rank == 0 and number % 10 == 0))
+
+    assert job.ever() == []

@@ -61,6 +61,17 @@ CASES = {
         "world": 2,
         "within_s": 60,
     },
+    "flat-gradient": {
+        "story": "One flat gradient of 60 MB a step, beside 10 ms of work.",
+        "expected": ["transfer-bound 0,1"],
+        "world": 2,
+        "within_s": 60,
+    },
+    "flat-gradient-seldom": {
+        "story": "The same gradient after four steps of work, 50 ms each.",
+        "expected": [],
+        "world": 2,
+    },
     "few-metrics": {
         "story": "Three metrics a step beside 60 ms of work.",
         "expected": [],
@@ -135,6 +146,25 @@ def barrier_a_layer():
     for layer in net:
         layer.register_forward_hook(lambda *_: dist.barrier())
     loop(net, lambda _: None)
+
+
+def send_flat(steps, work_s, sends=100_000):
+    flat = torch.ones(15_000_000)
+    for number in range(sends):
+        if number == 5 and dist.get_rank() == 0:
+            mark()
+        for _ in range(steps):
+            time.sleep(work_s)
+        dist.all_reduce(flat)
+        flat.fill_(1.0)
+
+
+def flat_gradient():
+    send_flat(1, 0.01)
+
+
+def flat_gradient_seldom():
+    send_flat(4, 0.05, 120)
 
 
 def small_buckets():
