@@ -18,6 +18,7 @@ from ddtop import private, registry
 from ddtop.agent import start_relay
 from ddtop.agent.environment import VALUE_CHARACTERS, redacted_argv, redacted_environment
 from ddtop.agent.guard import guard
+from ddtop.agent.notes import GroupNotes
 from ddtop.agent.own_thread import OwnThread
 from ddtop.agent.probe import Communication, Probe, Tick
 from ddtop.agent.probes import collectives, init_args, parallel
@@ -303,11 +304,12 @@ class Reporter:
     def _report(self) -> None:
         rank, tick, communication = self._rank, self._tick, self._communication
         groups = tick.groups = tuple(group for source in communication for group in source.groups)
-        if groups != self._sent_groups:
-            self._sent_groups = groups
+        made = tuple(rank.notes[GroupNotes].made)
+        if (groups, made) != self._sent_groups:
+            self._sent_groups = groups, made
             rank.backend = rank.backend or next((group.backend for group in groups), None)
             self._send_hello()
-            self._send(Groups(groups))
+            self._send(Groups(groups, made))
         for name, fields in self._reports:
             guard.run(name, self._collect, fields)
         calls = self._open_calls()

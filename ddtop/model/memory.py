@@ -28,6 +28,7 @@ from ddtop.wire.records import (
     Candidacy,
     Exit,
     Group,
+    GroupMade,
     Hello,
     HostState,
     Mute,
@@ -437,6 +438,8 @@ class RankMemory:
     step_best_ms: float | None = None
     #: The two longest pauses between two moments of progress, the longest first.
     longest_pauses_ns: tuple[int, int] = (0, 0)
+    #: The last groups that it has made.
+    made: tuple[GroupMade, ...] | None = None
     #: Its place in each of its groups whose meaning is known.
     coordinates: Coordinates = ()
     #: The newest dump of the process, and the newest of each DataLoader worker by pid.

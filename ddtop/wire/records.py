@@ -1206,10 +1206,44 @@ class Group(msgspec.Struct, frozen=True, array_like=True):
     foreign: str | None = None
 
 
+class GroupMade(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A call that has made a process group, or makes one: new_group or split_group.
+
+    `number`: the one that torch gives to the group, which is its name too. Of a `local` one, for
+    which only its members come: how many groups the rank was in, which torch puts into the name. Of
+    split_group, which of these calls it is. `world`: how often the rank had destroyed all groups
+    before. `group`: what the rank has passed, packed; of split_group the members of all parts.
+    `place`: the line of the program, and as `callee` the function that it calls there, if that is
+    another one ("init_device_mesh").
+    """
+
+    call: str
+    number: int
+    world: int
+    group: Group
+    local: bool = False
+    place: Place | None = None
+
+    @property
+    def key(self) -> tuple[int, str, bool, int]:
+        """Under what the members meet: it has to be the same call on all of them."""
+        return self.world, self.call, self.local, self.number
+
+    @property
+    def passed(self) -> tuple[object, ...]:
+        """What has to be equal on all ranks that make this call."""
+        return self.group.ranks, self.group.runs, self.group.backend
+
+
 class Groups(Record, frozen=True, array_like=True):
-    """All process groups of which this rank is a member; sent when the set changes."""
+    """All process groups of which this rank is a member; sent when the set changes.
+
+    `made`: the last calls that have made groups, also those of which it is no member, oldest first;
+    None where nobody noted them.
+    """
 
     groups: tuple[Group, ...]
+    made: tuple[GroupMade, ...] | None = None
 
 
 class ProcessState(msgspec.Struct, frozen=True, array_like=True, gc=False):
