@@ -29,11 +29,11 @@ def become(rank: Rank | None) -> None:
     _rank = rank
 
 
-def enter_call(call: int, tag: int = 0) -> int:
+def enter_call(call: int, tag: int = 0, peer: int = layout.NO_PEER) -> int:
     """Note an open call on the state page. Returns its slot for `leave_call`; -1 if this is no
     rank."""
     rank = _rank
-    return rank.page.enter_call(call, tag=tag) if rank is not None else -1
+    return rank.page.enter_call(call, peer, tag) if rank is not None else -1
 
 
 def leave_call(slot: int) -> None:

@@ -18,10 +18,11 @@ from weakref import ref
 
 import msgspec
 
-from ddtop.wire.records import TRAIN
+from ddtop.wire.records import TRAIN, GroupMade
 
 PEER_WAITS_KEPT = 100
 MESHES_MAX = 1024
+GROUPS_MADE_KEPT = 16
 
 
 class Notes(dict[type, Any]):
@@ -107,6 +108,18 @@ class PeerNotes:
         self.calls.pop(group, None)
         self.bases.pop(group, None)
         self.foreign.pop(group, None)
+
+
+class GroupNotes:
+    """The last process groups that the program has made, oldest first.
+
+    `splits`: how often it has split the group of all ranks.
+    """
+
+    __slots__ = ("made", "splits")
+
+    def __init__(self) -> None:
+        self.made, self.splits = deque[GroupMade](maxlen=GROUPS_MADE_KEPT), 0
 
 
 _meshes: dict[tuple[object, ...], ref[Any]] = {}

@@ -18,6 +18,7 @@ from ddtop import private, registry
 from ddtop.agent import start_relay
 from ddtop.agent.environment import VALUE_CHARACTERS, redacted_argv, redacted_environment
 from ddtop.agent.guard import guard
+from ddtop.agent.notes import GroupNotes
 from ddtop.agent.own_thread import OwnThread
 from ddtop.agent.probe import Communication, Probe, Tick
 from ddtop.agent.probes import collectives, init_args, parallel
@@ -304,12 +305,13 @@ class Reporter:
         rank, tick, communication = self._rank, self._tick, self._communication
         groups = tick.groups = tuple(group for source in communication for group in source.groups)
         turns = tuple(turn for source in communication for turn in source.turns)
-        if (groups, turns) != self._sent_groups:
+        made = tuple(rank.notes[GroupNotes].made)
+        if (groups, turns, made) != self._sent_groups:
             if self._sent_groups is None or groups != self._sent_groups[0]:
                 rank.backend = rank.backend or next((group.backend for group in groups), None)
                 self._send_hello()
-            self._sent_groups = (groups, turns)
-            self._send(Groups(groups, turns))
+            self._sent_groups = groups, turns, made
+            self._send(Groups(groups, turns, made))
         for name, fields in self._reports:
             guard.run(name, self._collect, fields)
         calls = self._open_calls()

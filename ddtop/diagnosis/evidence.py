@@ -239,6 +239,10 @@ _STACKS = re.compile(r"ddtop stacks(?! --pid)(?: [\w.-]+(?= --rank))?(?: --rank 
 NEW_GROUP_RULE = (
     "all ranks must call new_group in the same order, even ranks that are not in the group"
 )
+LOCAL_GROUP_RULE = (
+    "with use_local_synchronization, ranks must make the groups that they share in the same order,"
+    " and be in equally many groups before: torch puts that number into the name"
+)
 
 ONE_GPU_EACH = (
     'give each its own: torch.cuda.set_device(int(os.environ["LOCAL_RANK"])), and no more ranks'

@@ -21,6 +21,7 @@ from ddtop.diagnosis.rules import (
     diverged,
     exception_swallowed,
     gpus,
+    group_calls,
     hosts,
     loss_not_finite,
     mismatch,
@@ -96,7 +97,7 @@ class RuleRow:
 STARTS = ("rendezvous", "starting", "unreachable")
 ENDS = (*STARTS, "mpi_truncated", "aborted", "departures")
 """A failed rendezvous explains why ranks gave up; a departure explains later waits."""
-CAUSES = (*ENDS, "stopped", "mismatch")
+CAUSES = (*ENDS, "stopped", "group_calls", "mismatch")
 """Rules whose findings explain every wait."""
 OF_WAITS = (*CAUSES, "hang")
 """The same, with the calls that have parted."""
@@ -201,11 +202,19 @@ TABLE = (
         unless=RUNS,
     ),
     RuleRow(
+        group_calls.rule,
+        (Kind.COLLECTIVE_MISMATCH,),
+        "the last groups that each rank has made, and the waits in them",
+        silenced_by=("mpi_truncated", "stopped"),
+        unless=RUNS,
+        may_be_earlier=True,
+    ),
+    RuleRow(
         mismatch.rule,
         (Kind.COLLECTIVE_MISMATCH,),
         "the flight recorder's entries of each rank, by group and sequence number",
         needs=("waits",),
-        silenced_by=("mpi_truncated", "stopped"),
+        silenced_by=("mpi_truncated", "stopped", "group_calls"),
         unless=RUNS,
         may_be_earlier=True,
     ),

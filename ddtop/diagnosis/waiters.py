@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from ddtop.model.facts import Blame, PeerWait, RankFacts, Snapshot, Wait
 from ddtop.model.wait_graph import AnyWait
 from ddtop.wire.names import RECEIVES
-from ddtop.wire.records import Group
+from ddtop.wire.records import Group, GroupMade, unpack
 from ddtop.words.sentences import (
     by_value,
     call_text,
@@ -27,10 +27,12 @@ from ddtop.words.units import plural
 
 def peer_text(wait: PeerWait) -> str:
     """`recv from rank 0, tag 7`, `send to rank 2`, `monitored_barrier`, `Wait for Irecv from rank
-    0, tag 7`.
+    0, tag 7`, `new_group #3 of ranks 0,2`.
 
     The tag only if it is not the default; for MPI always, unless it is "any".
     """
+    if wait.made is not None:
+        return made_text(wait.made)
     tag = ""
     if wait.peer is None and wait.call in RECEIVES and wait.group is not None:
         tag = " from any rank"
@@ -39,12 +41,27 @@ def peer_text(wait: PeerWait) -> str:
     return call_text(wait.call, wait.peer, wait.within, tag)
 
 
+def made_text(made: GroupMade, ranges_max: int = 6) -> str:
+    """`new_group #3 of ranks 0,2`, `new_group #1 (mesh_tp) of ranks 0-7 in init_device_mesh`.
+
+    The name of a local group has no number of its own: torch puts into it how many groups the rank
+    was in.
+    """
+    name = (f"#{made.number} " if not made.local else "") + (
+        f"({made.group.description}) " if made.group.description else ""
+    )
+    text = f"{made.call} {name}of {ranks_text(unpack(made.group).ranks, ranges_max)}"
+    text = f"local {text} after {plural(made.number, 'group')}" if made.local else text
+    via = made.place and made.place.callee
+    return f"{text} in {via}" if via is not None else text
+
+
 def waited_text(blame: Blame, groups: tuple[Group, ...]) -> str:
     """The call in which others wait for a blamed rank: a collective of a group, or a call for
     single ranks.
     """
     if blame.peer_wait is not None:
-        single = len(blame.waiters) == 1
+        single = len(blame.waiters) == 1 or blame.peer_wait.made is not None
         return peer_text(blame.peer_wait) if single else blame.peer_wait.call
     name = (
         names_of_groups(groups).get(blame.group, blame.group) if blame.group is not None else None
@@ -83,9 +100,11 @@ def waits_clause(
         if _is_in(wait, first):
             here.add(wait.rank)
         else:
-            others.setdefault(_text(snapshot, wait), set()).add(wait.rank)
+            others.setdefault(wait_text(snapshot, wait), set()).add(wait.rank)
     what = (
-        _text(snapshot, first) if isinstance(first, Wait) else waited_text(first, snapshot.groups)
+        wait_text(snapshot, first)
+        if isinstance(first, Wait)
+        else waited_text(first, snapshot.groups)
     )
     if isinstance(first, Blame) and first.peer_wait is not None and first.peer_wait.by_stack:
         what += ", by its stack" if len(first.waiters) == 1 else ", by their stacks"
@@ -161,11 +180,13 @@ def _for_these(snapshot: Snapshot, ranks: set[int]) -> Iterable[Wait | PeerWait]
 def _is_in(wait: Wait | PeerWait, first: Blame | Wait) -> bool:
     single = first.peer_wait if isinstance(first, Blame) else None
     if isinstance(wait, PeerWait):
-        return single is not None and wait.call == single.call
+        same = (wait.made and wait.made.passed) == (single and single.made and single.made.passed)
+        return single is not None and wait.call == single.call and same
     return single is None and (wait.group, wait.seq) == (first.group, first.seq)
 
 
-def _text(snapshot: Snapshot, wait: Wait | PeerWait) -> str:
+def wait_text(snapshot: Snapshot, wait: Wait | PeerWait) -> str:
+    """The call in which this rank waits."""
     if isinstance(wait, PeerWait):
         return peer_text(wait)
     names = names_of_groups(snapshot.groups)
@@ -184,7 +205,7 @@ def foreign_waits(snapshot: Snapshot) -> list[Wait]:
     return [wait for wait in snapshot.waits if wait.group in foreign] if foreign else []
 
 
-def held_by(snapshot: Snapshot, waits: Collection[Wait]) -> set[int]:
+def held_by(snapshot: Snapshot, waits: Collection[AnyWait]) -> set[int]:
     """The ranks of these waits, and those that wait only for such ranks."""
     found, before = {wait.rank for wait in waits}, -1
     while len(found) > before:

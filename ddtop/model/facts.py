@@ -28,6 +28,7 @@ from ddtop.wire.records import (
     Gpu,
     GpuProcess,
     Group,
+    GroupMade,
     GroupProgress,
     Handling,
     Hello,
@@ -374,6 +375,8 @@ class PeerWait:
     #: Of a wait by the stack: that no rank of `behind` makes such calls is only likely, because one
     #: of them runs and nothing counts its calls.
     likely: bool = False
+    #: The group that it makes in this call.
+    made: GroupMade | None = None
 
 
 class ReportedFacts(msgspec.Struct, frozen=True, gc=False):
@@ -469,6 +472,8 @@ class CommFacts(msgspec.Struct, frozen=True, gc=False):
     """The rank's collectives, its other calls of torch.distributed and MPI, and their waits."""
 
     groups: tuple[GroupProgress, ...] = ()
+    #: The last groups that it has made, oldest first; None where nobody noted them.
+    made: tuple[GroupMade, ...] | None = None
     #: Its place in each group whose meaning is known.
     coordinates: Coordinates = ()
     #: The stages of torch's pipelining that it runs.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ddtop.model import gpus, hosts, progress, ratios
 from ddtop.model import snapshot as build
@@ -18,6 +19,7 @@ from ddtop.wire.records import (
     Arrivals,
     CommStatus,
     Exit,
+    GroupMade,
     Groups,
     Hello,
     HostState,
@@ -302,6 +304,7 @@ class Job(JobMemory):
         )
 
     def _on_groups(self, memory: RankMemory, envelope: Envelope, record: Groups) -> None:
+        memory.made = _shared(record.made)
         coordinates = coordinates_of(record.groups, envelope.rank or 0)
         if coordinates != memory.coordinates:
             memory.coordinates, self.axes = coordinates, None
@@ -396,6 +399,12 @@ def _same_line(before: Place | None, now: Place | None) -> bool:
     if before is None or now is None:
         return False
     return (before.file, before.line, before.callee) == (now.file, now.line, now.callee)
+
+
+@lru_cache(maxsize=1024)
+def _shared(made: tuple[GroupMade, ...] | None) -> tuple[GroupMade, ...] | None:
+    """Most ranks have made the same groups: one tuple is kept for all of them."""
+    return made
 
 
 def _state_left(before: ProcessState, now: ProcessState) -> bool:

@@ -29,6 +29,7 @@ from ddtop.wire.records import (
     Candidacy,
     Exit,
     Group,
+    GroupMade,
     Hello,
     HostState,
     Mute,
@@ -441,6 +442,8 @@ class RankMemory:
     step_best_ms: float | None = None
     #: The two longest pauses between two moments of progress, the longest first.
     longest_pauses_ns: tuple[int, int] = (0, 0)
+    #: The last groups that it has made.
+    made: tuple[GroupMade, ...] | None = None
     #: Its place in each of its groups whose meaning is known.
     coordinates: Coordinates = ()
     #: Of its collective calls, and what of them must be equal on ranks in step.

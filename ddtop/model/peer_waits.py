@@ -38,11 +38,13 @@ from ddtop.wire.records import (
     Collective,
     Exit,
     Group,
+    GroupMade,
     GroupProgress,
     OpenCall,
     OutsideLook,
     ProcessState,
     RankState,
+    unpack,
 )
 
 _OF_TORCH = frozenset({"send", "recv", "isend", "irecv"})
@@ -54,11 +56,7 @@ def peer_waits_of(ranks: Mapping[int, RankFields]) -> tuple[PeerWait, ...]:
     waits = []
     calling = sorted(rank for rank, facts in ranks.items() if facts.comm.open_calls)
     outside = [other for other in sorted(ranks) if not _in_barrier(ranks[other])] if calling else []
-    elsewhere = (
-        tuple([other for other in sorted(ranks) if _new_group(ranks[other]) is None])
-        if calling
-        else ()
-    )
+    known: dict[tuple[object, ...], tuple[int, ...]] = {}
     for rank in calling:
         facts = ranks[rank]
         if facts.gone or facts.agent.unheard or facts.state in (State.STOPPED, State.SILENT):
@@ -81,8 +79,8 @@ def peer_waits_of(ranks: Mapping[int, RankFields]) -> tuple[PeerWait, ...]:
                     )
                 )
         makes = _new_group(facts)
-        if makes is not None and makes.tag != OF_MEMBERS_ONLY:
-            waits.append(PeerWait(rank, makes.name, None, None, makes.since_unix_ns, elsewhere))
+        if makes is not None:
+            waits += _maker_waits(ranks, facts, makes, known)
     return tuple(waits)
 
 
@@ -180,6 +178,36 @@ def _new_group(facts: RankFields) -> OpenCall | None:
         next((call for call in facts.comm.open_calls if call.name in GROUP_MAKERS), None)
         if not facts.gone
         else None
+    )
+
+
+def _maker_waits(
+    ranks: Mapping[int, RankFields],
+    facts: RankFields,
+    call: OpenCall,
+    known: dict[tuple[object, ...], tuple[int, ...]],
+) -> list[PeerWait]:
+    """Its wait; none where only members come and it is not known who they are. `known`: the ranks
+    that have not come, found once for all that wait for the same group."""
+    noted, every = reversed(facts.comm.made or ()), call.tag != OF_MEMBERS_ONLY
+    made = next((one for one in noted if (one.call, one.number) == (call.name, call.peer)), None)
+    if made is None and not every:
+        return []
+    key = (made.key, made.passed, every) if made is not None else ()
+    if key not in known:
+        asked = sorted(ranks) if made is None or every else unpack(made.group).ranks
+        known[key] = tuple([one for one in asked if not _has_made(ranks.get(one), made, every)])
+    return [PeerWait(facts.rank, call.name, None, None, call.since_unix_ns, known[key], made=made)]
+
+
+def _has_made(facts: RankFields | None, made: GroupMade | None, every: bool) -> bool:
+    """Whether it has come to this group; a member that notes nothing is taken to have come."""
+    if facts is None or facts.gone:
+        return False
+    if made is None or facts.comm.made is None:
+        return not every or _new_group(facts) is not None
+    return any(
+        one.key == made.key and (every or one.passed == made.passed) for one in facts.comm.made
     )
 
 

@@ -225,6 +225,7 @@ def _comm(
         age_s = max(0.0, pending_s) if memory.exit is None else None
     comm = CommFacts(
         groups=state.groups,
+        made=memory.made,
         coordinates=memory.coordinates,
         pipeline=state.pipeline,
         rpc=state.rpc,

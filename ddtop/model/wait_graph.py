@@ -16,7 +16,7 @@ from typing import Union
 from ddtop.model.facts import Blame, PeerWait, RankFields, State, Wait
 from ddtop.policy import Limits, Policy
 from ddtop.wire.mpi import is_outside
-from ddtop.wire.names import MPI_STARTED, ROOT_GIVES, WAITING_CALLS
+from ddtop.wire.names import GROUP_MAKERS, MPI_STARTED, ROOT_GIVES, WAITING_CALLS
 from ddtop.wire.records import Collective, Group, GroupProgress
 
 
@@ -582,6 +582,9 @@ def _thread_waits_for_it(facts: RankFields) -> bool:
     An open asynchronous collective holds nobody up while the thread computes, sleeps or waits for a
     batch.
     """
+    if any(call.name in GROUP_MAKERS for call in facts.comm.open_calls):
+        # Meanwhile its agent does not read the recorder: what was open then may have completed.
+        return False
     if facts.reported.activity in ("collective", "backward", "cuda_sync"):
         return True
     if facts.process.working or (

@@ -1300,14 +1300,6 @@ class LastCall(msgspec.Struct, frozen=True, array_like=True):
     numel: int = 0
 
 
-class Groups(Record, frozen=True, array_like=True):
-    """All process groups of which this rank is a member, and the turns of its calls in them; sent
-    when either changes."""
-
-    groups: tuple[Group, ...]
-    turns: tuple[Turn, ...] = ()
-
-
 class Whereabouts(msgspec.Struct, frozen=True, array_like=True):
     """What a rank writes on its state page for the relays of other jobs, whose ranks may wait for
     it. `place`: where its thread is. `moved_mono_ns`: when it last made progress, 0 if never."""
@@ -1330,6 +1322,47 @@ class FarEnd(msgspec.Struct, frozen=True, array_like=True):
     address: str
     where: Whereabouts
     still_since_unix_ns: int | None = None
+
+
+class GroupMade(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A call that has made a process group, or makes one: new_group or split_group.
+
+    `number`: the one that torch gives to the group, which is its name too. Of a `local` one, for
+    which only its members come: how many groups the rank was in, which torch puts into the name. Of
+    split_group, which of these calls it is. `world`: how often the rank had destroyed all groups
+    before. `group`: what the rank has passed, packed; of split_group the members of all parts.
+    `place`: the line of the program, and as `callee` the function that it calls there, if that is
+    another one ("init_device_mesh").
+    """
+
+    call: str
+    number: int
+    world: int
+    group: Group
+    local: bool = False
+    place: Place | None = None
+
+    @property
+    def key(self) -> tuple[int, str, bool, int]:
+        """Under what the members meet: it has to be the same call on all of them."""
+        return self.world, self.call, self.local, self.number
+
+    @property
+    def passed(self) -> tuple[object, ...]:
+        """What has to be equal on all ranks that make this call."""
+        return self.group.ranks, self.group.runs, self.group.backend
+
+
+class Groups(Record, frozen=True, array_like=True):
+    """All process groups of which this rank is a member; sent when a field changes.
+
+    `turns`: those of its calls in them. `made`: the last calls that have made groups, also those of
+    which it is no member, oldest first; None where nobody noted them.
+    """
+
+    groups: tuple[Group, ...]
+    turns: tuple[Turn, ...] = ()
+    made: tuple[GroupMade, ...] | None = None
 
 
 class ProcessState(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -10,6 +10,7 @@ import pytest
 from ddtop.agent import report
 from ddtop.agent.guard import guard
 from ddtop.agent.limits import LIMITS
+from ddtop.agent.notes import Notes
 from ddtop.agent.probe import Communication, Probe
 from ddtop.agent.sources import SOURCES, ProbeRow
 from ddtop.wire import frames
@@ -143,6 +144,7 @@ def reporter(monkeypatch):
             page=page,
             dump_file=dump,
             late_probes=late or {},
+            notes=Notes(),
             init_arguments=None,
             failed_save=None,
             saves_to=(),

@@ -81,7 +81,7 @@ def test_only_additions_at_the_end_keep_the_schema():
     assert first == {
         "Hello": ["job", "run", "attempt", "rank"],
         "RankState": ["phase", "activity", "iteration", "iteration_source"],
-        "Groups": ["groups", "turns"],
+        "Groups": ["groups", "turns", "made"],
         "HostState": ["host", "cores", "cpu_ratio", "memory_total_bytes"],
         "Exit": ["rank", "pid", "code", "signal"],
         "Stacks": ["request", "of_rank", "pid", "taken_unix_ns"],

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from types import FrameType, ModuleType
+from typing import TYPE_CHECKING, Any, cast
 
 from ddtop.agent import claim, current
 from ddtop.agent.guard import guard
-from ddtop.agent.notes import GradientNotes, note_mesh
+from ddtop.agent.notes import GradientNotes, GroupNotes, note_mesh
 from ddtop.agent.probes.calls import CallNotes
 from ddtop.agent.probes.groups import numbers_of
 from ddtop.agent.probes.replicas import ReplicaNotes
 from ddtop.agent.wrapper import replace
-from ddtop.wire.names import OF_MEMBERS_ONLY
-from ddtop.wire.page import CALLS
+from ddtop.redaction import redact
+from ddtop.wire.names import NEW_GROUP, OF_MEMBERS_ONLY, SPLIT_GROUP
+from ddtop.wire.page import CALLS, NO_PEER
+from ddtop.wire.records import Group, GroupMade, Place, pack
 
 if TYPE_CHECKING:
     from ddtop.agent.rank import Rank
@@ -27,6 +30,9 @@ if TYPE_CHECKING:
 # says what its groups are for.
 
 
+_C10D = "torch.distributed.distributed_c10d"
+_Marks = list[int]
+"""Tag and peer of the call on the state page."""
 HELLO_S = 0.2
 """The agent of a child that has just become a rank needs 0.1 s to say its first word."""
 
@@ -34,9 +40,9 @@ HELLO_S = 0.2
 def wrap(module: ModuleType) -> None:
     """Replace these functions in `torch.distributed.distributed_c10d`."""
     _replace(module, "init_process_group", _before_init, _after_init)
-    _replace(module, "new_group", _before_making, _after_making)
+    _replace(module, NEW_GROUP, partial(_before_making, NEW_GROUP), _after_making)
     # torch 2.4 has it for the first time, and only for NCCL.
-    _replace(module, "split_group", _before_making, _after_making, _splits_a_part)
+    _replace(module, SPLIT_GROUP, partial(_before_making, SPLIT_GROUP), _after_making)
     _replace(module, "destroy_process_group", _before_destroy, _after_destroy)
     _pause_while(module, "_abort_process_group")
 
@@ -58,19 +64,17 @@ def wrap_mesh(module: ModuleType) -> None:
 def _replace(
     module: ModuleType,
     name: str,
-    before: Callable[[tuple[Any, ...], dict[str, Any]], None] | None,
+    before: Callable[[tuple[Any, ...], dict[str, Any], _Marks], None],
     after: Callable[[], None] | None,
-    is_local: Callable[[tuple[Any, ...], dict[str, Any]], bool] | None = None,
 ) -> None:
     if not hasattr(module, name):
         return
-    is_local = is_local or _is_local
     call = CALLS.index(name)
 
     def enter(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-        if before is not None:
-            guard.run(f"before {name}", before, args, kwargs)
-        return current.enter_call(call, OF_MEMBERS_ONLY if is_local(args, kwargs) else 0)
+        marks = [0, NO_PEER]
+        guard.run(f"before {name}", before, args, kwargs, marks)
+        return current.enter_call(call, *marks)
 
     def leave(slot: int, *_: object) -> None:
         current.leave_call(slot)
@@ -94,23 +98,12 @@ def _pause_while(module: ModuleType, name: str) -> None:
     replace(module, name, pause, lambda rank, *_: rank and rank.resume_collectives())
 
 
-def _is_local(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """A new_group for which only its members have to come."""
-    return bool(kwargs.get("use_local_synchronization") or args[4:5] == (True,))
-
-
-def _splits_a_part(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """A split_group of a group that is not that of all ranks: the members of that group come."""
-    parent = args[0] if args else kwargs.get("parent_pg")
-    return parent is not None and parent is not getattr(_world(), "default_pg", None)
-
-
 def _world() -> Any:
     """Torch's dictionaries of all process groups; None before torch.distributed is imported."""
-    return getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
+    return getattr(sys.modules.get(_C10D), "_world", None)
 
 
-def _before_init(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _before_init(args: tuple[Any, ...], kwargs: dict[str, Any], _marks: _Marks) -> None:
     names = ("backend", "init_method", "timeout", "world_size", "rank", "store")
     given = dict(zip(names, args, strict=False)) | kwargs
     from ddtop.agent import claim
@@ -146,12 +139,76 @@ def _after_init() -> None:
             rank.send_hello_again()
 
 
-def _before_making(_args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
+def _before_making(call: str, args: tuple[Any, ...], kwargs: dict[str, Any], marks: _Marks) -> None:
     # The constructor of a group writes its members into the recorder, without the GIL. The status
     # is read without the recorder's lock (FlightRecorderDetail.hpp, `getPgConfigJson`).
     rank = current.get()
     if rank is not None:
         rank.pause_recorder()
+        marks[0] = OF_MEMBERS_ONLY
+        given = dict(zip(_PARAMETERS[call], args, strict=False)) | kwargs
+        guard.run("groups made", _note_made, rank, call, given, marks)
+
+
+_PARAMETERS = {
+    NEW_GROUP: [
+        "ranks",
+        "timeout",
+        "backend",
+        "pg_options",
+        "use_local_synchronization",
+        "group_desc",
+    ],
+    SPLIT_GROUP: ["parent_pg", "split_ranks", "timeout", "pg_options", "group_desc", "backend"],
+}
+
+
+def _note_made(rank: Rank, call: str, given: dict[str, Any], marks: _Marks) -> None:
+    world, asked, parent = _world(), given.get("ranks"), given.get("parent_pg")
+    default, notes = world.default_pg, rank.notes[GroupNotes]
+    local, splits = bool(given.get("use_local_synchronization")), call == SPLIT_GROUP
+    # If another group is split, its members come.
+    if default is None or (parent is not None and parent is not default):
+        return
+    if splits:
+        asked = [member for part in given.get("split_ranks") or () for member in part]
+    elif asked is None:
+        asked = range(default.size())
+    # A generator must reach torch as it is. Who is no member of a local group only passes by.
+    if not isinstance(asked, (list, tuple, range, set, frozenset)) or (
+        local and default.rank() not in asked
+    ):
+        return
+    ranks = tuple(map(int, asked if splits else sorted(asked)))
+    backend = str(given.get("backend") or world.pg_map[default][0]).lower()
+    # Torch before 2.1 lets all ranks wait for each other. Later NCCL does, if the ranks have named
+    # their GPUs: then it splits the group of all ranks.
+    every = splits or (
+        not local
+        and (
+            getattr(sys.modules[_C10D], "_is_barrier_after_init", lambda: 1)() == 1
+            or getattr(default, "bound_device_id", None) is not None
+            or backend == "mpi"
+        )
+    )
+    notes.splits += splits
+    number = notes.splits if splits else len(world.pg_names) if local else world.group_count
+    marks[:] = 0 if every else OF_MEMBERS_ONLY, number
+    group = Group(str(number), redact(str(given.get("group_desc") or "")), ranks, backend)
+    notes.made.append(
+        GroupMade(call, number, rank.times_destroyed, pack(group), local, _called_from(rank))
+    )
+
+
+def _called_from(rank: Rank) -> Place | None:
+    """The line of the program that makes the group, and the function of a library that it calls."""
+    callee, frame = None, cast("FrameType | None", sys._getframe(1))
+    while frame is not None and not rank.frames.is_user(frame.f_code.co_filename):
+        if not str(frame.f_globals.get("__name__")).startswith("ddtop."):
+            callee = frame.f_code.co_name
+        frame = frame.f_back
+    code = frame.f_code if frame is not None else None
+    return frame and code and Place(code.co_name, code.co_filename, frame.f_lineno, callee=callee)
 
 
 def _after_making() -> None:
@@ -160,7 +217,7 @@ def _after_making() -> None:
         rank.resume_recorder()
 
 
-def _before_destroy(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _before_destroy(args: tuple[Any, ...], kwargs: dict[str, Any], _marks: _Marks) -> None:
     rank = current.get()
     if rank is None:
         return
@@ -212,7 +269,7 @@ def wrap_ddp(module: ModuleType) -> None:
 
 def _note_ddp(model: Any) -> None:
     rank = current.get()
-    world = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
+    world = _world()
     group = getattr(model, "process_group", None)
     if rank is not None and world is not None and group is not None:
         name = world.pg_names.get(group)

@@ -218,6 +218,11 @@ WAITS = (
                 "A rank must have waited for more than {stopped_limit_s}. The minority is at"
                 " fault. If there is no majority, all ranks are at fault."
             ),
+            (
+                "Each new_group must have the same members on all ranks. Their last 16 are"
+                " compared, once a rank waits for {still_limit_s} in one or in its first"
+                " collective."
+            ),
         ),
         steps=(
             (
@@ -370,8 +375,8 @@ WAITS = (
         steps=(
             "Compare where the ranks are, side by side:\nddtop stacks JOB",
             (
-                "If there are several new_group calls, or send and recv calls, all ranks must make"
-                " them in the same order."
+                "If there are several send and recv calls, all ranks must make them in an order"
+                " that fits."
             ),
             (
                 "If ranks wait for a lock file, find the process that made it. If that process has"
@@ -380,13 +385,12 @@ WAITS = (
             "If the program asks the user something (input, getpass), remove that.",
         ),
         before=(
-            "if rank != 2:",
-            "    a = dist.new_group([0, 1])    # rank 2 does not make it",
-            "b = dist.new_group([0, 2])",
+            'if input("overwrite? ") == "y":   # every rank asks, and nobody answers',
+            "    save(model)",
         ),
         after=(
-            "a = dist.new_group([0, 1])        # all ranks make all groups",
-            "b = dist.new_group([0, 2])",
+            "if args.overwrite:                # decided before the start",
+            "    save(model)",
         ),
     ),
     Explanation(
@@ -507,8 +511,9 @@ DEADLOCKS = (
                 " because a send of a small message returns before anyone receives it."
             ),
             (
-                "If there are two groups, use them in the same order on all ranks, even if one of"
-                " them is used in backward or by a thread."
+                "If there are two groups, make and use them in the same order on all ranks, even if"
+                " one of them is used in backward or by a thread. Local groups"
+                " (use_local_synchronization) need the same order on the ranks that share them."
             ),
         ),
         before=(

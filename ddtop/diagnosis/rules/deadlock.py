@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ddtop.diagnosis.evidence import (
+    LOCAL_GROUP_RULE,
     NEW_GROUP_RULE,
     other_tag,
     too_few_receives,
@@ -207,7 +208,11 @@ def _cycle(
             " change the order of the calls on one of these ranks"
         )
     elif any(wait.call in GROUP_MAKERS for wait in single):
-        advice = NEW_GROUP_RULE
+        advice = (
+            LOCAL_GROUP_RULE
+            if any(wait.made is not None and wait.made.local for wait in single)
+            else NEW_GROUP_RULE
+        )
     elif single:
         advice = (
             "give neighbours opposite orders (one sends first, one receives first), or use one "

@@ -9,15 +9,18 @@ from types import SimpleNamespace
 import pytest
 
 from ddtop.agent import current
+from ddtop.agent.guard import guard
 from ddtop.agent.limits import LIMITS
-from ddtop.agent.notes import GradientNotes, LoaderNotes, Notes
+from ddtop.agent.notes import GradientNotes, GroupNotes, LoaderNotes, Notes
 from ddtop.agent.probes.replicas import ReplicaNotes
+from ddtop.agent.stacks.frames import FrameReader
 from ddtop.agent.state_page import StatePage
 from ddtop.agent.wrap import dataloader as wrap_dataloader
 from ddtop.agent.wrap import distributed
 from ddtop.agent.wrap import optimizer as wrap_optimizer
 from ddtop.wire import page as layout
 from ddtop.wire.names import OF_MEMBERS_ONLY
+from ddtop.wire.page import NO_PEER
 from tests.running import python
 
 pytestmark = pytest.mark.torch
@@ -33,6 +36,7 @@ class FakeRank:
         self.final_seqs, self.times_destroyed = {}, 0
         self.who = SimpleNamespace(world_size=2)
         self.backend, self.paused, self.in_group = None, [], None
+        self.frames = FrameReader()
 
     def enters_group(self, number, size):
         self.in_group = (number, size)
@@ -282,45 +286,102 @@ def test_init_is_on_the_page_while_it_lasts_and_gone_after(rank, torch, monkeypa
     assert (rank.joined, rank.backend) == (True, "gloo")
 
 
-@pytest.mark.parametrize(("given", "tag"), [({}, 0), ({"use_local_synchronization": True}, 1)])
-def test_a_new_group_says_on_the_page_whether_all_ranks_have_to_come(rank, torch, given, tag):
-    seen = []
-    module = Unwatched(
-        torch.distributed.distributed_c10d,
-        new_group=lambda *args, **kwargs: seen.extend(
-            (layout.CALLS[call], tag) for call, _, _, tag, _ in rank.page.open_calls()
-        ),
+class Default:
+    """The group of all four ranks, seen from rank 1."""
+
+    bound_device_id = None
+
+    def rank(self):
+        return 1
+
+    def size(self):
+        return 4
+
+
+@pytest.fixture
+def makers(rank, torch, monkeypatch):
+    """A module whose new_group and split_group return what is on the page meanwhile."""
+    distributed_c10d, default = torch.distributed.distributed_c10d, Default()
+    world = SimpleNamespace(
+        default_pg=default, pg_map={default: ("gloo", None)}, pg_names={default: "0"}, group_count=3
     )
+    monkeypatch.setattr(distributed_c10d, "_world", world)
+
+    def make(*args, **kwargs):
+        return [(layout.CALLS[call], peer, tag) for call, _, peer, tag, _ in rank.page.open_calls()]
+
+    module = Unwatched(distributed_c10d, new_group=make, split_group=make)
     distributed.wrap(module)
+    return module
 
-    module.new_group([0, 1], **given)
 
-    assert seen == [("new_group", tag)]
+def noted(rank):
+    return [(made.call, *made.key[2:], made.group.ranks) for made in rank.notes[GroupNotes].made]
+
+
+def test_a_new_group_says_on_the_page_its_number_and_that_only_its_members_wait(rank, makers):
+    """Torch has had no barrier there since 2.1."""
+    assert makers.new_group([2, 1]) == [("new_group", 3, OF_MEMBERS_ONLY)]
+    assert makers.new_group() == [("new_group", 3, OF_MEMBERS_ONLY)]
+    assert noted(rank) == [("new_group", False, 3, (1, 2)), ("new_group", False, 3, (0, 1, 2, 3))]
     assert rank.page.open_calls() == []
+    assert rank.paused == ["pause recorder", "resume recorder"] * 2
 
 
-@pytest.mark.parametrize(
-    ("parent", "tag"), [(None, 0), ("the default group", 0), ("a part", OF_MEMBERS_ONLY)]
-)
-def test_a_split_says_on_the_page_whether_all_ranks_have_to_come(
-    rank, torch, monkeypatch, parent, tag
+@pytest.mark.parametrize("why", ["the barrier is asked for", "NCCL splits the group of all ranks"])
+def test_where_torch_lets_all_ranks_wait_the_page_says_so(rank, makers, monkeypatch, why):
+    if why == "the barrier is asked for":
+        monkeypatch.setenv("TORCH_DIST_INIT_BARRIER", "1")
+    else:
+        monkeypatch.setattr(Default, "bound_device_id", "cuda:1")
+
+    assert makers.new_group(ranks=range(2)) == [("new_group", 3, 0)]
+
+
+def test_a_local_group_is_noted_with_the_number_of_groups_before_it(rank, makers):
+    """Torch puts that number into its name. A rank that is no member does nothing."""
+    local = {"use_local_synchronization": True}
+
+    assert makers.new_group([0, 1], None, None, None, True) == [("new_group", 1, OF_MEMBERS_ONLY)]
+    assert makers.new_group([0, 2], **local) == [("new_group", NO_PEER, OF_MEMBERS_ONLY)]
+    assert noted(rank) == [("new_group", True, 1, (0, 1))]
+
+
+def test_a_split_of_all_ranks_is_waited_for_by_all_and_that_of_a_part_is_not_noted(rank, makers):
+    everyone = [("split_group", 1, 0)]
+
+    assert makers.split_group(None, [[2, 3], [0, 1]]) == everyone
+    assert makers.split_group("a part", [[0, 1]]) == [("split_group", NO_PEER, OF_MEMBERS_ONLY)]
+    assert noted(rank) == [("split_group", False, 1, (2, 3, 0, 1))]
+
+
+def test_members_that_can_be_read_once_only_reach_torch(rank, torch, makers):
+    makers.new_group(one for one in [0, 1])
+
+    assert noted(rank) == []
+    assert "groups made" not in guard.off
+
+
+def test_the_place_of_a_group_is_the_line_of_the_program_and_the_library_that_it_calls(
+    rank, makers, monkeypatch
 ):
-    distributed_c10d = torch.distributed.distributed_c10d
-    monkeypatch.setattr(distributed_c10d._world, "default_pg", "the default group", raising=False)
-    seen = []
-    module = Unwatched(
-        distributed_c10d,
-        split_group=lambda *args, **kwargs: seen.extend(
-            (layout.CALLS[call], tag) for call, _, _, tag, _ in rank.page.open_calls()
-        ),
+    monkeypatch.setattr(rank.frames, "is_user", lambda file: file == "train.py")
+    library: dict[str, object] = {"__name__": "torch.mesh", "makers": makers}
+    exec(compile("def init_device_mesh(): makers.new_group([1])", "mesh.py", "exec"), library)
+    exec(
+        compile("\ndef main(): call()\nmain()", "train.py", "exec"),
+        {"call": library["init_device_mesh"]},
     )
-    distributed.wrap(module)
+    exec(compile("makers.new_group([1])", "train.py", "exec"), {"makers": makers})
+    mesh, own = (made.place for made in rank.notes[GroupNotes].made)
 
-    module.split_group(parent, [[0, 1], [2, 3]])
-    module.split_group(parent_pg=parent, split_ranks=[[0, 1]])
-
-    assert seen == [("split_group", tag)] * 2
-    assert rank.page.open_calls() == []
+    assert (mesh.function, mesh.file, mesh.line, mesh.callee) == (
+        "main",
+        "train.py",
+        2,
+        "init_device_mesh",
+    )
+    assert (own.function, own.callee) == ("<module>", None)
 
 
 def test_a_torch_without_split_group_is_wrapped_all_the_same(rank, torch):

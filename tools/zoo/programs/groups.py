@@ -24,6 +24,29 @@ CASES = {
         "place": "converts",
         "world": 4,
     },
+    "left-out": {
+        "story": "A rank that is no member leaves out a new_group, and numbers differ from there.",
+        "expected": ["collective-mismatch 2"],
+        "place": "left_out",
+        "world": 4,
+    },
+    "other-shape": {
+        "story": "One rank reads another shape for the mesh from its configuration.",
+        "expected": ["collective-mismatch 3"],
+        "place": "other_shape",
+        "world": 4,
+    },
+    "local-crossed": {
+        "story": "Two ranks make two local groups that they share in opposite order.",
+        "expected": ["wait-cycle 0,1"],
+        "place": "local_crossed",
+        "world": 4,
+    },
+    "local-late": {
+        "story": "Groups are made by their members only, and one rank is late for each.",
+        "expected": [],
+        "world": 4,
+    },
     "later": {
         "story": "A group is made in the middle of the run, for some ranks only.",
         "expected": [],
@@ -64,6 +87,66 @@ def converts(row, column, everyone):
             mark()
             tool = [sys.executable, "-c", "import os; r, w = os.pipe(); os.read(r, 1)"]
             subprocess.run(tool, check=True)
+
+
+def trains(steps, group=None):
+    x = torch.ones(32)
+    for _ in range(steps):
+        dist.all_reduce(x, group=group)
+        time.sleep(0.02)
+
+
+def left_out(row, column, everyone):
+    """`if rank in ...`: a rank that is no member does not call new_group."""
+    trains(80)
+    rank = dist.get_rank()
+    if rank == 2:
+        mark()
+    else:
+        dist.new_group([0, 1])
+    both = dist.new_group([1, 2, 3])
+    if rank > 0:
+        trains(100_000, both)
+    trains(100_000)
+
+
+def other_shape(row, column, everyone):
+    """One rank makes a mesh of one row, the others of two."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    trains(80)
+    last = dist.get_rank() == 3
+    if last:
+        mark()
+    mesh = init_device_mesh("cpu", (1, 4) if last else (2, 2), mesh_dim_names=("dp", "tp"))
+    trains(100_000, mesh.get_group("tp"))
+
+
+def local_crossed(row, column, everyone):
+    """Only members make these groups, in opposite order."""
+    trains(80)
+    rank = dist.get_rank()
+    members = [[0, 1], [0, 1, 2]]
+    if rank == 1:
+        mark()
+        members.reverse()
+    for ranks in members:
+        if rank in ranks:
+            dist.new_group(ranks, use_local_synchronization=True)
+    trains(100_000)
+
+
+def local_late(row, column, everyone):
+    """Healthy: each member of a local group comes to it, one of them seconds later."""
+    trains(40)
+    rank = dist.get_rank()
+    for late, parts in ((1, [[0, 1], [2, 3]]), (2, [[0, 2], [1, 3]]), (3, [[0, 3], [1, 2]])):
+        if rank == late:
+            time.sleep(3.5)
+        for ranks in parts if rank else parts[::-1]:
+            if rank in ranks:
+                dist.new_group(ranks, use_local_synchronization=True)
+        trains(40)
 
 
 def later(row, column, everyone):
