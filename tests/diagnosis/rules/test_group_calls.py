@@ -20,7 +20,7 @@ def made(number, *members, line=40, **more):
 def has_made(job, number, *calls, last=False, tag=OF_MEMBERS_ONLY):
     """The rank has returned from these calls; with `last` it is still in the last one."""
     rank = job.ranks[number]
-    job.say(Groups(tuple(job.groups.values()), calls), rank)
+    job.say(Groups(tuple(job.groups.values()), made=calls), rank)
     if last:
         call = calls[-1]
         rank.stands_at("make_groups", line=call.place.line, waits_on="collective")
@@ -155,7 +155,7 @@ def test_the_first_collective_of_a_group_shows_it_where_new_group_waits_for_nobo
     for number in (0, 1):
         has_made(job, number, made(1, *A), made(2, *EVERY, line=44))
     job.groups["2"] = Group("2", "group 2", EVERY, "gloo")
-    job.say(Groups(tuple(job.groups.values()), (made(1, *EVERY, line=44),)), job.ranks[2])
+    job.say(Groups(tuple(job.groups.values()), made=(made(1, *EVERY, line=44),)), job.ranks[2])
     finding = job.passes(8).finds("critical", KIND, 2)
 
     assert finding.summary.endswith("ranks 0,1 have waited for 8 s in all_reduce #1 of group 2")
