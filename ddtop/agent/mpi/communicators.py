@@ -10,6 +10,7 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any
 
+from ddtop.agent.probes.calls import CallNotes, Order
 from ddtop.wire import mpi as layout
 from ddtop.wire.records import Group, pack
 
@@ -35,7 +36,8 @@ OPENINGS = {
 class Comm:
     """A communicator as this rank has it.
 
-    `peers[r]`: the world rank of its rank r (of the remote group of an intercommunicator).
+    `peers[r]`: the world rank of its rank r (of the remote group of an intercommunicator). `order`:
+    that of its collective calls, if it is reported.
     """
 
     __slots__ = (
@@ -45,6 +47,7 @@ class Comm:
         "index",
         "last_at",
         "last_tag",
+        "order",
         "peers",
         "seq",
         "traffic",
@@ -55,6 +58,7 @@ class Comm:
     def __init__(self, uid: int, index: int, peers: tuple[int, ...], group: Group | None) -> None:
         self.uid, self.index, self.peers, self.group = uid, index, peers, group
         self.seq = 0
+        self.order: Order | None = None
         self.traffic: dict[tuple[int, int], list[int]] = {}
         self.last_tag: dict[int, int] = {}
         """Peer -> the tag of the last send to it."""
@@ -85,6 +89,7 @@ class Communicators:
     def __init__(self, mpi: Any, words: memoryview, backend: str) -> None:
         self._mpi, self._words, self._backend = mpi, words, backend
         self.by_handle: dict[int, Comm] = {}
+        self.calls = CallNotes()
         self._free = list(range(layout.COMMS - 1, -1, -1))
         self.untold = self._outside = 0
         """Communicators that do not fit on the page: their calls are shown without a name."""
@@ -149,6 +154,7 @@ class Communicators:
         """The communicator was freed: a new one may get the same handle."""
         comm = self.by_handle.pop(handle, None)
         if comm is not None and comm.index >= 0:
+            self.calls.forget(layout.group_name(comm.uid))
             at = layout.COMMS_AT + comm.index * layout.COMM_WORDS
             for word in range(layout.COMM_WORDS):
                 self._words[at + word] = 0
@@ -168,7 +174,8 @@ class Communicators:
         outside = "" if layout.is_outside(name) else None
         told = members if tells and outside is None else ()
         group = pack(Group(name, text, told, self._backend, foreign=outside))
-        self.by_handle[handle] = Comm(uid, index, members, group)
+        comm = self.by_handle[handle] = Comm(uid, index, members, group)
+        comm.order = self.calls.of(name, lambda: comm.seq)
         self._words[layout.COMMS_AT + index * layout.COMM_WORDS + layout.COMM_UID] = uid
 
     def _members(self, group: Any) -> tuple[int, ...]:

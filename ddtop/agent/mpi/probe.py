@@ -118,7 +118,8 @@ class MpiProbe(Communication):
     def sample(self, tick: Tick) -> None:
         """Read the page, and tell the following probes which threads are in a call."""
         now, unix_ns = tick.now, time.time_ns()
-        self.groups = self._lines.communicators.groups()
+        communicators = self._lines.communicators
+        self.groups, self.turns = communicators.groups(), communicators.calls.turns()
         state = layout.read_mpi(self._part, unix_ns, unix_ns - now)
         serials = tuple((line.thread, line.serial) for line in list(self._lines.by_thread.values()))
         if (serials, self._lines.total) != (self._serials, self._total):

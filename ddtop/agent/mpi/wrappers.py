@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from typing import Any
 
 from ddtop.agent.guard import guard
 from ddtop.agent.mpi.communicators import Comm, Communicators
+from ddtop.agent.probes.calls import PART
 from ddtop.agent.tracebacks import leave_out, without_ours
 from ddtop.wire import mpi as layout
 from ddtop.wire.mpi import ANY, NONE, SEQ_MARK
@@ -184,7 +186,7 @@ class Lines:
 
 
 PACK = Struct(f"={layout.HEAD_WORDS}q").pack_into
-NOW = time.monotonic_ns
+NOW, _frame = time.monotonic_ns, sys._getframe
 
 
 # -- The wrapper of each method
@@ -204,7 +206,7 @@ def collective(
         lines.communicators.handle_of,
     )
     part, words, nowhere = lines.part, lines.words, lines.nowhere
-    remember = lines.ring.append
+    remember, note = lines.ring.append, lines.communicators.calls.note
 
     @functools.wraps(original)
     def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -214,6 +216,8 @@ def collective(
                 return original(self, *args, **kwargs)
         comm = comms.get(handle_of(self), nowhere)
         seq = comm.seq = comm.seq + 1
+        if comm.order is not None:
+            guard.run(PART, note, comm.order, name, _frame(1))
         root = nbytes = NONE
         if root_at is not None:
             root = args[root_at] if len(args) > root_at else kwargs.get("root", 0)
@@ -302,6 +306,7 @@ def started_collective(
     """A nonblocking collective. It gets its number when it starts; the program waits for its
     request.
     """
+    note = lines.communicators.calls.note
     code, comms, handle_of, words = (
         MPI_CODES[name],
         lines.comms,
@@ -313,6 +318,8 @@ def started_collective(
     def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         comm = comms.get(handle_of(self), lines.nowhere)
         seq = comm.seq = comm.seq + 1
+        if comm.order is not None:
+            guard.run(PART, note, comm.order, name, _frame(1))
         root = _root(comm, args, kwargs, root_at) if root_at is not None else NONE
         nbytes = _nbytes(args, buffer_at) if buffer_at is not None else NONE
         lines.ring.append((comm, code, root, seq, nbytes, NOW()))

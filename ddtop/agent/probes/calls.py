@@ -28,6 +28,8 @@ FRAMES_MAX, SKIPPED_MAX, WAYS_MAX, TURNS_KEPT = 8, 8, 256, 32
 """Frames that are kept of a call; frames of libraries that are passed below them; ways to call in a
 group; turns that are remembered."""
 
+PART = "order of calls"
+
 
 class Way:
     """One way in which the program makes a call.

@@ -17,7 +17,7 @@ import msgspec
 from ddtop.agent import current
 from ddtop.agent.guard import guard
 from ddtop.agent.notes import PeerNotes
-from ddtop.agent.probes.calls import WAYS_MAX, CallNotes, Order, Way
+from ddtop.agent.probes.calls import PART, WAYS_MAX, CallNotes, Order, Way
 from ddtop.agent.probes.groups import number_of
 from ddtop.agent.tracebacks import leave_out
 from ddtop.wire.page import LAST_CALLS, MADE, NUMEL
@@ -43,7 +43,6 @@ _CALLS = {
 }
 _frame = sys._getframe
 STEP, _WRAPPED, _UNTRACED = "step", "__ddtop_wrapped__", "_torchdynamo_disable"
-PART = "order of calls"
 
 
 def wrap(module: ModuleType) -> None:

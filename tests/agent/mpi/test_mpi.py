@@ -326,6 +326,23 @@ def test_a_pattern_of_collectives_that_comes_round_is_an_iteration(rank):
     assert probe.rhythm.iteration == 40
 
 
+def log_sum(world):
+    world.Barrier()
+
+
+def test_a_collective_more_is_told_with_the_call_that_should_have_come(rank):
+    world, probe = rank.mpi.COMM_WORLD, MpiProbe(rank.lines, rank.part, LIMITS)
+    for step in range(40):
+        world.Barrier()
+        if step == 20:
+            log_sum(world)
+    probe.sample(tick_at(1))
+
+    (turn,) = [turn for turn in probe.turns if turn.instead is not None]
+    assert (turn.group, turn.number, turn.made.function) == (WORLD, 22, "log_sum")
+    assert turn.instead.function == sys._getframe().f_code.co_name
+
+
 def test_a_loop_without_a_pattern_counts_no_iterations(rank):
     world, probe = rank.mpi.COMM_WORLD, MpiProbe(rank.lines, rank.part, LIMITS)
     now, lengths = 0, random.Random(3)
