@@ -21,7 +21,6 @@ from typing import Any
 
 from ddtop.agent.guard import guard
 from ddtop.agent.mpi.communicators import Comm, Communicators
-from ddtop.agent.probes.calls import PART
 from ddtop.agent.tracebacks import leave_out, without_ours
 from ddtop.wire import mpi as layout
 from ddtop.wire.mpi import ANY, NONE, SEQ_MARK
@@ -217,7 +216,7 @@ def collective(
         comm = comms.get(handle_of(self), nowhere)
         seq = comm.seq = comm.seq + 1
         if comm.order is not None:
-            guard.run(PART, note, comm.order, name, _frame(1))
+            note(comm.order, name, _frame(1))
         root = nbytes = NONE
         if root_at is not None:
             root = args[root_at] if len(args) > root_at else kwargs.get("root", 0)
@@ -319,7 +318,7 @@ def started_collective(
         comm = comms.get(handle_of(self), lines.nowhere)
         seq = comm.seq = comm.seq + 1
         if comm.order is not None:
-            guard.run(PART, note, comm.order, name, _frame(1))
+            note(comm.order, name, _frame(1))
         root = _root(comm, args, kwargs, root_at) if root_at is not None else NONE
         nbytes = _nbytes(args, buffer_at) if buffer_at is not None else NONE
         lines.ring.append((comm, code, root, seq, nbytes, NOW()))

@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Callable
 from types import CodeType, FrameType
 
+from ddtop.agent.guard import guard
 from ddtop.agent.stacks.frames import FrameReader
 from ddtop.wire.records import BY_STEPS, CallSite, Turn
 
@@ -123,25 +124,30 @@ class CallNotes:
     def note(self, order: Order, op: str, frame: FrameType | None) -> Way | None:
         """The next call of the group, which `frame` makes; None if the calls change too often.
 
-        Called on the program's threads. 0.5 us.
+        Called on the program's threads, and raises nothing. 0.5 us.
         """
-        if frame is not None and id(frame.f_code) not in self.own:
-            frame = self.users(frame)
-        key: object = op
-        if frame is not None:
-            # Two frames tell calls apart.
-            above = frame.f_back or frame
-            key = op, id(frame.f_code), frame.f_lasti, id(above.f_code), above.f_lasti
-        way = order.ways.get(key)
-        if way is None:
-            if len(order.ways) >= WAYS_MAX:
-                return None
-            way = order.ways[key] = Way(op, frame)
-        last, order.last = order.last, way
-        order.made += 1
-        if order.open is not None or last is None or way not in last.after:
-            order.turn(last, way, order.number())
-        return way
+        try:
+            if frame is not None and id(frame.f_code) not in self.own:
+                frame = self.users(frame)
+            key: object = op
+            if frame is not None:
+                # The line of the caller too: many programs call through a helper.
+                above = frame.f_back
+                key = op, id(frame.f_code), frame.f_lasti, above and above.f_lasti
+            try:
+                way = order.ways[key]
+            except KeyError:
+                if len(order.ways) >= WAYS_MAX:
+                    return None
+                way = order.ways[key] = Way(op, frame)
+            last, order.last = order.last, way
+            order.made += 1
+            if order.open is not None or last is None or way not in last.after:
+                order.turn(last, way, order.number())
+            return way
+        except Exception as error:  # noqa: BLE001 - the job must not see it
+            guard.note(PART, f"{type(error).__name__}: {error}")
+            return None
 
     def users(self, frame: FrameType | None) -> FrameType | None:
         """The innermost frame that is the program's own."""
