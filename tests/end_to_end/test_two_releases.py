@@ -44,7 +44,7 @@ class Viewer:
             "DDTOP_REMOTE": host.says(root=there),
             "PYTHONPATH": str(here),
         }
-        world.torchrun("train", "nothing", PYTHONPATH=there)
+        world.torchrun("train", "none", PYTHONPATH=there)
         world.job()
 
     def _start(self, *words):
