@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from ddtop.model.facts import Parting, RankFields
 from ddtop.policy import Limits, Policy
-from ddtop.wire.records import BY_STEPS, CallSite, Group, Turn
+from ddtop.wire.records import BY_STEPS, UNORDERED, CallSite, Group, Turn
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def _is_settled(parting: Parting, now_unix_ns: int, policy: Policy) -> bool:
 def _first(
     name: str, members: dict[int, dict[int, Turn]], facts: Mapping[int, RankFields]
 ) -> Parting | None:
-    if any(0 in own for own in members.values()):
+    if any(UNORDERED in own for own in members.values()):
         return None
     # Of a rank that has made many turns the first ones are forgotten.
     known = max((min(own) for own in members.values() if own), default=0)
@@ -104,12 +104,13 @@ def _first(
 
 
 def _has_passed(rank: RankFields, name: str, number: int) -> bool:
-    if name.endswith(BY_STEPS):
-        return (rank.progress.iteration or 0) >= number
+    """Whether it has made its turn at that number, if it makes one there: a call, or all steps
+    before the next call."""
+    least = number + name.endswith(BY_STEPS)
     return any(
-        group.enqueued - (group.p2p_offset or 0) >= number
+        group.enqueued - (group.p2p_offset or 0) >= least
         for group in rank.comm.groups
-        if group.group == name
+        if group.group == name.removesuffix(BY_STEPS)
     )
 
 
@@ -122,9 +123,8 @@ def _parting(name: str, number: int, made: dict[int, Turn], others: list[int]) -
     odd, even = (turned, stayed) if len(made) <= len(others) else (stayed, turned)
     return Parting(
         group=name.removesuffix(BY_STEPS),
-        by_steps=name.endswith(BY_STEPS),
-        number=number,
-        seq=first.seq if first.seq is not None else number,
+        seq=number,
+        step=first.step,
         ranks=odd[0],
         others=even[0],
         made=odd[1],

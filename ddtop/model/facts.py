@@ -511,11 +511,10 @@ class Parting:
     that do not belong together."""
 
     group: str
-    #: It was seen in the steps of the optimizer: `number` is a step.
-    by_steps: bool
-    number: int
-    #: The sequence number of the call in the group.
+    #: The sequence number of the call.
     seq: int
+    #: It was seen in the steps of the optimizer: this step follows the call.
+    step: int | None
     #: The fewer, or those that made the turn if both are as many.
     ranks: tuple[int, ...]
     others: tuple[int, ...]
@@ -527,7 +526,7 @@ class Parting:
     @property
     def spot(self) -> str:
         """`#61`, `step 91 (#92)`."""
-        return f"step {self.number:,} (#{self.seq:,})" if self.by_steps else f"#{self.seq:,}"
+        return f"#{self.seq:,}" if self.step is None else f"step {self.step:,} (#{self.seq:,})"
 
 
 class LoaderFacts(msgspec.Struct, frozen=True, gc=False):

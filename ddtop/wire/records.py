@@ -1271,17 +1271,18 @@ class CallSite(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Turn(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A collective call that followed another one for the first time in this rank.
 
-    `number`: its sequence number in the group, of a step (`BY_STEPS`) how many it had made; 0: the
-    calls of this group change too often to be compared. `instead`: the call that ranks in step make
-    at that number, if this turn has changed the number of calls; None if it may stand in its place.
-    `seq`: of a step, the sequence number of its last call. `open`: no call has followed it yet.
+    `number`: its sequence number in the group, of a step of the optimizer (`BY_STEPS`) that of the
+    call before it; UNORDERED: the calls of this group change too often to be compared. `instead`:
+    the call that ranks in step make at that number, if this turn has changed the number of calls;
+    None if it may stand in its place. `step`: which step it is. `open`: no call has followed it
+    yet.
     """
 
     group: str
     number: int
     made: CallSite
     instead: CallSite | None = None
-    seq: int | None = None
+    step: int | None = None
     open: bool = False
     unix_ns: int = 0
 
@@ -1601,7 +1602,7 @@ AnyRecord = Union[
 
 
 TOLD_ONE_BY_ONE = 16
-BY_STEPS = "/steps"
+BY_STEPS, UNORDERED = "/steps", -1
 """The steps of the optimizer are one more order of calls, of the group of all ranks."""
 BESIDE = "/gloo"
 """What gloo counts in a group of another backend (`cpu:gloo,cuda:nccl`) is reported as a group of

@@ -2,14 +2,14 @@
 
 A turn is a call that follows another call for the first time. A loop makes turns only in its first
 passes. Ranks in step make their turns at the same numbers, so only these few have to be compared,
-and a loop that goes on costs nothing. Two calls are the same if operation, dtype and the innermost
-lines of the program are. Where no Python frame can be had (autograd's thread), lines are left out.
+and a loop that goes on costs nothing. Two calls are the same if the operation and the two innermost
+lines of the program are. Where there is no Python frame (autograd's thread), lines are left out.
 
 What does not work: comparing the lines of two ranks. They may differ by design, for the whole run.
 So each turn says whether it can have kept the number of calls (`_instead_of`), from this rank's own
 calls alone. Caveat: calls that C++ makes have no turn. The steps of the optimizer are a second
-order, in which two steps are the same if as many calls lie before them. Check: print a line beside
-each call of the program.
+order: two steps are the same if equally many calls lie between each and the step before. Check:
+print a line beside each call of the program.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from types import CodeType, FrameType
 
 from ddtop.agent.guard import guard
 from ddtop.agent.stacks.frames import FrameReader
-from ddtop.wire.records import BY_STEPS, CallSite, Turn
+from ddtop.wire.records import BY_STEPS, UNORDERED, CallSite, Turn
 
 FRAMES_MAX, SKIPPED_MAX, WAYS_MAX, TURNS_KEPT = 8, 8, 256, 32
 """Frames that are kept of a call; frames of libraries that are passed below them; ways to call in a
@@ -62,10 +62,10 @@ class Way:
 class _Turn:
     """`usual`: the ways that had followed the call before. `then`: the way that came next."""
 
-    __slots__ = ("known", "number", "seq", "then", "unix_ns", "usual", "way")
+    __slots__ = ("known", "number", "step", "then", "unix_ns", "usual", "way")
 
-    def __init__(self, number: int, seq: int | None, way: Way, usual: frozenset[Way]) -> None:
-        self.number, self.seq, self.way, self.usual = number, seq, way, usual
+    def __init__(self, number: int, step: int | None, way: Way, usual: frozenset[Way]) -> None:
+        self.number, self.step, self.way, self.usual = number, step, way, usual
         self.unix_ns = time.time_ns()
         self.then: Way | None = None
         self.known: Turn | None = None
@@ -75,25 +75,30 @@ class Order:
     """The calls of this rank in one group. Written by the program's threads.
 
     `made`: how many. `ways` by their keys. `open`: the last turn, until the next call. `number`:
-    asks for the sequence number that the call is about to get, the same on all members.
+    asks for the sequence number of the call, which is the same on all members; of a step, for that
+    of the call before it. `total`: the number at the last step.
     """
 
     __slots__ = ("group", "last", "made", "number", "open", "total", "turns", "ways")
 
-    def __init__(self, group: str, number: Callable[[], int] = int) -> None:
+    def __init__(self, group: str, number: Callable[[], int]) -> None:
         self.group, self.number, self.made, self.total = group, number, 0, 0
         self.last: Way | None = None
         self.open: _Turn | None = None
         self.ways: dict[object, Way] = {}
         self.turns: deque[_Turn] = deque(maxlen=TURNS_KEPT)
 
-    def turn(self, before: Way | None, way: Way, number: int, seq: int | None = None) -> None:
-        """The call after a turn, or one that has never followed the call before it."""
+    def follow(self, way: Way, step: int | None = None) -> None:
+        """The next call, or the next step of the optimizer, which has this number."""
+        before, self.last = self.last, way
+        self.made += 1
         if self.open is not None:
             self.open.then, self.open = way, None
         if before is not None and way in before.after:
             return
-        self.open = _Turn(number, seq, way, frozenset(before.after if before is not None else ()))
+        self.open = _Turn(
+            self.number(), step, way, frozenset(before.after if before is not None else ())
+        )
         self.turns.append(self.open)
         if before is not None:
             before.after.add(way)
@@ -117,7 +122,7 @@ class CallNotes:
         self.on_page: list[Way | None] = [None, None]
         self.slot = 0
 
-    def of(self, group: str, number: Callable[[], int] = int) -> Order:
+    def of(self, group: str, number: Callable[[], int]) -> Order:
         """The order of this group; it begins with the first call."""
         return self.orders.get(group) or self.orders.setdefault(group, Order(group, number))
 
@@ -140,10 +145,7 @@ class CallNotes:
                 if len(order.ways) >= WAYS_MAX:
                     return None
                 way = order.ways[key] = Way(op, frame)
-            last, order.last = order.last, way
-            order.made += 1
-            if order.open is not None or last is None or way not in last.after:
-                order.turn(last, way, order.number())
+            order.follow(way)
             return way
         except Exception as error:  # noqa: BLE001 - the job must not see it
             guard.note(PART, f"{type(error).__name__}: {error}")
@@ -163,11 +165,14 @@ class CallNotes:
             frame = frame.f_back
         return None
 
-    def forget(self, group: str) -> None:
-        """The group was destroyed."""
+    def forget(self, group: str | None) -> None:
+        """The group is destroyed, None: all are. The next group of that name counts from zero.
+
+        Called by the program's thread, so that all ranks forget at the same call.
+        """
         self.by_id.clear()
-        self.orders.pop(group, None)
-        self.orders.pop(group + BY_STEPS, None)
+        for name in [group, f"{group}{BY_STEPS}"] if group is not None else list(self.orders):
+            self.orders.pop(name, None)
 
     def turns(self) -> tuple[Turn, ...]:
         """All turns that are remembered. Called by the agent's thread."""
@@ -175,7 +180,7 @@ class CallNotes:
         for order in self.orders.copy().values():
             if len(order.ways) >= WAYS_MAX:
                 # A program whose calls change all the time has no order to speak of.
-                found.append(Turn(order.group, 0, CallSite("")))
+                found.append(Turn(order.group, UNORDERED, CallSite("")))
             else:
                 found += [_told(order, turn) for turn in order.turns.copy()]
         return tuple(found)
@@ -191,7 +196,7 @@ def _told(order: Order, turn: _Turn) -> Turn:
     other = _instead_of(turn, then, order.group.endswith(BY_STEPS)) if then is not None else None
     instead = other.site if other is not None else None
     told = Turn(
-        order.group, turn.number, turn.way.site, instead, turn.seq, then is None, turn.unix_ns
+        order.group, turn.number, turn.way.site, instead, turn.step, then is None, turn.unix_ns
     )
     turn.known = told if then is not None else None
     return told

@@ -267,7 +267,6 @@ class Collectives(Communication):
             self._some_destroyed = True
             del self._watches[gone]
             self._peers.forget(gone)
-            self._calls.forget(gone)
 
     def _find_meanings(self, world: Any) -> None:
         self._meanings = meanings_of(world, meshes())
@@ -637,7 +636,6 @@ class Collectives(Communication):
         self._some_destroyed = False
         for name in self._watches:
             self._peers.forget(name)
-            self._calls.forget(name)
         self.forget_samples()
         self._watches.clear()
         self._names.clear()

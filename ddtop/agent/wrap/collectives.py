@@ -97,7 +97,7 @@ def _begin(rank: Rank, notes: CallNotes, world: Any, group: Any) -> Order | None
     name = world.pg_names.get(found)
     if name is None:
         return None
-    order = notes.by_id[id(group)] = notes.of(name, functools.partial(_number, rank, name))
+    order = notes.by_id[id(group)] = notes.of(name, lambda: _number(rank, name) + 1)
     return order
 
 
@@ -108,19 +108,19 @@ def _write(rank: Rank, group: str, way: Way, tensor: Any, at: int) -> None:
 
 
 def _number(rank: Rank, name: str) -> int:
-    """The sequence number that the call is about to get, the same on all members."""
+    """How many calls all members have made in the group."""
     world = sys.modules["torch.distributed.distributed_c10d"]._world
     group = next((group for group, its in world.pg_names.copy().items() if its == name), None)
     peers: PeerNotes = rank.notes[PeerNotes]
-    return (number_of(group) or 0) + 1 - peers.counts.get(name, 0)
+    return (number_of(group) or 0) - peers.counts.get(name, 0)
 
 
-def note_step(rank: Rank) -> None:
-    """The optimizer has stepped: how many calls has this rank made since its last step?"""
-    guard.run(PART, _note_step, rank)
+def note_step(rank: Rank, step: int) -> None:
+    """The optimizer has made this step: how many calls has the rank made since the last one?"""
+    guard.run(PART, _note_step, rank, step)
 
 
-def _note_step(rank: Rank) -> None:
+def _note_step(rank: Rank, step: int) -> None:
     c10d = sys.modules.get("torch.distributed.distributed_c10d")
     world = getattr(c10d, "_world", None)
     group = getattr(world, "default_pg", None)
@@ -128,14 +128,12 @@ def _note_step(rank: Rank) -> None:
         return
     notes: CallNotes = rank.notes[CallNotes]
     name = world.pg_names[group]
-    order, total = notes.of(name + BY_STEPS), number_of(group) or 0
+    order = notes.of(name + BY_STEPS, functools.partial(_number, rank, name))
+    total = number_of(group) or 0
     calls, order.total = total - order.total, total
     way = order.ways.get(calls)
     if way is None:
         if len(order.ways) >= WAYS_MAX:
             return
         way = order.ways[calls] = Way(STEP, notes.users(sys._getframe(3)), calls)
-    last, order.last = order.last, way
-    order.made += 1
-    if order.open is not None or last is None or way not in last.after:
-        order.turn(last, way, order.made, _number(rank, name) - 1)
+    order.follow(way, step)

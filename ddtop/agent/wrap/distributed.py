@@ -225,7 +225,8 @@ def _before_destroy(args: tuple[Any, ...], kwargs: dict[str, Any], _marks: _Mark
     # The agent must not hold the last reference to a group: its destructor would run in the agent's
     # thread.
     rank.pause_collectives()
-    rank.notes[CallNotes].by_id.clear()
+    group = args[0] if args else kwargs.get("group")
+    rank.notes[CallNotes].forget(None if whole else getattr(_world(), "pg_names", {}).get(group))
     if whole:
         rank.final_seqs = _sequence_numbers()
         rank.destroyed = True

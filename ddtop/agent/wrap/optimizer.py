@@ -65,7 +65,7 @@ def wrap(module: ModuleType) -> None:
         rank.stepper = get_ident()
         words[ITERATION_AT] += 1
         words[STEP_AT] = monotonic_ns()
-        note_step(rank)
+        note_step(rank, words[ITERATION_AT])
 
     register(count)
 

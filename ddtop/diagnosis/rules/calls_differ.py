@@ -40,30 +40,26 @@ def _finding(snapshot: Snapshot, parting: Parting, severity: str) -> Finding:
     majority = len(parting.ranks) < len(parting.others)
     spot = f"{parting.spot} of {group}"
     own, theirs = made_text(parting.made), made_text(parting.instead)
-    if majority:
-        begin = f"{odd} {verb(parting.ranks, 'has', 'have')} been out of step since {spot} ({age}):"
-        begin = f"{begin} {verb(parting.ranks, 'it', 'they')} {own}"
-    else:
-        begin = f"{odd} and {others} have been out of step since {spot} ({age}): {odd} {own}"
-    waiting = sorted(
-        {
-            rank
-            for blame in snapshot.blames
-            if blame.due and blame.group == parting.group
-            for rank in blame.waiters
-        }
+    one = verb(parting.ranks, "it", "they") if majority else odd
+    who = odd if majority else f"{odd} and {others}"
+    has = verb(parting.ranks, "has", "have") if majority else "have"
+    held = [blame for blame in snapshot.blames if blame.due and blame.group == parting.group]
+    waiting = sorted({rank for blame in held for rank in blame.waiters})
+    stands = (
+        f"; {ranks_text(waiting)} {verb(waiting, 'waits', 'wait')} in #{held[0].seq}"
+        if severity == CRITICAL
+        else ""
     )
-    stands = ""
-    if severity == CRITICAL:
-        seq = next(blame.seq for blame in snapshot.blames if blame.group == parting.group)
-        stands = f"; {ranks_text(waiting)} {verb(waiting, 'waits', 'wait')} in #{seq}"
     return Finding(
         kind=Kind.CALLS_DIFFER,
         severity=severity,
         ranks=parting.ranks if majority else (),
         victims=tuple(rank for rank in waiting if rank not in parting.ranks),
         since_unix_ns=parting.since_unix_ns,
-        summary=f"{begin}, {others} {theirs}{stands}",
+        summary=(
+            f"{who} {has} been out of step since {spot} ({age}): {one} {own}, {others} {theirs}"
+            f"{stands}"
+        ),
         evidence=(f"{odd}: {own} ({spot})", f"{others}: {theirs} ({spot})"),
         advice=ADVICE,
         group=parting.group,

@@ -16,7 +16,7 @@ from ddtop.agent.probes.calls import CallNotes
 from ddtop.agent.stacks.frames import FrameReader
 from ddtop.agent.wrap import collectives
 from ddtop.wire import page as layout
-from ddtop.wire.records import LastCall
+from ddtop.wire.records import UNORDERED, LastCall
 
 NAME = "torch.distributed.distributed_c10d"
 
@@ -170,24 +170,24 @@ def test_optimizers_that_alternate_part_from_nobody(job):
     assert job.parted == []
 
 
-def step_with(job, count):
+def step_with(job, count, number):
     for _ in range(count):
         reduce_loss(job)
-    collectives.note_step(job.rank)
+    collectives.note_step(job.rank, number)
 
 
 def test_a_step_that_was_tried_again_has_more_calls_than_those_before(job):
     for step in range(50):
-        step_with(job, 2 if step == 30 else 1)
+        step_with(job, 2 if step == 30 else 1, step + 1)
 
     (turn,) = [turn for turn in job.notes.turns() if turn.instead is not None]
-    assert (turn.group, turn.number, turn.seq) == ("0/steps", 31, 32)
+    assert (turn.group, turn.number, turn.step) == ("0/steps", 32, 31)
     assert (turn.made.calls, turn.instead.calls) == (2, 1)
 
 
 def test_calls_that_a_later_step_makes_up_for_are_no_difference(job):
     for step in range(50):
-        step_with(job, {30: 0, 31: 2}.get(step, 1))
+        step_with(job, {30: 0, 31: 2}.get(step, 1), step + 1)
 
     assert not any(turn.instead for turn in job.notes.turns())
 
@@ -199,7 +199,7 @@ def test_a_program_whose_calls_change_all_the_time_is_not_compared(job):
         scope[f"call_{number}"]()
 
     (turn,) = job.notes.turns()
-    assert turn.number == 0
+    assert turn.number == UNORDERED
 
 
 def test_the_last_two_calls_are_on_the_page_before_they_run(job):
@@ -213,9 +213,10 @@ def test_the_last_two_calls_are_on_the_page_before_they_run(job):
     assert sorted(found) == [(1, 4, "all_reduce", "0"), (2, 7, "all_gather", "0")]
 
 
-def test_a_destroyed_group_begins_anew(job):
+@pytest.mark.parametrize("group", ["0", None], ids=["this one", "all"])
+def test_a_destroyed_group_begins_anew(job, group):
     reduce_loss(job)
-    job.notes.forget("0")
+    job.notes.forget(group)
     job.group.number = 0
     reduce_loss(job)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.wire.records import BY_STEPS, CallSite, Groups, Turn
+from ddtop.wire.records import BY_STEPS, UNORDERED, CallSite, Groups, Turn
 from tests.diagnosis.rules.calls_differ import ALIKE, LOGS, LOOP, parted, turns
 from tests.jobs import FakeJob
 from tests.ranks import unix_ns
@@ -50,7 +50,7 @@ def test_steps_with_other_numbers_of_calls_are_named_by_step():
         own = [Turn("0" + BY_STEPS, 1, CallSite("step", "/w/t.py", 30, "fit", 1))]
         if rank.number == 1:
             made = CallSite("step", "/w/t.py", 30, "fit", 2)
-            own.append(Turn("0" + BY_STEPS, 92, made, own[0].made, 93, unix_ns=unix_ns(job.now)))
+            own.append(Turn("0" + BY_STEPS, 93, made, own[0].made, 92, unix_ns=unix_ns(job.now)))
         job.say(Groups(tuple(job.groups.values()), tuple(own)), rank)
     finding = job.passes(5).finds("warning", "calls-differ", 1)
 
@@ -63,7 +63,7 @@ def test_steps_with_other_numbers_of_calls_are_named_by_step():
     [
         {"instead": None},
         {"open": True},
-        {"also": (Turn("0", 0, CallSite("")),)},
+        {"also": (Turn("0", UNORDERED, CallSite("")),)},
     ],
     ids=["may stand in its place", "the next call is not known", "calls change all the time"],
 )
@@ -118,3 +118,19 @@ def test_ranks_that_follow_a_leader_from_a_line_of_their_own_are_in_step():
     job.passes(5)
 
     assert job.ever() == []
+
+
+def test_a_rank_that_has_not_gone_on_after_that_call_may_still_make_the_step():
+    """All ranks make two calls before this step, and rank 0 has made it first."""
+    job = FakeJob(3).trains(10)
+    usual = CallSite("step", "/w/t.py", 30, "fit", 1)
+    for rank in job.ranks:
+        own = [Turn("0" + BY_STEPS, 1, usual)]
+        if rank.number == 0:
+            made = CallSite("step", "/w/t.py", 30, "fit", 2)
+            own.append(Turn("0" + BY_STEPS, 100, made, usual, 98, unix_ns=unix_ns(job.now)))
+        rank.trains = False
+        job.say(Groups(tuple(job.groups.values()), tuple(own)), rank)
+
+    assert [rank.standings["0"].enqueued for rank in job.ranks] == [100] * 3
+    assert "calls-differ" not in {kind for _, kind, _ in job.passes(4).ever()}
