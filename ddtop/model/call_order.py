@@ -2,9 +2,9 @@
 
 Each rank reports its turns: calls that followed another call for the first time
 (`ddtop.agent.probes.calls`). Ranks in step make their turns at the same sequence numbers. The first
-difference is the first turn that some members made and others, which are past that number, did not,
-if the turn has changed the number of calls. A turn that may stand in the place of the others' call
-is how the program was written.
+difference is the first turn that some members made and others, which are past that number, did not.
+It counts only if it has changed the number of calls. A turn that may replace the call of the others
+is no difference: the program was written like that.
 """
 
 from __future__ import annotations

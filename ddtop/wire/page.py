@@ -77,8 +77,9 @@ CALLS = (
     "split_group",
 )
 NO_PEER = -1
-# The last two collective calls in turn, because the other side of a call may have gone on: how many
-# were made in the group, elements, and the length of the text, a LastCall without these two.
+# The last two collective calls, written alternately: when a call aborts one rank, another one may
+# have made the next call already. Of each: how many the rank has made in that group, how many
+# elements the tensor has, and the length of the text, a LastCall without these two.
 LAST_CALLS = (160, 272)
 MADE, NUMEL, CALL_BYTES, CALL_TEXT = range(4)
 CALL_BYTES_MAX = 8 * (LAST_CALLS[1] - LAST_CALLS[0] - CALL_TEXT)

@@ -188,9 +188,9 @@ def tensor_text(collective: Collective) -> str:
 
 
 def site_text(site: CallSite) -> str:
-    """`log_mean (train.py:88)`; `code that is not seen` where no frame of the program was there."""
+    """`log_mean (train.py:88)`; `library code` where no frame of the program was there."""
     if not site.file:
-        return "code that is not seen"
+        return "library code"
     return f"{site.function} ({site.file.rpartition('/')[2]}:{site.line})"
 
 

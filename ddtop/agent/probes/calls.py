@@ -1,4 +1,4 @@
-"""In which order this rank makes its collective calls, by group: its *turns*.
+"""The order of this rank's collective calls in each group, kept as its *turns*.
 
 A turn is a call that follows another call for the first time. A loop makes turns only in its first
 passes. Ranks in step make their turns at the same numbers, so only these few have to be compared,
@@ -205,9 +205,9 @@ def _told(order: Order, turn: _Turn) -> Turn:
 def _instead_of(turn: _Turn, then: Way, by_steps: bool) -> Way | None:
     """The call that ranks in step make at that number; None if this one may stand in its place.
 
-    One call more: the usual call follows it, and both lie on one path through the program, so the
-    one is no branch beside the other. One call less: what follows is what follows this call, and
-    never followed the one that was left out.
+    One call more: the usual call comes next, and one pass through the code can make both, so they
+    are not two branches of one condition. One call less: the next call has followed this one
+    before, and has never followed the one that was left out.
     """
     way, usual = turn.way, turn.usual
     if then in usual and all(by_steps or _on_one_path(way, other) for other in usual):

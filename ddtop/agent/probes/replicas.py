@@ -15,7 +15,7 @@ from weakref import ref
 from ddtop.wire.records import Replica
 
 EVERY_STEPS = 16
-"""A sample takes 40 us, so a step 0.003 ms."""
+"""A sample takes 40 us: 0.003 ms a step in the mean."""
 PARAMETERS = 4
 STEPS_KEPT = 256 * EVERY_STEPS
 """Reports of two ranks are a second or two apart: that many steps of a small model."""

@@ -92,7 +92,7 @@ def _replace(
 
 
 def _begin(rank: Rank, notes: CallNotes, world: Any, group: Any) -> Order | None:
-    """The order of a group at the first call in it; None if this rank is no member."""
+    """The order of a group at the first call in it; None if this rank is not a member."""
     found = world.default_pg if group is None else group
     name = world.pg_names.get(found)
     if name is None:

@@ -255,12 +255,12 @@ WAITS = (
     Explanation(
         kind=Kind.CALLS_DIFFER,
         severity="warning, critical once ranks wait",
-        brief="a rank made a call more or less than the others",
+        brief="a rank made one call more or less than the others",
         meaning=(
             "The ranks of a group must make the same calls in the same order. Here one of them made"
-            " a call more or less. Calls of equal operation and size still pair, so the job goes"
-            " on, with wrong numbers, until one side has no call left. The ranks that wait then are"
-            " innocent."
+            " one call more or less. Calls with the same operation and size still complete, so the"
+            " job goes on, with wrong numbers, until one side has no call left. The ranks that are"
+            " waited for then are innocent."
         ),
         found=(
             (
@@ -269,13 +269,13 @@ WAITS = (
                 " some members made and others did not is the first difference."
             ),
             (
-                "A call from another line is no difference if it may stand in the place of the"
-                " others' call: only a turn that has changed the number of calls counts. The steps"
-                " of the optimizer are compared in the same way, by the calls between them."
+                "A call from another line is no difference if it may replace the call of the"
+                " others: only a turn that has changed the number of calls counts. The steps of the"
+                " optimizer are compared in the same way, by the calls between them."
             ),
             (
-                "Told after {calls-differ.settled_s}. The fewer ranks are at fault; if both sides"
-                " are as many, none is. The page of the group shows both lines."
+                "It is told after {calls-differ.settled_s}. The smaller side is at fault; if both"
+                " sides have equally many ranks, nobody is. The page of the group shows both lines."
             ),
         ),
         steps=(

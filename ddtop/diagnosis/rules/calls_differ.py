@@ -1,7 +1,8 @@
-"""`calls-differ`: the calls of the ranks of a group have parted; nothing stands yet, or all does.
+"""`calls-differ`: the ranks of a group no longer make the same calls. The job still runs, or hangs.
 
-Calls of equal operation and size go on in pairs that do not belong together, until one side has no
-call left. Then the ranks that wait last are innocent: the cause is where the calls parted.
+Calls with the same operation and size still complete, in pairs that do not belong together, until
+one side has no call left. The ranks that are waited for then are innocent: the cause is the first
+difference.
 """
 
 from __future__ import annotations
@@ -39,10 +40,11 @@ def _finding(snapshot: Snapshot, parting: Parting, severity: str) -> Finding:
     odd, others = ranks_text(parting.ranks), ranks_text(parting.others)
     majority = len(parting.ranks) < len(parting.others)
     spot = f"{parting.spot} of {group}"
-    own, theirs = made_text(parting.made), made_text(parting.instead)
-    one = verb(parting.ranks, "it", "they") if majority else odd
-    who = odd if majority else f"{odd} and {others}"
-    has = verb(parting.ranks, "has", "have") if majority else "have"
+    odd_call, usual_call = made_text(parting.made), made_text(parting.instead)
+    subject = (
+        f"{odd} {verb(parting.ranks, 'has', 'have')}" if majority else f"{odd} and {others} have"
+    )
+    pronoun = verb(parting.ranks, "it", "they") if majority else odd
     held = [blame for blame in snapshot.blames if blame.due and blame.group == parting.group]
     waiting = sorted({rank for blame in held for rank in blame.waiters})
     stands = (
@@ -57,10 +59,10 @@ def _finding(snapshot: Snapshot, parting: Parting, severity: str) -> Finding:
         victims=tuple(rank for rank in waiting if rank not in parting.ranks),
         since_unix_ns=parting.since_unix_ns,
         summary=(
-            f"{who} {has} been out of step since {spot} ({age}): {one} {own}, {others} {theirs}"
-            f"{stands}"
+            f"{subject} been out of step since {spot} ({age}): {pronoun} {odd_call},"
+            f" {others} {usual_call}{stands}"
         ),
-        evidence=(f"{odd}: {own} ({spot})", f"{others}: {theirs} ({spot})"),
+        evidence=(f"{odd}: {odd_call} ({spot})", f"{others}: {usual_call} ({spot})"),
         advice=ADVICE,
         group=parting.group,
         op=parting.made.op if parting.made.op == parting.instead.op else None,

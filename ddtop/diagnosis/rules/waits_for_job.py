@@ -1,8 +1,8 @@
 """`waits-for-job`: a rank keeps the others waiting, because it waits itself for a rank of another
 job, which stands still too.
 
-Who is at fault is in that job. While that job moves on, or if it cannot be seen, the finding about
-the waiting rank stays as it is.
+The rank at fault is in that job. While that job moves on, or if it cannot be seen, the finding
+about the waiting rank stays as it is.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ def _crossed(context: Context, old: Finding) -> Finding | None:
 
 
 def _ends(snapshot: Snapshot, rank: RankFacts, policy: Policy) -> tuple[FarEnd, ...]:
-    """For whom it may wait: it waits on a connection, or in a call for others that is not a call
-    for the ranks of its own job."""
+    """The ranks for which it may wait. It must wait on a connection, or in a call that is not for
+    ranks of its own job."""
     process = rank.process.report
     if process is None or not process.far_ends:
         return ()
@@ -100,9 +100,9 @@ def _ends(snapshot: Snapshot, rank: RankFacts, policy: Policy) -> tuple[FarEnd, 
 def _unusual_s(
     snapshot: Snapshot, ranks: tuple[int, ...], far: list[FarEnd], policy: Policy
 ) -> float:
-    """From when a wait that has no limit is no longer the usual pause between two jobs: longer than
-    this job has ever waited, and than the other one sleeps between two looks for work. Never if the
-    other one waits for a request itself.
+    """How long a wait without a limit must be until it is more than a pause between two jobs:
+    longer than this job has ever waited, and longer than the other one sleeps between two looks for
+    work. Infinite if the other one waits for a request itself.
     """
     waits_on = [place.waits_on if (place := end.where.place) is not None else None for end in far]
     if any(known.word in OUTSIDE for word in waits_on if (known := WAITS.get(word or ""))):

@@ -19,7 +19,7 @@ from ddtop.relay.processes.sample import Watched, look, page, page_path
 from ddtop.wire.records import FarEnd, Hello, ProcessState, Whereabouts
 
 WAITS_S = 3.0
-"""Of a rank that makes no progress for this long the far ends are looked for."""
+"""A rank must make no progress for this long before its far ends are looked for."""
 EVERY_S = 5.0
 """How often. The table of a busy host takes 50 ms."""
 IDLE_CORES = 0.05
