@@ -21,13 +21,14 @@ from ddtop.model.ending import fatal_exception, went_unix_ns
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.wire.mpi import MpiCall
 from ddtop.wire.names import EQUAL_BYTES, MPI_COLLECTIVES, ROOTED, same_call
-from ddtop.wire.records import CallSite, Collective, LastCall
+from ddtop.wire.records import Collective, LastCall
 from ddtop.words.sentences import (
     file_line,
     names_of_groups,
     ranks_text,
     site_text,
     tensor_text,
+    verb,
 )
 from ddtop.words.units import duration
 
@@ -186,21 +187,24 @@ def _equal_advice(by_rank: dict[int, Collective]) -> str:
 
 
 def aborted(context: Context) -> list[Finding]:
-    """At most one finding: the last calls of the ranks differ, and one of them was aborted."""
+    """At most one finding: the last calls of ranks differ, and one of these ranks was aborted."""
     snapshot = context.snapshot
-    ends = [rank.process.exit for rank in snapshot.ranks if rank.process.exit is not None]
-    if not any(end.signal == signal.SIGABRT for end in ends):
-        return []
-    calls: dict[tuple[str, int], dict[int, Collective]] = {}
-    sites: dict[tuple[str, int], dict[int, CallSite]] = {}
-    for rank in snapshot.ranks:
+    killed = [
+        rank
+        for rank in snapshot.ranks
+        if rank.process.exit is not None and rank.process.exit.signal == signal.SIGABRT
+    ]
+    foreign = {group.name for group in snapshot.groups if group.foreign is not None}
+    calls: dict[tuple[str, int], dict[int, LastCall]] = {}
+    for rank in snapshot.ranks if killed else ():
         for call in rank.process.exit.calls if rank.process.exit else rank.reported.calls:
-            key = call.group, call.count
-            calls.setdefault(key, {})[rank.rank] = _as_collective(call)
-            sites.setdefault(key, {})[rank.rank] = call.site
-    for key, by_rank in sorted(calls.items(), key=lambda item: item[0][1]):
-        if len(by_rank) > 1 and _differ(by_rank.values()):
-            return [_aborted_in(snapshot, by_rank, sites[key])]
+            if call.group not in foreign:
+                calls.setdefault((call.group, call.count), {})[rank.rank] = call
+    for _, last_calls in sorted(calls.items(), key=lambda item: item[0][1]):
+        by_rank = {rank: _as_collective(call) for rank, call in last_calls.items()}
+        aborted_here = [rank for rank in killed if rank.rank in by_rank]
+        if aborted_here and len(by_rank) > 1 and _differ(by_rank.values()):
+            return [_aborted_in(snapshot, by_rank, last_calls, aborted_here)]
     return []
 
 
@@ -217,34 +221,37 @@ def _as_collective(call: LastCall) -> Collective:
 
 
 def _aborted_in(
-    snapshot: Snapshot, by_rank: dict[int, Collective], sites: dict[int, CallSite]
+    snapshot: Snapshot,
+    by_rank: dict[int, Collective],
+    last_calls: dict[int, LastCall],
+    killed: list[RankFacts],
 ) -> Finding:
     odd, sides = _sides(by_rank)
-    name = names_of_groups(snapshot.groups)
-    group = next(iter(by_rank.values())).group
     texts = [
-        f"{ranks_text(ranks)}: {tensor_text(by_rank[ranks[0]])} in {site_text(sites[ranks[0]])}"
+        f"{ranks_text(ranks)}: {tensor_text(by_rank[ranks[0]])} in"
+        f" {site_text(last_calls[ranks[0]].site)}"
         for ranks in sides
     ]
-    ends = [rank for rank in snapshot.ranks if rank.rank in by_rank]
-    first = min(ends, key=went_unix_ns)
-    killed = [rank.rank for rank in ends if rank.process.exit and rank.process.exit.signal == 6]
-    age = duration((snapshot.time_unix_ns - went_unix_ns(first)) / 1e9)
+    since_unix_ns = min(map(went_unix_ns, killed))
+    age = duration((snapshot.time_unix_ns - since_unix_ns) / 1e9)
+    first = next(iter(by_rank.values()))
     same_op = len({call.op for call in by_rank.values()}) == 1
+    group = names_of_groups(snapshot.groups).get(first.group, first.group)
+    ranks = [rank.rank for rank in killed]
     return Finding(
         kind=Kind.COLLECTIVE_MISMATCH,
         severity=CRITICAL,
         ranks=odd,
         victims=tuple(rank.rank for rank in snapshot.ranks if rank.rank not in odd),
-        since_unix_ns=went_unix_ns(first),
+        since_unix_ns=since_unix_ns,
         summary=(
-            f"the ranks made different calls in {name.get(group, group)}: {', '.join(texts)};"
-            f" gloo aborted {ranks_text(killed)} for it (SIGABRT), {age} ago"
+            f"the ranks made different calls in {group}: {', '.join(texts)};"
+            f" {ranks_text(ranks)} {verb(ranks, 'was', 'were')} aborted for it (SIGABRT), {age} ago"
         ),
         evidence=tuple(texts),
         advice=_equal_advice(by_rank) if same_op else SAME_CALLS,
-        group=group,
-        op=next(iter(by_rank.values())).op if same_op else None,
+        group=first.group,
+        op=first.op if same_op else None,
     )
 
 

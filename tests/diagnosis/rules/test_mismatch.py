@@ -162,7 +162,7 @@ def test_a_rank_that_gloo_aborts_for_another_size_is_a_mismatch_with_both_sizes(
     assert finding.summary == (
         "the ranks made different calls in default_pg: ranks 0,1: all_reduce of 1,000 float32 in"
         " sum_up (metrics.py:26), rank 2: all_reduce of 3,000 float32 in sum_up (metrics.py:26);"
-        " gloo aborted rank 0 for it (SIGABRT), 3 s ago"
+        " rank 0 was aborted for it (SIGABRT), 3 s ago"
     )
     assert "pad, or gather the sizes first" in finding.advice
 
@@ -180,3 +180,26 @@ def test_ranks_that_made_the_same_last_call_were_aborted_for_something_else():
     job = aborts(1000, 1000, 1000)
 
     assert [kind for _, kind, _ in job.kinds()] == ["rank-killed"]
+
+
+def test_a_rank_that_still_lives_tells_its_side_of_the_call():
+    job = trained(3)
+    for rank, numel in zip(job.ranks, (1000, 1000, 3000), strict=True):
+        last = LastCall("0", "all_reduce", "torch.float32", SUM_UP, 61, numel)
+        if rank.number == 0:
+            rank.ends(None, 6, calls=(last,))
+        else:
+            rank.says["calls"] = (last,)
+    finding = job.passes(3).finds("critical", "collective-mismatch", 2)
+
+    assert finding.summary.endswith("rank 0 was aborted for it (SIGABRT), 3 s ago")
+
+
+def test_a_rank_that_was_aborted_in_another_group_has_its_own_reason():
+    job = trained(3)
+    for rank, numel in zip(job.ranks, (1000, 1000, 3000), strict=True):
+        group = "7" if rank.number == 0 else "0"
+        last = LastCall(group, "all_reduce", "torch.float32", SUM_UP, 61, numel)
+        rank.ends(None, 6 if rank.number == 0 else 15, calls=(last,))
+
+    assert [kind for _, kind, _ in job.passes(3).kinds()] == ["rank-killed"]
