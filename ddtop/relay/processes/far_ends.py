@@ -69,17 +69,12 @@ class FarEnds:
         }
         pids = [watched.hello.pid for watched in waiting]
         owner = {inode: pid for pid in self._others for inode in sockets.inodes(pid) or ()}
-        table = sockets.table(pids[0]) or () if owner else ()
-        sides = {(one.local, one.port, one.remote, one.remote_port): one.inode for one in table}
-        listening = {one.port: one.inode for one in table if one.state == "LISTEN"}
         own = {inode: pid for pid in pids for inode in (owner and sockets.inodes(pid)) or ()}
-        # A connection that nobody has accepted yet has no inode.
+        table = sockets.table(pids[0]) or () if owner else ()
         self._ends = [
             (own[one.inode], one.far_end, owner[far])
-            for one in table
-            if one.inode in own
-            and (side := sides.get((one.remote, one.remote_port, one.local, one.port))) is not None
-            and (far := side or listening.get(one.remote_port)) in owner
+            for one, far in sockets.both_ends(table)
+            if one.inode in own and far in owner
         ]
 
     def _follow(self, now_mono_ns: int) -> dict[int, FarEnd]:

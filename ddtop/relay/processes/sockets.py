@@ -13,7 +13,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -152,6 +152,19 @@ def inode(pid: int, descriptor: int | str) -> int | None:
     """
     match = _INODE.match(link(pid, f"fd/{descriptor}") or "")
     return int(match[1]) if match else None
+
+
+def both_ends(table: Sequence[Tcp]) -> Iterator[tuple[Tcp, int]]:
+    """The connections that stay on this host, each side with the inode of the other side.
+
+    A connection that nobody has accepted yet has no inode: then it is that of the listening socket.
+    """
+    sides = {(one.local, one.port, one.remote, one.remote_port): one.inode for one in table}
+    listening = {one.port: one.inode for one in table if one.state == "LISTEN"}
+    for one in table:
+        far = sides.get((one.remote, one.remote_port, one.local, one.port))
+        if far is not None and (inode := far or listening.get(one.remote_port)):
+            yield one, inode
 
 
 def owner(inode: int, first: Iterable[int]) -> int | None:
