@@ -17,6 +17,7 @@ import msgspec
 
 from ddtop import registry
 from ddtop.cli.errors import UNREACHABLE, CommandError
+from ddtop.cli.systems import row_of, rows_with_roles
 from ddtop.diagnosis.finding import HEALTHS, OK, UNKNOWN, Verdict
 from ddtop.feeds.route import NoContactError
 from ddtop.feeds.schedulers import (
@@ -28,8 +29,10 @@ from ddtop.feeds.schedulers import (
     last_line,
     running_jobs,
 )
+from ddtop.feeds.systems import own_systems, system_of
 from ddtop.follow.fleet import Fleet, FleetJob, Tally, Target, open_fleet, own_jobs, tally_of
 from ddtop.model.facts import Snapshot
+from ddtop.present.documents import system_json
 from ddtop.present.jobs import (
     JOBS_SCHEMA,
     Health,
@@ -39,6 +42,7 @@ from ddtop.present.jobs import (
     hosts_text,
     listed,
     row,
+    with_roles,
 )
 from ddtop.present.series import Sample, series_of
 from ddtop.present.text import Glyphs, cell_width, clean, fit, plain
@@ -262,6 +266,30 @@ def follow_jobs() -> Iterator[Callable[[], Mapping[tuple[str, str], Health]]]:
         }
 
 
+@contextlib.contextmanager
+def follow_system(entry: registry.JobEntry) -> Iterator[Callable[[Health], Rows]]:
+    """Follow the other programs of the job's system while the block runs. What is yielded gets the
+    health of the job itself and returns all programs; none if it stands alone.
+
+    A program stays in the system while it lives, also after the connection has ended.
+    """
+    joined: set[tuple[str, str]] = set()
+
+    def read() -> Iterable[Target]:
+        joined.update((one.job, one.run) for one in system_of(entry, own_systems()))
+        joined.discard((entry.job, entry.run))
+        jobs = own_jobs() if joined else ()
+        return [one for one in jobs if (one.entry.job, one.entry.run) in joined]
+
+    def rows(own: Health) -> Rows:
+        others = [row_of(job.entry, health_now(job)) for job in fleet.jobs()]
+        return with_roles([row_of(entry, own), *others]) if others else []
+
+    fleet: Fleet[Health]
+    with open_fleet(read, health_digest) as fleet:
+        yield rows
+
+
 def jobs_with_health(jobs: Iterable[FleetJob[Health]]) -> Iterable[FleetJob[Health]]:
     """The jobs with known health."""
     return [job for job in jobs if job.settled or job.contact is not None]
@@ -345,7 +373,7 @@ def rows_as_table(rows: Rows, width: int, glyphs: Glyphs) -> list[str]:
 def rows_of(entries: Iterable[registry.JobEntry], parts: bool = False) -> Rows:
     """The jobs with their health. `parts`: one row for each host of a job."""
     jobs = _list_entries(entries, parts, time.time_ns())
-    return list(zip(jobs, healths(job.entry for job in jobs), strict=True))
+    return rows_with_roles(list(zip(jobs, healths(job.entry for job in jobs), strict=True)))
 
 
 def jobs_json(parts: bool = False) -> dict[str, object]:
@@ -376,6 +404,7 @@ def _job(job: Listed, health: Health) -> dict[str, object]:
         "health_age_s": health.age_s,
         "started_unix_ns": job.entry.started_unix_ns,
         "role": job.entry.role,
+        "system": system_json(job.system, job.role) if job.system else None,
     }
 
 

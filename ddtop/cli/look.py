@@ -29,13 +29,15 @@ HEALTH_LOOK_S = 0.6
 @dataclass(frozen=True, slots=True)
 class Seen:
     """One look at a job. `needed`: the missing right to read stacks and the command that helps;
-    None if nothing is missing. `outside`: no relay watches the job."""
+    None if nothing is missing. `outside`: no relay watches the job. `entry`: of a job that is
+    reached without a detour."""
 
     name: str
     snapshot: Snapshot
     verdict: Verdict
     needed: str | None = None
     outside: bool = False
+    entry: registry.JobEntry | None = None
 
     @property
     def exit_code(self) -> int:
@@ -67,7 +69,7 @@ def status(seen: Seen, as_json: bool = False) -> int:
     if as_json:
         from ddtop.present.documents import status_json
 
-        click.echo(json.dumps(status_json(seen.snapshot, seen.verdict)))
+        click.echo(json.dumps(status_json(seen.snapshot, seen.verdict, _system(seen))))
     else:
         print_status(seen.snapshot, seen.verdict)
     return 0 if seen.exit_code == 1 else seen.exit_code
@@ -78,10 +80,16 @@ def diagnose(seen: Seen, as_json: bool = False) -> int:
     if as_json:
         from ddtop.present.documents import diagnose_json
 
-        click.echo(json.dumps(diagnose_json(seen.snapshot, seen.verdict)))
+        click.echo(json.dumps(diagnose_json(seen.snapshot, seen.verdict, _system(seen))))
     else:
         print_findings(seen.snapshot, seen.verdict)
     return seen.exit_code
+
+
+def _system(seen: Seen) -> dict[str, object] | None:
+    from ddtop.cli.systems import system_of_job
+
+    return system_of_job(seen.entry, seen.snapshot, seen.verdict)
 
 
 def health(entry: registry.JobEntry) -> Health:

@@ -195,6 +195,37 @@ def print_place(job: str | None, wait_s: float, asked_by: str, arguments: bool =
     return sys.exit(ran) if isinstance(ran, int) else ran
 
 
+def print_each(
+    job: str | None,
+    wait_s: float,
+    asked_by: str,
+    show: Callable[[Here], int],
+    arguments: bool = False,
+    named: bool = False,
+) -> int:
+    """Print the job; without a name, if all live jobs are one system, each of them. `named`: with
+    its name above it then.
+
+    Returns:
+        The lowest exit code of them that is not 0: 1, a critical finding, before 4, not heard.
+
+    Raises:
+        CommandError: as `place_of`.
+    """
+    from ddtop.cli.routing import from_here
+    from ddtop.cli.systems import live_system
+
+    system = live_system() if job is None and not led() else ()
+    if not system:
+        return show(print_place(job, wait_s, asked_by, arguments))
+    codes = []
+    for entry in system:
+        if named:
+            click.echo(f"-- {entry.job}")
+        codes.append(show(Local(from_here(entry, asked_by))))
+    return min(filter(None, codes), default=0)
+
+
 def _check_name(entry: registry.JobEntry, job: str | None) -> registry.JobEntry:
     """The entry, if the job has that name.
 

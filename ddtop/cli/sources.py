@@ -30,7 +30,7 @@ def look_at(place: Here, asked_by: str, seconds: float | None = None) -> look.Se
     """
     if isinstance(place, Local):
         found = look.look(place.entry, look.STATUS_S if seconds is None else seconds)
-        return look.Seen(place.entry.job, *found)
+        return look.Seen(place.entry.job, *found, entry=place.entry)
     seconds = look.OUTSIDE_S if seconds is None else seconds
     if isinstance(place, Hosts):
         from ddtop.cli import outside_hosts

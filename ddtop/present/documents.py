@@ -30,12 +30,20 @@ DIAGNOSE_SCHEMA = "ddtop.diagnose/1"
 Json = dict[str, Any]
 
 
-def status_json(snapshot: Snapshot, verdict: Verdict | None = None) -> Json:
+def system_json(name: str, role: str) -> Json:
+    """The system to which a job belongs, and the role of the job in it."""
+    return {"name": name, "role": role}
+
+
+def status_json(
+    snapshot: Snapshot, verdict: Verdict | None = None, system: Json | None = None
+) -> Json:
     """One snapshot: a row for every rank of the world, null for what is not measured."""
     blamed = frozenset(culprits(verdict)) if verdict is not None else frozenset()
     return {
         "schema": STATUS_SCHEMA,
         "job": snapshot.job,
+        "system": system,
         "live": snapshot.live,
         "time_unix_ns": snapshot.time_unix_ns,
         "world_size": snapshot.world_size,
@@ -50,11 +58,12 @@ def status_json(snapshot: Snapshot, verdict: Verdict | None = None) -> Json:
     }
 
 
-def diagnose_json(snapshot: Snapshot, verdict: Verdict) -> Json:
+def diagnose_json(snapshot: Snapshot, verdict: Verdict, system: Json | None = None) -> Json:
     """The findings, worst first."""
     return {
         "schema": DIAGNOSE_SCHEMA,
         "job": snapshot.job,
+        "system": system,
         "live": snapshot.live,
         "ended": ended_json(snapshot.ended),
         "time_unix_ns": snapshot.time_unix_ns,
@@ -346,12 +355,15 @@ def _loader(rank: RankFacts) -> Json | None:
 STACKS_SCHEMA = "ddtop.stacks/1"
 
 
-def stacks_json(merged: Merged, job: str | None, live: bool, time_unix_ns: int) -> Json:
+def stacks_json(
+    merged: Merged, job: str | None, live: bool, time_unix_ns: int, system: Json | None = None
+) -> Json:
     """The classes in the order in which they are printed; `job` is null for processes that belong
     to none."""
     return {
         "schema": STACKS_SCHEMA,
         "job": job,
+        "system": system,
         "live": live,
         "time_unix_ns": time_unix_ns,
         "groups": [

@@ -384,9 +384,10 @@ def finding_lines(
     glyphs: Glyphs = UNICODE,
     opened: int = 0,
     timeline: Timeline | None = None,
+    beside: Sequence[tuple[str, Finding]] = (),
 ) -> list[Line]:
     """The findings, worst first: each with its sentence, the opened one with ranks, evidence,
-    advice and what it means.
+    advice and what it means. `beside`: those of the other programs of the system, with their roles.
 
     Without findings: what was checked, and what was wrong before.
     """
@@ -395,9 +396,17 @@ def finding_lines(
         page.text(clean(verdict.calm))
         _before(page, snapshot, timeline)
     opened = min(max(opened, 0), max(len(verdict.findings) - 1, 0))
-    if len(verdict.findings) > 1:
+    if len(verdict.findings) > 1 or beside:
         for number, finding in enumerate(verdict.findings):
             _choice(page, finding, number, number == opened)
+        for role, finding in beside:
+            mark, style = severity_mark(finding.severity, glyphs)
+            page.add(
+                ("    ", ""),
+                (f"{mark} ", style),
+                (f"{clean(role)} ", "dim"),
+                (clean(finding.summary), ""),
+            )
         page.blank()
         page.add((glyphs.rule * page.width, "rule"))
     for finding in verdict.findings[opened : opened + 1]:

@@ -341,6 +341,14 @@ ACTIONS = (
         "app.to_list",
     ),
     Action(
+        "next-program",
+        "P",
+        "P",
+        "program",
+        "the next program of the same system",
+        "app.next_program",
+    ),
+    Action(
         "redraw",
         "ctrl+l",
         "Ctrl+L",

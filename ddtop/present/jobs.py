@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ddtop import registry
-from ddtop.diagnosis.finding import CRITICAL, OK, UNKNOWN, WARNING, Verdict
+from ddtop.diagnosis.finding import (
+    CRITICAL,
+    INFO,
+    OK,
+    UNKNOWN,
+    WARNING,
+    Finding,
+    Verdict,
+)
+from ddtop.diagnosis.kinds import Kind
 from ddtop.model.facts import Snapshot
 from ddtop.present.text import Field, Glyphs, Line, Span, Table, cell_width, clean, table_for
 from ddtop.wire.records import HUB
@@ -20,6 +29,7 @@ STARTING = "starting: "
 model."""
 HOW_TO_START = "no jobs; start one with: DDTOP=1 torchrun --nproc-per-node 4 train.py"
 LEAST_JOB, MOST_JOB = 18, 48
+LEAST_ROLE = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +40,8 @@ class Health:
     `sentence`: of the worst finding, of a healthy job the calm one, or why nothing is known.
     `ended`: how the job ended, in the words of the dashboard. `reporting`, `world_size`:
     from the look; the job file may be 15 s old. `still_s`: how long no rank has made progress (s).
-    `age_s`: how old these values are (s).
+    `age_s`: how old these values are (s). `role`: what its ranks call themselves, if all of them
+    use one word. `findings`: all of them, worst first.
     """
 
     word: str
@@ -42,16 +53,21 @@ class Health:
     still_s: float | None = None
     age_s: float | None = None
     ended: str | None = None
+    role: str | None = None
+    findings: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """One run of a job, on all its hosts. `entry`: the relay that a viewer attaches to."""
+    """One run of a job, on all its hosts. `entry`: the relay that a viewer attaches to. `role`: its
+    name in its `system`, empty if it belongs to none."""
 
     entry: registry.JobEntry
     live: bool
     reporting: int
     hosts: tuple[str, ...]
+    role: str = ""
+    system: str = ""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -70,6 +86,7 @@ def health_of(verdict: Verdict, snapshot: Snapshot | None = None) -> Health:
     if snapshot is None or not known:
         return Health(verdict.health, kind, sentence)
     still = snapshot.still_since_unix_ns
+    roles = {rank.hello.role for rank in snapshot.ranks if rank.hello is not None}
     return Health(
         verdict.health,
         kind,
@@ -78,7 +95,33 @@ def health_of(verdict: Verdict, snapshot: Snapshot | None = None) -> Health:
         snapshot.world_size,
         snapshot.iterations_per_s,
         max(snapshot.time_unix_ns - still, 0) / units.SECOND_NS if still is not None else 0.0,
+        role=roles.pop() if len(roles) == 1 else None,
+        findings=verdict.findings,
     )
+
+
+Row = tuple[Listed, Health]
+
+
+def with_roles(programs: Sequence[Row], system: str = "") -> list[Row]:
+    """The programs of one system with their roles: what their ranks call themselves, else the name
+    of the script, and the name of the job where two would be called the same. The worst comes
+    first, and those that wait for another program come after it."""
+    roles = [known.role or _script(job).removesuffix(".py") for job, known in programs]
+    named = [
+        (
+            replace(job, system=system, role=role if roles.count(role) == 1 else job.entry.job),
+            known,
+        )
+        for (job, known), role in zip(programs, roles, strict=True)
+    ]
+    return sorted(named, key=lambda one: (_badness(one[1]), one[1].kind == Kind.WAITS_FOR_JOB))
+
+
+def findings_beside(programs: Sequence[Row]) -> list[tuple[str, Finding]]:
+    """The findings of these programs, each with the program's role: critical ones first."""
+    found = [(job.role, finding) for job, known in programs for finding in known.findings]
+    return sorted(found, key=lambda one: _WORST_FIRST.index(one[1].severity))
 
 
 def listed(entries: Iterable[registry.JobEntry], now_unix_ns: int) -> list[Listed]:
@@ -118,7 +161,11 @@ def _searched(job: Listed) -> str:
 NEWEST, WORST, NAME, SLOWEST, STUCK = "newest", "health", "name", "step/s", "no progress"
 SORTS = (WORST, NEWEST, NAME, SLOWEST, STUCK)
 """Orders of the list; live jobs come first in each."""
-_WORST_FIRST = (CRITICAL, WARNING, UNKNOWN, OK)
+_WORST_FIRST = (CRITICAL, WARNING, UNKNOWN, OK, INFO)
+
+
+def _badness(health: Health) -> float:
+    return float(_WORST_FIRST.index(health.word)) if health.word in _WORST_FIRST else 9.0
 
 
 def in_order(
@@ -129,7 +176,7 @@ def in_order(
     def place(job: Listed) -> tuple[bool, float, str]:
         known = health.get(job.key, Health(UNKNOWN)) if job.live else Health(UNKNOWN)
         number = {
-            WORST: float(_WORST_FIRST.index(known.word)) if known.word in _WORST_FIRST else 9.0,
+            WORST: _badness(known),
             SLOWEST: known.steps_per_s if known.steps_per_s is not None else float("inf"),
             STUCK: -(known.still_s or 0.0),
         }.get(by, 0.0)
@@ -153,7 +200,9 @@ def columns(jobs: Sequence[Listed], width: int) -> Table[Field]:
     name = min(max([10, *(cell_width(clean(job.entry.job)) for job in jobs)]), MOST_JOB)
     script = min(max([6, *(cell_width(_script(job)) for job in jobs)]), 40)
     host = min(max([4, *(cell_width(hosts_text(job)) for job in jobs)]), 24)
+    role = max(cell_width(clean(job.role)) for job in jobs) if jobs else 0
     fields = (
+        *([Field("role", "ROLE", min(role, LEAST_ROLE), grows=60, most=role)] if role else ()),
         Field("job", "JOB", min(name, LEAST_JOB, max(width // 4, 10)), grows=40, most=name),
         Field("health", "HEALTH", 14, grows=20, most=22),
         Field("ranks", "RANKS", ranks, right=True),
@@ -181,6 +230,7 @@ def row(
             text, style = _health(job, health, glyphs)
             return text, style if job.live else "dim"
         text = {
+            "role": clean(job.role),
             "job": clean(job.entry.job),
             "ranks": _ranks(job, known),
             "steps": _steps(known),
@@ -194,6 +244,18 @@ def row(
         return text, ("bold" if field.key == "job" else "") if job.live else "dim"
 
     return table.line({field.key: cell(field) for field in table.fields}, glyphs.ellipsis)
+
+
+def program_lines(
+    programs: Sequence[Row], job: str, width: int, now_unix_ns: int, glyphs: Glyphs
+) -> list[Line]:
+    """The titles and a line for each program of a system; that of `job` has a sign."""
+    table = columns([one for one, _ in programs], width - 2)
+    lines: list[Line] = [(("  ", ""), *table.titles())]
+    for one, health in programs:
+        mark = glyphs.then if one.entry.job == job else ""
+        lines.append(((f"{mark:<2}", "title"), *row(one, table, health, now_unix_ns, glyphs)))
+    return lines
 
 
 def _ranks(job: Listed, health: Health | None = None) -> str:

@@ -40,9 +40,15 @@ _ENDED: Keys = {
     "first_rank": ("int or null", "the rank that failed first"),
     "time_unix_ns": ("int", "when"),
 }
+_SYSTEM: Keys = {
+    "system": ("object or null", "the jobs that it belongs to; null if it stands alone"),
+    "system.name": ("string", "the name of the job in it that started first"),
+    "system.role": ("string", "the role of this job in it: trainer, rollout"),
+}
 _HEAD: Keys = {
     "schema": ("string", "the name and version of this format"),
     "job": ("string", "the name of the job"),
+    **_SYSTEM,
     "live": (
         "bool",
         "false: the job has ended, or its relay does not answer; the document is the last state",
@@ -282,6 +288,7 @@ KEYS: Mapping[str, Keys] = {
     STACKS_SCHEMA: {
         "schema": _HEAD["schema"],
         "job": ("string or null", "the name of the job; null for processes that belong to none"),
+        **_SYSTEM,
         "live": _HEAD["live"],
         "time_unix_ns": _HEAD["time_unix_ns"],
         "groups": (
@@ -351,6 +358,7 @@ KEYS: Mapping[str, Keys] = {
         "jobs[].started_unix_ns": ("int", "when it started; 0: not known"),
         "jobs[].role": ("string", "the role of the relay that answers: alone, hub or leaf"),
         "jobs[].user": ("string", "whose job it is"),
+        **_below("jobs[]", _SYSTEM),
     },
     GPUS_SCHEMA: {
         "schema": _HEAD["schema"],

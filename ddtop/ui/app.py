@@ -18,7 +18,7 @@ from ddtop.ui.commands import Choice
 from ddtop.ui.screens.main import MainScreen
 from ddtop.ui.screens.menus import CommandsScreen, HelpScreen
 from ddtop.ui.screens.page import FactsScreen
-from ddtop.ui.session import Kept, Session
+from ddtop.ui.session import Kept, Programs, Session
 from ddtop.ui.source_place import source_place
 from ddtop.ui.terminal.files import editor_command, run_editor, save_screen
 from ddtop.ui.terminal.terminal import OVERLAY, TerminalApp, glyphs_here
@@ -49,6 +49,7 @@ class DdtopApp(TerminalApp):
         Binding("right_parenthesis", "travel_to_critical(1)", "next critical finding"),
         Binding("backslash", "travel_back", "to the end"),
         Binding("J", "to_list", "jobs"),
+        Binding("P", "next_program", "next program"),
         Binding("ctrl+p", "palette", "commands", priority=True),
         Binding("colon", "palette", "commands"),
         Binding("w", "save_screen('txt')", "save as text"),
@@ -65,6 +66,7 @@ class DdtopApp(TerminalApp):
         glyphs: Glyphs | None = None,
         from_list: bool = False,
         kept: Kept | None = None,
+        programs: Programs | None = None,
     ) -> None:
         super().__init__()
         self.to_list = False
@@ -80,6 +82,7 @@ class DdtopApp(TerminalApp):
             clock=clock,
             readonly=readonly,
             setup=setup,
+            programs=programs,
         )
         if self._kept.problem:
             self.session.say(self._kept.problem)
@@ -132,6 +135,22 @@ class DdtopApp(TerminalApp):
                 "there is no list of jobs to go back to; ddtop shows one if several jobs are live"
             )
             self._show()
+
+    def action_next_program(self) -> None:
+        """Go to the next program of the system."""
+        jobs = [job.entry.job for job, _ in self.session.program_rows()]
+        if self.session.job in jobs:
+            self.action_program(jobs[(jobs.index(self.session.job) + 1) % len(jobs)])
+        else:
+            self.session.say("this job stands alone: no other live job here belongs to it")
+            self._show()
+
+    def action_program(self, name: str) -> None:
+        """Leave this job for that program of its system."""
+        for job, _ in self.session.program_rows():
+            if job.entry.job == name != self.session.job:
+                self.session.programs.chosen = job.entry
+                self.exit()
 
     def action_help(self) -> None:
         """Open the help."""

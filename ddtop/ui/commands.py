@@ -17,6 +17,7 @@ from ddtop.metrics import METRICS
 from ddtop.model.facts import Snapshot
 from ddtop.present.filter import BY_VERDICT
 from ddtop.present.help_text import ACTIONS
+from ddtop.present.jobs import Row
 from ddtop.present.map import metrics_of
 from ddtop.present.numbers import COLUMNS, FORMER
 from ddtop.present.text import clean
@@ -58,11 +59,21 @@ class Choice:
     also: str = ""
 
 
-def commands(snapshot: Snapshot | None, findings: Sequence[Finding]) -> tuple[Choice, ...]:
-    """All commands that work now, the most useful first."""
+def commands(
+    snapshot: Snapshot | None, findings: Sequence[Finding], programs: Sequence[Row] = ()
+) -> tuple[Choice, ...]:
+    """All commands that work now, the most useful first. `programs`: of the system of the job."""
     choices = [
         Choice(f"why: {finding.kind}", clean(finding.summary), f"finding({at})")
         for at, finding in enumerate(findings)
+    ]
+    choices += [
+        Choice(
+            f"program {clean(job.role)}",
+            clean(health.sentence or health.word),
+            f"app.program({job.entry.job!r})",
+        )
+        for job, health in programs
     ]
     choices += [
         Choice(

@@ -12,7 +12,7 @@ import stat
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,10 @@ from ddtop.follow.source_lines import Excerpts
 from ddtop.model.facts import Snapshot
 from ddtop.present.events import Timeline
 from ddtop.present.findings import Contact
+from ddtop.present.jobs import Health, Row, health_of
 from ddtop.present.numbers import FORMER
 from ddtop.present.text import UNICODE, Glyphs
+from ddtop.registry import JobEntry
 from ddtop.thresholds import chosen
 from ddtop.ui.style import DARK, PALETTES, Palette, theme_after
 from ddtop.words import units
@@ -137,6 +139,16 @@ def _write(path: Path, data: bytes) -> None:
         raise
 
 
+class Programs:
+    """The programs of the system to which the job belongs. `rows` gets the health of the job and
+    returns all of them, with this job; none if it stands alone. `chosen`, after the app has ended:
+    the user wants to see that one."""
+
+    def __init__(self, rows: Callable[[Health], Sequence[Row]] = lambda _: ()) -> None:
+        self.rows = rows
+        self.chosen: JobEntry | None = None
+
+
 # -- The session of one viewer
 
 
@@ -170,9 +182,11 @@ class Session:
         clock: Callable[[], int] | None = None,
         readonly: bool = False,
         setup: Setup | None = None,
+        programs: Programs | None = None,
     ) -> None:
         """`readonly`: this viewer may not act on the job. `setup`: the settings that the user had
-        last."""
+        last. `programs`: of the system of the job."""
+        self.programs = programs or Programs()
         self.setup = setup or Setup()
         self.readonly = readonly
         self.excerpts = Excerpts()
@@ -203,6 +217,10 @@ class Session:
             self._note_events(self._newest.snapshot)
         if not self.frozen:
             self.shown = self._newest
+
+    def program_rows(self) -> Sequence[Row]:
+        """The programs of the system, the worst first, with this job as it is shown."""
+        return self.programs.rows(health_of(self.shown.verdict, self.shown.snapshot))
 
     def _note_events(self, snapshot: Snapshot) -> None:
         look = self._newest

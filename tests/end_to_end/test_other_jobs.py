@@ -50,3 +50,13 @@ def test_a_rank_that_asks_a_job_that_stands_still_names_the_rank_that_does_not_a
     assert "critical: waits-for-job" in text
     assert "rank 1 waits for it in all_reduce" in text
     assert "look at that job: ddtop diagnose serving" in text
+    # They are one system: without a name the commands print both.
+    together = world.ddtop("diagnose", "--json", "--for", "1")
+    documents = {one["job"]: one for one in map(json.loads, together.stdout.splitlines())}
+    assert {job: one["system"]["role"] for job, one in documents.items()} == {
+        "serving": "serving",
+        "asking": "asking",
+    }
+    assert together.returncode == 1
+    stacks = world.ddtop("stacks").stdout.splitlines()
+    assert {"-- serving", "-- asking"} <= set(stacks)

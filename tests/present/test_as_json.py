@@ -48,6 +48,7 @@ def test_a_status_has_a_row_for_every_rank_with_every_key():
     assert list(found) == [
         "schema",
         "job",
+        "system",
         "live",
         "time_unix_ns",
         "world_size",
@@ -129,7 +130,8 @@ def test_a_diagnosis_in_json():
     found = json.loads(json.dumps(diagnose_json(snapshot, verdict)))
 
     assert list(found) == [
-        "schema", "job", "live", "ended", "time_unix_ns", "world_size", "reporting", "iteration",
+        "schema", "job", "system", "live", "ended", "time_unix_ns", "world_size", "reporting",
+        "iteration",
         "probes_off", "health", "contact", "contact_age_s", "findings", "progress",
         "muted",
     ]  # fmt: skip

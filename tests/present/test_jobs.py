@@ -4,12 +4,15 @@ terminal.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ddtop import registry
-from ddtop.diagnosis.finding import CRITICAL, INFO, Finding, Verdict
+from ddtop.diagnosis.finding import CRITICAL, INFO, OK, WARNING, Finding, Verdict
+from ddtop.diagnosis.kinds import Kind
 from ddtop.present.jobs import (
     NAME,
     NEWEST,
@@ -17,13 +20,17 @@ from ddtop.present.jobs import (
     STUCK,
     WORST,
     Health,
+    Listed,
     columns,
+    findings_beside,
     heading,
     health_of,
     in_order,
     listed,
     passing,
+    program_lines,
     row,
+    with_roles,
 )
 from ddtop.present.text import ASCII, UNICODE, Glyphs, line_width, plain
 from tests.jobs import trained
@@ -271,3 +278,56 @@ def test_health_of_a_look_has_its_numbers() -> None:
     assert "rank 2" in found.sentence
     assert found.still_s is not None
     assert 5 < found.still_s < 12
+
+
+def in_system(*roles: str | None, kind: str | None = None) -> list[tuple[Listed, Health]]:
+    """A program for each role: what its ranks call themselves."""
+    jobs = [
+        Listed(entry(f"job{at}", script="train.py"), True, 8, ("n",)) for at in range(len(roles))
+    ]
+    health = CRITICAL if kind else OK
+    return [(job, Health(health, kind, role=role)) for job, role in zip(jobs, roles, strict=True)]
+
+
+def test_a_program_is_called_what_its_ranks_call_themselves_else_its_script_else_its_job() -> None:
+    def roles(*given: str | None) -> list[str]:
+        return [job.role for job, _ in with_roles(in_system(*given))]
+
+    assert roles("trainer", None) == ["trainer", "train"]
+    assert roles("trainer", None, None) == ["trainer", "job1", "job2"]
+    assert roles("rollout", "rollout") == ["job0", "job1"]
+
+
+def test_the_program_at_fault_stands_before_those_that_wait_for_it() -> None:
+    calm, waits, fault = (
+        *in_system("a"),
+        *in_system("b", kind="waits-for-job"),
+        *in_system("c", kind="not-in-collective"),
+    )
+
+    assert [job.role for job, _ in with_roles([calm, waits, fault])] == ["c", "b", "a"]
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_each_program_has_a_line_and_that_of_the_shown_job_a_sign(width: int) -> None:
+    programs = with_roles(in_system("trainer", "rollout"))
+
+    titles, *lines = map(plain, program_lines(programs, "job1", width, NOW, ASCII))
+
+    assert titles.split()[:2] == ["ROLE", "JOB"]
+    assert [line.split()[:2] for line in lines] == [["trainer", "job0"], [">", "rollout"]]
+    assert all(len(line) <= width for line in (titles, *lines))
+
+
+def test_findings_of_the_programs_come_with_their_role_and_the_critical_ones_first() -> None:
+    def found(severity: str) -> Finding:
+        return Finding(Kind.STRAGGLER, severity, (0,), (), "", (), "")
+
+    (slow, health), (stuck, _) = with_roles(in_system("trainer", "rollout"))
+    programs = [
+        (slow, replace(health, findings=(found(INFO), found(WARNING)))),
+        (stuck, replace(health, findings=(found(CRITICAL),))),
+    ]
+
+    told = [(role, one.severity) for role, one in findings_beside(programs)]
+    assert told == [("rollout", CRITICAL), ("trainer", WARNING), ("trainer", INFO)]

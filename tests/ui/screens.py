@@ -10,9 +10,9 @@ from tests.ui.builders import JOB, NOW
 
 
 @asynccontextmanager
-async def watching(source, size=(80, 24)):
+async def watching(source, size=(80, 24), programs=None):
     """The app and a pilot. After its keys and clicks the screen is drawn, also a new one."""
-    app = DdtopApp(source, JOB, clock=lambda: NOW, glyphs=UNICODE)
+    app = DdtopApp(source, JOB, clock=lambda: NOW, glyphs=UNICODE, programs=programs)
     async with app.run_test(size=size) as pilot:
         await pilot.pause()
         for name in ("press", "click"):

@@ -204,9 +204,9 @@ def _running_backward(in_flight: tuple[int, ...], outputs: int, chunks: int | No
 # Source: names that these systems give their processes. torch.distributed.rpc: the worker's name
 # and the counters of `RpcAgent.get_debug_info()` (0.8 us). vLLM: the name of the multiprocessing
 # process (`VllmWorker-0`). SGLang and Ray: the title of the process in /proc/self/cmdline
-# (`sglang::scheduler_TP0`, `ray::RayTrainWorker`). Monarch and torchft: variables of the
-# environment. Caveat: RPC's counters say how many calls are open, not to which worker; a wrapper
-# would not know either, because the futures are waited for elsewhere. Check:
+# (`sglang::scheduler_TP0`, `ray::RayTrainWorker`). Monarch, torchft and torchrun: variables of
+# the environment. Caveat: RPC's counters say how many calls are open, not to which worker; a
+# wrapper would not know either, because the futures are waited for elsewhere. Check:
 # `torch.distributed.rpc.api._get_current_rpc_agent().get_debug_info()` in the program.
 
 
@@ -290,7 +290,9 @@ def role_of(environ: Mapping[str, str], process: str, title: str) -> str | None:
     if "TORCHFT_LIGHTHOUSE" in environ and group:
         text = f"torchft replica group {group}" + (f" of {groups}" if groups else "")
         return text[:ROLE_CHARACTERS]
-    return None
+    # torchrun --role NAME
+    given = environ.get("ROLE_NAME", "")
+    return given[:ROLE_CHARACTERS] if given not in ("", "default") else None
 
 
 def _title() -> str:

@@ -100,7 +100,13 @@ def attach(name: str | None, wait_s: float, readonly: bool) -> int:
         from ddtop.cli import outside_jobs, pick_job
 
         if pick_job.several_live():
-            return _pick(pick_job.picker(registry.read_entries, health), readonly)
+            from ddtop.cli.systems import live_system
+
+            listed = pick_job.picker(registry.read_entries, health)
+            system = live_system()
+            if system and not show_job(system[0], readonly, from_list=True):
+                return 0
+            return _pick(listed, readonly)
         outside = outside_jobs.find_jobs() if pick_job.none_live() else []
         if len(outside) == 1:
             return attach_to(Pids(outside_jobs.pids_of(outside[0])), readonly)
@@ -145,9 +151,11 @@ def show_job(entry: registry.JobEntry, readonly: bool, from_list: bool = False) 
         CommandError: 3, no contact.
     """
     from ddtop.cli import attach_remote, dashboard, recordings, routing
+    from ddtop.cli.job_list import follow_system
     from ddtop.feeds.bridge import SshTarget
     from ddtop.feeds.relay import PortRoute
     from ddtop.follow.live import LiveSource
+    from ddtop.ui.session import Programs
 
     route = routing.route(entry)
     if route.ssh is not None:
@@ -162,4 +170,11 @@ def show_job(entry: registry.JobEntry, readonly: bool, from_list: bool = False) 
             return recordings.show(left, from_list)
     job = route.entry if route.port is None else PortRoute(entry.job, *route.port)
     source = LiveSource(job, controller=not readonly)
-    return dashboard.show(source, entry.job, readonly=readonly, from_list=from_list)
+    with follow_system(route.entry) as rows:
+        programs = Programs(rows)
+        to_list = dashboard.show(
+            source, entry.job, readonly=readonly, from_list=from_list, programs=programs
+        )
+    if programs.chosen is not None:
+        return show_job(programs.chosen, readonly, from_list)
+    return to_list

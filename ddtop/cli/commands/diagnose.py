@@ -7,7 +7,7 @@ import sys
 import click
 
 from ddtop.cli.options import AS_JSON, JOB, WAIT
-from ddtop.cli.place import LOCALS, PLACE, Pids, led, print_place
+from ddtop.cli.place import LOCALS, PLACE, Here, Pids, led, print_each
 
 
 @click.command("diagnose")
@@ -33,5 +33,10 @@ def command(job: str | None, wait_s: float, as_json: bool, seconds: float, argum
 
     anywhere = job is None and not wait_s and not led() and pick_job.none_live()
     waiting = outside_jobs.waiting_pids() if anywhere else None
-    place = Pids(waiting) if waiting else print_place(job, wait_s, "diagnose", arguments)
-    sys.exit(look.diagnose(sources.look_at(place, "diagnose", seconds), as_json))
+
+    def show(place: Here) -> int:
+        return look.diagnose(sources.look_at(place, "diagnose", seconds), as_json)
+
+    if waiting:
+        sys.exit(show(Pids(waiting)))
+    sys.exit(print_each(job, wait_s, "diagnose", show, arguments))

@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import click
@@ -16,7 +16,7 @@ from ddtop.cli import completion
 from ddtop.cli.errors import NOT_HEARD, UNREACHABLE, USAGE, CommandError
 from ddtop.cli.options import AS_JSON, JOB, NO_SOURCE, WAIT
 from ddtop.cli.output import without_controls
-from ddtop.cli.place import PLACE, Hosts, Pids, led, print_place
+from ddtop.cli.place import PLACE, Here, Hosts, Pids, led, print_each
 
 if TYPE_CHECKING:
     from ddtop.diagnosis.finding import Verdict
@@ -98,12 +98,15 @@ def command(
     numbers = parse_ranks(ranks) if ranks is not None else ()
     how = NATIVE if native else BY_SIGNAL if by_signal else ""
     wanted = Wanted(numbers, how, as_json, tree, threads, frames, last, source=not no_source)
-    place = print_place(job, wait_s, "stacks")
-    if isinstance(place, Pids):
-        from ddtop.cli.outside import stacks_of
 
-        sys.exit(stacks_of(place.text, native, as_json, tree, threads, not no_source, frames))
-    sys.exit(of_hosts(place, wanted) if isinstance(place, Hosts) else stacks(place.entry, wanted))
+    def show(place: Here) -> int:
+        if isinstance(place, Pids):
+            from ddtop.cli.outside import stacks_of
+
+            return stacks_of(place.text, native, as_json, tree, threads, not no_source, frames)
+        return of_hosts(place, wanted) if isinstance(place, Hosts) else stacks(place.entry, wanted)
+
+    sys.exit(print_each(job, wait_s, "stacks", show, named=not as_json))
 
 
 def of_hosts(place: Hosts, wanted: Wanted) -> int:
@@ -152,17 +155,19 @@ def stacks(entry: registry.JobEntry, wanted: Wanted) -> int:
         found = _left_behind(not_heard(entry, str(error)), wanted)
     except UnreachableError as error:
         raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
-    return _print(found, wanted)
+    return _print(replace(found, entry=entry), wanted)
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The answers and the state of the job. `missing`: why not all ranks answered."""
+    """The answers and the state of the job. `missing`: why not all ranks answered. `entry`: of a
+    job with a relay."""
 
     answers: list[Stacks]
     snapshot: Snapshot
     verdict: Verdict
     missing: str | None = None
+    entry: registry.JobEntry | None = None
 
 
 def _ask(entry: registry.JobEntry, wanted: Wanted) -> _Found:
@@ -238,6 +243,7 @@ def _last_stacks(snapshot: Snapshot, verdict: Verdict, wanted: Wanted) -> _Found
 def _print(found: _Found, wanted: Wanted) -> int:
     """Print the stacks. Returns the exit code."""
     from ddtop.cli.stacks_output import text_of
+    from ddtop.cli.systems import system_of_job
     from ddtop.diagnosis.finding import UNKNOWN
     from ddtop.present.documents import stacks_json
     from ddtop.present.stacks import Shape, merged_of
@@ -246,7 +252,9 @@ def _print(found: _Found, wanted: Wanted) -> int:
     merged = merged_of(found.answers, verdict, snapshot)
     live = snapshot.live and snapshot.ended is None
     if wanted.as_json:
-        click.echo(json.dumps(stacks_json(merged, snapshot.job, live, snapshot.time_unix_ns)))
+        system = system_of_job(found.entry, snapshot, verdict)
+        document = stacks_json(merged, snapshot.job, live, snapshot.time_unix_ns, system)
+        click.echo(json.dumps(document))
     else:
         shape = Shape(wanted.tree, wanted.threads, wanted.frames)
         text = text_of(merged, snapshot, verdict, shape, wanted.source)

@@ -7,7 +7,7 @@ import sys
 import click
 
 from ddtop.cli.options import AS_JSON, JOB, WAIT
-from ddtop.cli.place import LOCALS, PLACE, print_place
+from ddtop.cli.place import LOCALS, PLACE, Here, print_each
 
 
 @click.command("status")
@@ -23,5 +23,7 @@ def command(job: str | None, wait_s: float, as_json: bool, arguments: bool) -> N
     """
     from ddtop.cli import look, sources
 
-    seen = sources.look_at(print_place(job, wait_s, "status", arguments), "status")
-    sys.exit(look.status(seen, as_json))
+    def show(place: Here) -> int:
+        return look.status(sources.look_at(place, "status"), as_json)
+
+    sys.exit(print_each(job, wait_s, "status", show, arguments))

@@ -10,6 +10,7 @@ from textual.binding import BindingType
 from ddtop.present.events import Entry
 from ddtop.present.findings import finding_lines, story_lines
 from ddtop.present.help_text import FINDING_PAGE
+from ddtop.present.jobs import findings_beside
 from ddtop.present.text import Line
 from ddtop.ui.screens.page import PageScreen
 from ddtop.ui.screens.pages import CopyScreen
@@ -54,7 +55,12 @@ class FindingScreen(PageScreen):
         if look.snapshot is None:
             return []
         glyphs, timeline = self.session.paint.glyphs, self.session.timeline
-        return finding_lines(look.snapshot, look.verdict, width, glyphs, self._number(), timeline)
+        beside = findings_beside(
+            [row for row in self.session.program_rows() if row[0].entry.job != self.session.job]
+        )
+        return finding_lines(
+            look.snapshot, look.verdict, width, glyphs, self._number(), timeline, beside
+        )
 
     def extra_keys(self) -> tuple[Key, ...]:
         """With several findings, the keys that open another one."""

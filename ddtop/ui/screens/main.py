@@ -13,6 +13,7 @@ from ddtop.present.events import STACKS as STACKS_TAKEN
 from ddtop.present.events import Entry
 from ddtop.present.findings import banner_lines
 from ddtop.present.help_text import ACTIONS, MAP, RANKS, VIEWS
+from ddtop.present.jobs import program_lines
 from ddtop.present.map import HostRanks, map_metric
 from ddtop.present.numbers import COLUMNS
 from ddtop.present.stacks import last_request
@@ -34,7 +35,7 @@ from ddtop.ui.views.lists import EventsView, GroupsView, HostsView, StacksView
 from ddtop.ui.views.map import MapView
 from ddtop.ui.views.ranks import RanksView
 from ddtop.ui.views.view import Coded, View
-from ddtop.ui.widgets.lines import Banner, Key, KeyBar, LinesView, ViewBar
+from ddtop.ui.widgets.lines import Banner, Key, KeyBar, LinesView, ProgramsView, ViewBar
 from ddtop.ui.widgets.rank_table import RankTable
 from ddtop.words import units
 from ddtop.words.sentences import rank_list
@@ -71,6 +72,8 @@ class MainScreen(FilteringScreen, FactsScreen):
         self.rule = ViewBar(paint, "rule")
         self.past = LinesView(paint, "past")
         self.banner = Banner(paint, "banner")
+        self.system = ProgramsView(paint, "system")
+        self.system.display = False
         self.ranks = RanksView(session)
         self.map = MapView(session, coded)
         made = (
@@ -110,6 +113,7 @@ class MainScreen(FilteringScreen, FactsScreen):
         yield self.rule
         yield self.past
         yield self.banner
+        yield self.system
         for view in self.views.values():
             view.display = view is self.view
             yield view
@@ -127,6 +131,7 @@ class MainScreen(FilteringScreen, FactsScreen):
             self.ranks.show_titles()
         else:
             self._show_banner(look.snapshot, look.verdict)
+            self._show_programs(look.snapshot.time_unix_ns)
             self.view.show(look, look.snapshot)
         self._show_foot()
 
@@ -149,6 +154,21 @@ class MainScreen(FilteringScreen, FactsScreen):
         if in_past:
             self.past.show([under_banner(self.session, self.size.width)])
         self.rule.show_tabs(self.view.topic)
+
+    def _show_programs(self, now_unix_ns: int) -> None:
+        """A line for each program of the system."""
+        rows, most = self.session.program_rows(), max(self.size.height // 5, 2)
+        glyphs = self.session.paint.glyphs
+        self.system.jobs = [job.entry.job for job, _ in rows[:most]]
+        self.system.display = bool(rows)
+        self.system.styles.height = min(len(rows), most) + 1
+        self.system.show(
+            program_lines(rows[:most], self.session.job, self.size.width, now_unix_ns, glyphs)
+        )
+
+    def on_programs_view_picked(self, message: ProgramsView.Picked) -> None:
+        """Show the program whose line was clicked."""
+        self.app.call_later(self.app.run_action, f"app.program({message.job!r})")
 
     def _show_top(self, subject: object, lines: list[Line]) -> None:
         """The header, and the verdict below the names of the views."""

@@ -140,7 +140,7 @@ class CommandsScreen(SizedScreen[Choice | None]):
         self._snapshot = look.snapshot
         # The list is fixed when it is opened: if it changed while somebody presses Enter, the wrong
         # command would run.
-        self._all = commands(look.snapshot, look.verdict.findings)
+        self._all = commands(look.snapshot, look.verdict.findings, session.program_rows())
         self._found: tuple[Choice, ...] = ()
         paint = session.paint
         self.input = Input(

@@ -141,6 +141,31 @@ class Banner(LinesView):
         self.action_open()
 
 
+# -- The lines below the banner: the programs of a system
+
+
+class ProgramsView(LinesView):
+    """Shows the programs below their titles; a click on a line picks its job. `jobs`: the jobs of
+    the lines."""
+
+    class Picked(Message):
+        """Asks for that job."""
+
+        def __init__(self, job: str) -> None:
+            super().__init__()
+            self.job = job
+
+    def __init__(self, paint: Paint, name: str | None = None) -> None:
+        super().__init__(paint, name)
+        self.jobs: Sequence[str] = ()
+
+    def on_click(self, event: events.Click) -> None:
+        """Ask for the job under the pointer."""
+        event.stop()
+        if 0 < event.y <= len(self.jobs):
+            self.post_message(self.Picked(self.jobs[event.y - 1]))
+
+
 # -- The last line: the keys that work here
 
 

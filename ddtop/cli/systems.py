@@ -1,0 +1,62 @@
+"""Jobs that belong together, as the commands and the dashboard show them."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING
+
+from ddtop import registry
+from ddtop.feeds.systems import System, own_systems, system_of, systems_of
+
+if TYPE_CHECKING:
+    from ddtop.diagnosis.finding import Verdict
+    from ddtop.model.facts import Snapshot
+    from ddtop.present.jobs import Health, Row
+
+
+def live_system() -> System:
+    """The live jobs, if there are several and they are one system; else nothing."""
+    with contextlib.suppress(registry.RegistryError):
+        try:
+            registry.find_job(None, time.time_ns())
+        except registry.UnknownJobError as error:
+            systems = systems_of(error.entries) if error.ambiguous else []
+            if len(systems) == 1 and len(systems[0]) == len(error.entries):
+                return systems[0]
+    return ()
+
+
+def rows_with_roles(rows: list[Row]) -> list[Row]:
+    """The rows in their order, with the role of each program of a system."""
+    from ddtop.present.jobs import with_roles
+
+    named: dict[tuple[str, str], Row] = {}
+    for system in systems_of(job.entry for job, _ in rows if job.live):
+        programs = with_roles([row for row in rows if row[0].entry in system], system[0].job)
+        named |= {row[0].key: row for row in programs}
+    return [named.get(row[0].key, row) for row in rows]
+
+
+def system_of_job(
+    entry: registry.JobEntry | None, snapshot: Snapshot, verdict: Verdict
+) -> dict[str, object] | None:
+    """`system` of a document; None if the job belongs to none."""
+    from ddtop.present.documents import system_json
+    from ddtop.present.jobs import health_of, with_roles
+
+    system: System = ()
+    with contextlib.suppress(registry.RegistryError):
+        system = system_of(entry, own_systems()) if entry is not None else ()
+    health = health_of(verdict, snapshot)
+    rows = [row_of(one, health if one.job == snapshot.job else None) for one in system]
+    roles = {job.entry.job: job.role for job, _ in with_roles(rows)}
+    return system_json(system[0].job, roles[snapshot.job]) if snapshot.job in roles else None
+
+
+def row_of(entry: registry.JobEntry, health: Health | None = None) -> Row:
+    """A live job as a row of a list; `health`: None where it is not known."""
+    from ddtop.diagnosis.finding import UNKNOWN
+    from ddtop.present.jobs import Health, Listed
+
+    return Listed(entry, True, entry.reporting, (entry.host,)), health or Health(UNKNOWN)
