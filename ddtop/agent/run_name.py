@@ -266,7 +266,9 @@ def _tree_of(environ: Mapping[str, str]) -> str:
     tasks = environ.get("SLURM_STEP_NUM_TASKS", "")
     if "SLURM_STEP_ID" in environ and tasks.isdigit() and int(tasks) > 1:
         return step_name(environ)
-    return environ.get(TREE, "")
+    tree = environ.get(TREE, "")
+    # A process that was no rank at first has named a tree after itself: nobody else is in it.
+    return "" if tree.partition("|")[0].endswith(f"-{os.getpid()}") else tree
 
 
 def place_of(environ: Mapping[str, str], endpoint: str | None = None) -> str:

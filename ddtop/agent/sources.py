@@ -57,6 +57,7 @@ def _torch(name: str, after: str, wrap: str) -> ProbeRow:
 SOURCES = (
     ProbeRow("mpi", "mpi.entry", after="mpi4py.MPI", around=True),
     ProbeRow("place", "probes.main_thread", probe="probe_place"),
+    ProbeRow("jax", "frameworks.jax", after="jax._src.distributed"),
     ProbeRow("standing", "probes.main_thread", probe="probe_standing"),
     ProbeRow("iterations", "probes.pace", probe="probe"),
     ProbeRow("optimizer", "wrap.optimizer", after="torch.optim.optimizer"),

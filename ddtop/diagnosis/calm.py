@@ -10,6 +10,7 @@ from ddtop.model.ending import has_failed
 from ddtop.model.facts import Snapshot, State
 from ddtop.model.wait_graph import tells_nothing
 from ddtop.policy import Limits, Policy
+from ddtop.wire.names import JAX_INIT
 from ddtop.words.sentences import by_value, rank_list, ranks_text, verb
 from ddtop.words.units import duration, plural
 
@@ -23,6 +24,9 @@ class CalmLimits(Limits, of="calm", was=""):
 
 
 JUDGED_BY = "started without DDTOP=1: judged by stacks"
+
+
+_NOT_IN = {"MPI_Init": "MPI", JAX_INIT: "jax.distributed"}
 
 
 def calm_text(snapshot: Snapshot, policy: Policy) -> str:
@@ -44,12 +48,10 @@ def calm_text(snapshot: Snapshot, policy: Policy) -> str:
     early = [rank.rank for rank in snapshot.ranks if rank.state in (State.STARTING, State.JOINING)]
     if early:
         joining = sum(1 for rank in snapshot.ranks if rank.state is State.JOINING)
-        mpi = any(
-            call.name == "MPI_Init" for rank in snapshot.ranks for call in rank.comm.open_calls
-        )
-        where = "MPI_Init" if mpi else "init_process_group"
+        calls = (call.name for rank in snapshot.ranks for call in rank.comm.open_calls)
+        where = next((name for name in calls if name in _NOT_IN), "init_process_group")
         return (
-            f"starting: {len(early)}/{total} ranks not in {'MPI' if mpi else 'a process group'}"
+            f"starting: {len(early)}/{total} ranks not in {_NOT_IN.get(where, 'a process group')}"
             f" yet, {joining} in {where}"
         )
     finished = [rank.rank for rank in snapshot.ranks if rank.gone and not has_failed(rank)]

@@ -288,7 +288,7 @@ def _uneven_advice(rank: RankFacts) -> str:
     return "uneven inputs: use DDP's join(), drop_last=True or shards of equal length"
 
 
-_COUNTDOWN = re.compile(r"; (?:the process group|init_process_group) times out in [^;]+")
+_COUNTDOWN = re.compile(r"; (?:the process group|[\w.]+) times out in [^;]+")
 
 
 def for_outside(finding: Finding, snapshot: Snapshot) -> Finding:

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ddtop.model.ending import fatal_exception, has_failed
 from ddtop.model.facts import RankFacts, Snapshot, State
-from ddtop.wire.names import INIT_CALLS
+from ddtop.wire.names import INIT_CALLS, JAX_INIT
 from ddtop.wire.records import Hello, store_address
 from ddtop.words.sentences import ranks_text, verb
 
@@ -39,6 +40,18 @@ WHY_NOT = {
 """Why a store cannot be reached, by the result of a connection to it."""
 
 
+class Words(NamedTuple):
+    """What the call and the things around it are called where the ranks start."""
+
+    size: str = "WORLD_SIZE"
+    number: str = "RANK"
+    address: str = "MASTER_ADDR:MASTER_PORT (or init_method)"
+    store: str = "store"
+
+
+_OF_JAX = Words("num_processes", "process_id", "coordinator_address", "coordinator")
+
+
 @dataclass(frozen=True, slots=True)
 class Joining:
     """The ranks that have called init_process_group.
@@ -65,12 +78,14 @@ class Joining:
         store = next(
             (text for rank in (*self.inside, *self.gave_up) if (text := store_text(rank))), None
         )
-        where = f" (store {store})" if store else ""
+        where = f" ({self.words.store} {store})" if store else ""
         return f"{ranks_text(inside)} {verb(inside, *verbs)} in {self.init}{where}"
 
     @property
     def init(self) -> str:
-        """The call in which they wait: init_process_group, or MPI_Init."""
+        """The call in which they wait: one of INIT_CALLS."""
+        if self.words is _OF_JAX:
+            return JAX_INIT
         calls = [
             call.name
             for rank in self.inside
@@ -78,6 +93,13 @@ class Joining:
             if call.name in INIT_CALLS
         ]
         return calls[0] if calls else INIT
+
+    @property
+    def words(self) -> Words:
+        """Those of JAX, or of torch."""
+        ranks = (*self.inside, *self.gave_up)
+        jax = any(rank.hello is not None and rank.hello.backend == "jax" for rank in ranks)
+        return _OF_JAX if jax else Words()
 
     def waiting_without(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
         """All ranks that wait, except these."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 _TORCH_P2P = frozenset({"send", "recv", "isend", "irecv", "batch_isend_irecv", "monitored_barrier"})
 
-INIT_CALLS = ("init_process_group", "MPI_Init")
+JAX_INIT = "jax.distributed.initialize"
+INIT_CALLS = ("init_process_group", "MPI_Init", JAX_INIT)
 """Calls in which a rank connects to the others for the first time."""
 
 NEW_GROUP, SPLIT_GROUP, OF_MEMBERS_ONLY = "new_group", "split_group", 1

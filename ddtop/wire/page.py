@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from ddtop.wire.mpi import WORLD_SIZE_AT
-from ddtop.wire.names import INIT_CALLS
+from ddtop.wire.names import INIT_CALLS, JAX_INIT
 from ddtop.wire.records import LastCall, LastException, Whereabouts
 
 MAGIC = 0x31504F5444  # "DDTOP1" read as a little-endian word, without the trailing zero bytes
@@ -75,6 +75,7 @@ CALLS = (
     "irecv",
     "MPI_Init",
     "split_group",
+    JAX_INIT,
 )
 NO_PEER = -1
 # The last two collective calls, written alternately: when a call aborts one rank, another one may

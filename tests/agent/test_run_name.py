@@ -171,6 +171,13 @@ def test_a_wrong_master_port_does_not_split_the_job_that_it_breaks(join):
     assert join(0, MASTER_PORT="29500") == join(1, MASTER_PORT="29501")
 
 
+def test_a_process_that_named_a_tree_after_itself_is_in_no_tree():
+    """It became a rank by an argument, as with JAX: a wrong port would split the job."""
+    own = {TREE: f"train-{os.getpid()}|"}
+
+    assert (run_name._tree_of(own), run_name._tree_of({TREE: "train-1|"})) == ("", "train-1|")
+
+
 def test_two_jobs_of_the_same_script_side_by_side_are_two(join):
     """A sweep: the same command line twice, each with a port of its own."""
     assert join(0, MASTER_PORT="29500") != join(0, MASTER_PORT="29501")

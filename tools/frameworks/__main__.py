@@ -30,6 +30,9 @@ def _cells(case: Case, chosen: argparse.Namespace) -> list[str]:
         told, first = ("-", "-"), faulty(case, faults[0])
     cells = list(told)
     for fault in faults:
+        if fault not in case.faults:
+            cells.append("-")
+            continue
         found, sentence = first if fault == faults[0] else faulty(case, fault)
         cells.append(found)
         if chosen.sentences or found == "MISSED":

@@ -25,7 +25,7 @@ collectives of both ranks is right.
 @dataclass(frozen=True)
 class Case:
     """One program. `needs`: its package. `source`: the source that must count its steps; None:
-    there is none.
+    there is none. `faults`: those that it can have, `sleep` among them.
 
     `launch`: the command before the program, "torchrun" for torchrun; empty: it starts its ranks
     itself.
@@ -37,6 +37,7 @@ class Case:
     source: str | None
     launch: tuple[str, ...] = ("torchrun",)
     variables: dict[str, str] = field(default_factory=dict)
+    faults: tuple[str, ...] = tuple(FAULTS)
 
     def command(self) -> list[str]:
         """The command that starts it."""
@@ -88,4 +89,5 @@ CASES = (
     _loop("FSDP2", "fsdp2", "torch", None),
     _loop("tensor parallel", "tp", "torch", None),
     _loop("pipeline 1F1B", "pipeline", "torch", None),
+    Case("JAX", "jax_loop.py", "jax", None, launch=(), faults=("sleep", "raise")),
 )

@@ -399,7 +399,7 @@ class Standing(Probe):
         self._stayed = (self._stays.get(line, 0), self._stayed[0])
         if seen.activity == OTHER:
             self._until = (
-                _sleeps_until(self._rank.page.words[LEAD_AT] or os.getpid()),
+                sleeps_until(self._rank.page.words[LEAD_AT] or os.getpid()),
                 self._until[0],
             )
             self._look_at_files(tick.now)
@@ -472,7 +472,7 @@ def _handler_on(stack: list[tuple[WalkPlace, int]]) -> Handling | None:
     return None
 
 
-def _sleeps_until(thread: int) -> int | None:
+def sleeps_until(thread: int) -> int | None:
     """The end of the sleep of a thread of this process, monotonic ns; None if it is in none that
     has one.
 

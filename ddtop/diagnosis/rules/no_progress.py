@@ -51,6 +51,8 @@ def rule(context: Context) -> list[Finding]:
             if still.quiet_s >= policy.no_progress_s
             else []
         )
+    if _parted(still, policy):
+        return [_finding(snapshot, still, CRITICAL, policy)]
     severity = severity_of(snapshot, still, policy)
     if severity == CRITICAL and _needs_numbers(still, policy):
         severity = WARNING
@@ -93,6 +95,18 @@ def _needs_numbers(still: Standstill, policy: Policy) -> bool:
     """
     outside = any(rank.comm.outside is not None for rank in still.active)
     return outside and all(word_of(rank, policy) in COMMUNICATES for rank in still.active)
+
+
+def _parted(still: Standstill, policy: Policy) -> bool:
+    """Whether all ranks sleep in communication calls at different places, and run nothing at all.
+
+    Then nothing is on its way, and no rank can come to the call of another.
+    """
+    looks = [rank.comm.outside for rank in still.active]
+    sleep = all(look is not None and look.waits and look.quiet_since_unix_ns for look in looks)
+    if not sleep or any(rank.from_outside for rank in still.active):
+        return False
+    return still.quiet_s >= policy.still_limit_s and len(_classes(still.active, policy)) > 1
 
 
 @dataclass(frozen=True, slots=True)

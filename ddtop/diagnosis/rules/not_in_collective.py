@@ -69,10 +69,7 @@ class NotInCollective(Waits, of=Kind.NOT_IN_COLLECTIVE, was=""):
 
 
 PLACES_MAX = 3
-BY_STACK = (
-    "judged by the stacks of the training threads: ddtop cannot read the sequence numbers of ranks"
-    " started without DDTOP=1"
-)
+BY_STACK = "judged by the stacks of the training threads: ddtop cannot read sequence numbers of"
 
 
 def rule(context: Context) -> list[Finding]:
@@ -395,7 +392,8 @@ def _evidence(snapshot: Snapshot, blames: list[Blame], policy: Policy) -> tuple[
         lines.append(spot + framework_text(place, whole=True))
     if any(blame.peer_wait is not None and blame.peer_wait.by_stack for blame in blames):
         lines += call_lines([snapshot.rank(number) for number in blames[0].waiters])
-        lines.append(BY_STACK)
+        whose = " ranks started without DDTOP=1" if waiter.from_outside else " JAX"
+        lines.append(BY_STACK + whose)
     return tuple(line for line in lines if line is not None)
 
 

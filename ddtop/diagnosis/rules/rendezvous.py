@@ -302,16 +302,11 @@ def _ends(joining: Joining) -> list[str]:
 # -- different places, sizes, backends
 
 
-_LABELS = {
-    "WORLD_SIZE": "WORLD_SIZE",
-    "store": "MASTER_ADDR:MASTER_PORT (or init_method)",
-    "backend": "backend",
-}
-
-
 def _mismatch(snapshot: Snapshot, joining: Joining) -> list[Finding]:
     ranks = [rank for rank in (*joining.inside, *joining.gave_up) if rank.hello is not None]
     seen = [rank for rank in snapshot.ranks if rank.hello is not None]
+    words = joining.words
+    labels = {"WORLD_SIZE": words.size, "store": words.address, "backend": "backend"}
     for name, values in (
         (
             "WORLD_SIZE",
@@ -337,11 +332,11 @@ def _mismatch(snapshot: Snapshot, joining: Joining) -> list[Finding]:
             f"{ranks_text(theirs)}: {one}" for one, theirs in by_value(values).items()
         )
         summary = (
-            f"{_LABELS[name]} differs between ranks ({parts}); {joining.wait_text},"
+            f"{labels[name]} differs between ranks ({parts}); {joining.wait_text},"
             f" {duration(joining.waited_s)} so far"
         )
         lines = [line for rank in ranks[:6] if (line := path_line(rank)) is not None]
-        advice = f"give all ranks the same {_LABELS[name]}"
+        advice = f"give all ranks the same {labels[name]}"
         return [
             _finding(
                 Kind.RENDEZVOUS_MISMATCH, odd, joining, summary, lines + _ends(joining), advice

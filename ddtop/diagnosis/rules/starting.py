@@ -402,11 +402,12 @@ def _missing_findings(snapshot: Snapshot, joining: Joining, policy: Policy) -> l
         return []
     unseen = unseen_hosts(snapshot)
     comes = (
-        f"{ranks_text(missing)} {verb(missing, 'has', 'have')} not joined: WORLD_SIZE is"
+        f"{ranks_text(missing)} {verb(missing, 'has', 'have')} not joined: {joining.words.size} is"
         f" {snapshot.world_size}"
     )
     tail = f"{joining.wait_text}, {duration(joining.waited_s)} so far"
-    numbers = f"RANK={missing[0]}" if len(missing) == 1 else f"RANK {rank_list(missing[:64])}"
+    number, many = joining.words.number, rank_list(missing[:64])
+    numbers = f"{number}={missing[0]}" if len(missing) == 1 else f"{number} {many}"
     last = f"no process with {numbers} was seen on any host that reports"
     hosts = sorted({rank.host for rank in snapshot.ranks if rank.host is not None})
     lines = [
@@ -429,7 +430,9 @@ def _missing_findings(snapshot: Snapshot, joining: Joining, policy: Policy) -> l
             since_unix_ns=joining.since_unix_ns,
             summary=f"{comes}, {tail}; {last}",
             evidence=tuple(lines),
-            advice=f"{_missing_advice(snapshot, missing, unseen)}; {_left_to_wait(joining)}",
+            advice=(
+                f"{_missing_advice(snapshot, joining, missing, unseen)}; {_left_to_wait(joining)}"
+            ),
         )
     ]
 
@@ -441,7 +444,9 @@ def _may_still_come(snapshot: Snapshot, joining: Joining, policy: Policy) -> boo
     )
 
 
-def _missing_advice(snapshot: Snapshot, missing: tuple[int, ...], unseen: str | None) -> str:
+def _missing_advice(
+    snapshot: Snapshot, joining: Joining, missing: tuple[int, ...], unseen: str | None
+) -> str:
     seen = [rank.hello for rank in snapshot.ranks if rank.hello is not None]
     if unseen is not None:
         return f"check that the job runs on the other hosts: ddtop status {snapshot.job} there"
@@ -451,9 +456,10 @@ def _missing_advice(snapshot: Snapshot, missing: tuple[int, ...], unseen: str | 
             " output"
         )
     if all(hello.claim == "init" for hello in seen):
+        size = joining.words.size.lower()
         return (
-            f"world_size is {snapshot.world_size}, but {len(seen)} processes joined: start as many"
-            " as world_size says"
+            f"{size} is {snapshot.world_size}, but {len(seen)} processes joined: start as many as"
+            f" {size} says"
         )
     return f"start it with RANK={missing[0]}, or set WORLD_SIZE={len(seen)} on all ranks"
 
@@ -503,10 +509,10 @@ def _left_to_wait(joining: Joining) -> str:
     if joining.init == "MPI_Init":
         return "MPI_Init has no timeout"
     if not joining.inside:
-        return "init_process_group has ended"
+        return f"{joining.init} has ended"
     left_s = timeout_s(joining) - joining.waited_s
     return (
-        f"init_process_group times out in {duration(left_s)}"
+        f"{joining.init} times out in {duration(left_s)}"
         if left_s > 0
         else "its timeout has passed"
     )
