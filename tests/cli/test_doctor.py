@@ -233,12 +233,12 @@ def test_doctor_says_which_of_the_two_drivers_is_there(monkeypatch):
 @pytest.mark.parametrize(
     ("answer", "mark", "text"),
     [
-        (["ok|hf-trainer|5.23.0", "end"], "ok", "step and phase are read from hf-trainer 5.23.0"),
-        (["end"], "ok", "step and phase are read from tqdm, torch and ddtop.step()"),
+        (["ok|hf-trainer|5.23.0", "end"], "ok", "ddtop reads hf-trainer 5.23.0"),
+        (["end"], "ok", "ddtop reads tqdm, torch and ddtop.step()"),
         (
             ["off|fabric|AttributeError: no log_dict", "end"],
             "note",
-            "step and phase are not read from fabric (AttributeError: no log_dict)",
+            "ddtop cannot read fabric (AttributeError: no log_dict)",
         ),
         ("timed out", "note", "their step and phase could not be tested: timed out"),
     ],

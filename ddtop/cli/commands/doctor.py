@@ -202,11 +202,11 @@ def _frameworks(python: str = sys.executable) -> Line:
     found = [line.split("|", 2) for line in answer if line.count("|") >= 2]
     off = [f"{name} ({text})" for mark, name, text in found if mark == "off"]
     if off:
-        text = f"step and phase are not read from {'; '.join(off)}"
-        return NOTE, "frameworks", f"{text}: ddtop.step() and ddtop.phase() report them"
+        text = f"ddtop cannot read {'; '.join(off)}"
+        return NOTE, "frameworks", f"{text}: ddtop.step() and ddtop.phase() report step and phase"
     read = ", ".join(f"{name} {version}".strip() for _, name, version in found)
     what = read or "tqdm, torch and ddtop.step()"
-    return GOOD, "frameworks", f"step and phase are read from {what}"
+    return GOOD, "frameworks", f"ddtop reads {what}"
 
 
 def _output_lines(program: str, within_s: float, python: str = sys.executable) -> list[str] | str:
