@@ -237,7 +237,8 @@ KEYS: Mapping[str, Keys] = {
         "ranks[].pipeline[].microbatch": ("int or null", "the microbatch in that pass, from 0"),
         "ranks[].role": (
             "string or null",
-            "the role of the process in vLLM, SGLang, Ray, Monarch or torchft, in their words",
+            "the role of the process in vLLM, SGLang, Monarch or torchft, in their words; of a Ray"
+            " actor its class",
         ),
         "ranks[].rpc": ("object or null", "its torch.distributed.rpc worker"),
         "ranks[].rpc.name": ("string", "its name"),

@@ -204,9 +204,10 @@ def _running_backward(in_flight: tuple[int, ...], outputs: int, chunks: int | No
 # Source: names that these systems give their processes. torch.distributed.rpc: the worker's name
 # and the counters of `RpcAgent.get_debug_info()` (0.8 us). vLLM: the name of the multiprocessing
 # process (`VllmWorker-0`). SGLang and Ray: the title of the process in /proc/self/cmdline
-# (`sglang::scheduler_TP0`, `ray::RayTrainWorker`). Monarch, torchft and torchrun: variables of
-# the environment. Caveat: RPC's counters say how many calls are open, not to which worker; a
-# wrapper would not know either, because the futures are waited for elsewhere. Check:
+# (`sglang::scheduler_TP0`, `ray::Trainer.fit`: Ray adds the method that runs, which is no part of
+# the role). Monarch, torchft and torchrun: variables of the environment. Caveat: RPC's counters say
+# how many calls are open, not to which worker; a wrapper would not know either, because the futures
+# are waited for elsewhere. Check:
 # `torch.distributed.rpc.api._get_current_rpc_agent().get_debug_info()` in the program.
 
 
@@ -215,7 +216,8 @@ TITLE_CHARACTERS = 256
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _REACTOR = re.compile(r"TP_\w+_reactor")
 _VLLM = re.compile(r"(?:VllmWorker|VLLM::Worker|EngineCore)[-_ ]?\w*")
-_TITLED = re.compile(r"(?:sglang|ray|VLLM)::[\w.:-]+")
+_TITLED = re.compile(r"(?:sglang|VLLM)::[\w.:-]+")
+_ACTOR = re.compile(r"ray::([\w:-]+)")
 
 
 def probe(rank: Rank) -> RpcProbe:
@@ -279,9 +281,9 @@ def role() -> str | None:
 
 def role_of(environ: Mapping[str, str], process: str, title: str) -> str | None:
     """The role from the environment, the name of the multiprocessing process, and the title."""
-    match = _TITLED.search(title) or _VLLM.fullmatch(process)
+    match = _TITLED.search(title) or _VLLM.fullmatch(process) or _ACTOR.match(title)
     if match is not None:
-        return match[0][:ROLE_CHARACTERS]
+        return match[match.lastindex or 0][:ROLE_CHARACTERS]
     if "HYPERACTOR_MESH_BOOTSTRAP_MODE" in environ:
         # hyperactor_mesh/src/bootstrap.rs: set for each process that Monarch spawns.
         name = environ.get("HYPERACTOR_PROCESS_NAME", "")

@@ -20,7 +20,7 @@ from ddtop.wire.records import RpcState
         ({}, "VllmWorker-3", "python", "VllmWorker-3"),
         # sglang/srt/managers/scheduler.py
         ({}, "Process-1", "sglang::scheduler_DP1_TP3", "sglang::scheduler_DP1_TP3"),
-        ({}, "MainProcess", "ray::RayTrainWorker.execute", "ray::RayTrainWorker.execute"),
+        ({}, "MainProcess", "ray::RayTrainWorker.execute", "RayTrainWorker"),
         # hyperactor_mesh/src/bootstrap.rs
         (
             {"HYPERACTOR_MESH_BOOTSTRAP_MODE": "x", "HYPERACTOR_PROCESS_NAME": "trainers_0"},
@@ -50,6 +50,7 @@ def test_a_process_has_the_role_that_its_system_gives_it(environ, process, title
 
 
 def test_a_role_is_short():
+    assert len(role_of({}, "", "sglang::" + "x" * 500)) == 80
     assert len(role_of({}, "", "ray::" + "x" * 500)) == 80
 
 
