@@ -15,6 +15,7 @@ from ddtop.agent import current, identity, run_name, start_relay
 from ddtop.agent.guard import guard
 from ddtop.agent.rank import Rank, say
 from ddtop.agent.runtime import Runtime
+from ddtop.launch.command_line import actor_class
 from ddtop.launch.launcher import number
 from ddtop.launch.launchers import is_elastic
 from ddtop.procfs import command_line, parent_of
@@ -172,7 +173,9 @@ def entering_init(
     # program that started the child.
     script = seen.script
     if script == "python":
-        script = environ.get(identity.TREE, "").partition("|")[0].rpartition("-")[0] or script
+        tree = environ.get(identity.TREE, "").partition("|")[0].rpartition("-")[0]
+        # Where Ray's daemons were started without DDTOP, nothing names the driver.
+        script = tree or actor_class(command_line("self") or ()) or script
     local, attempt = number(environ, "LOCAL_RANK"), launch.restarts(environ)
     elastic = is_elastic(environ)
     who = identity.Identity(

@@ -21,9 +21,10 @@ import msgspec
 
 from ddtop import launch, registry
 from ddtop.agent.identity import TREE, Identity
+from ddtop.launch.command_line import actor_class
 from ddtop.launch.launchers import master_pod, step_name
 from ddtop.launch.start import LauncherStart, NodeOptions
-from ddtop.procfs import command_lines
+from ddtop.procfs import command_line, command_lines
 from ddtop.wire.records import is_loopback
 
 # -- The name of a job on several hosts. Each host makes it from values that all of them have
@@ -222,7 +223,11 @@ def join_plain(
     run where both differ.
     """
     rank = identity.rank if identity.rank is not None else -1
+    actor = actor_class(command_line("self") or ())
     key = f"{os.getcwd()}|{script_path()}|{_tree_of(environ)}"
+    if actor:
+        # The driver makes all actors, and gives each group a port: none has a wrong one.
+        key += f"|{actor}|{place_of(environ, endpoint)}"
     key = hashlib.sha256(key.encode("utf-8", "backslashreplace")).hexdigest()[:16]
     path = registry.runtime_dir() / registry.JOIN_FILE
     master = endpoint_in(environ, endpoint) or f":{environ.get('MASTER_PORT', '')}"
@@ -230,7 +235,8 @@ def join_plain(
         rank, os.getpid(), registry.start_ticks(os.getpid()) or 0, master, identity.world_size or 0
     )
     me.place, me.script = place_of(environ, endpoint), identity.script
-    me.tree = environ.get(TREE, "").partition("|")[0]
+    tree = environ.get(TREE, "").partition("|")[0]
+    me.tree = f"{tree}-{actor}" if tree and actor else tree
     me.wanted = environ.get("DDTOP_JOB") or launch.chosen_name(environ)
     now_s = time.time()
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -249,6 +255,10 @@ def join_plain(
         plain_run = max(fitting, key=lambda run: _agreement(run, me), default=None)
         if plain_run is None or not _agreement(plain_run, me):
             plain_run = _PlainRun(f"p{me.pid}.{me.start_ticks}", now_s, [], key)
+            taken = {run.members[0].tree for run in runs if any(map(_lives, run.members))}
+            if actor and me.tree in taken:
+                # Another group of the same class: actors and critics of one class of workers.
+                me.tree = f"{me.tree}-{me.pid}"
             runs.append(plain_run)
         plain_run.members.append(me)
         file.seek(0)

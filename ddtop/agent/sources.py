@@ -86,6 +86,10 @@ SOURCES = (
     ProbeRow("progress", "probes.progress", probe="probe"),
     ProbeRow("tqdm", "frameworks.tqdm", after="tqdm.std"),
     ProbeRow("hf-trainer", "frameworks.hf_trainer", after="transformers.trainer"),
+    ProbeRow("trl grpo", "frameworks.trl", after="trl.trainer.grpo_trainer"),
+    ProbeRow("trl rloo", "frameworks.trl", after="trl.trainer.rloo_trainer"),
+    ProbeRow("trl distillation", "frameworks.trl", after="trl.trainer.distillation_trainer"),
+    ProbeRow("trl vllm", "frameworks.trl", after="trl.generation.vllm_generation"),
     ProbeRow("lightning", "frameworks.lightning", after="lightning.pytorch.trainer.trainer"),
     ProbeRow(
         "pytorch-lightning", "frameworks.lightning", after="pytorch_lightning.trainer.trainer"
@@ -97,6 +101,7 @@ SOURCES = (
     ProbeRow("ignite", "frameworks.ignite", after="ignite.engine.engine"),
     ProbeRow("megatron", "frameworks.megatron", after="megatron.training.training"),
     ProbeRow("composer", "frameworks.composer", after="composer.trainer.trainer"),
+    ProbeRow("ray", "frameworks.ray_core", after="ray._private.worker"),
     ProbeRow("ray-train", "frameworks.ray_train", after="ray.train.v2.api.train_fn_utils"),
     ProbeRow(
         "ray-train errors",

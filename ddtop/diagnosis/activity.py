@@ -32,6 +32,7 @@ from ddtop.words.sentences import (
     COMPUTES,
     P2P,
     WAITS,
+    asked_text,
     file_line,
     framework_text,
     function_text,
@@ -252,11 +253,12 @@ def _of_frames(facts: RankFacts) -> Classified | None:
             if waits_on == "collective"
             else None
         )
-    return (
-        _with_kernel_details(facts, Classified(*_OF_FRAMES[waits_on], FRAMES))
-        if waits_on in _OF_FRAMES
-        else None
-    )
+    if waits_on not in _OF_FRAMES:
+        return None
+    found = Classified(*_OF_FRAMES[waits_on], FRAMES)
+    if place.asked is not None:
+        return replace(found, text=f"{found.text}, waiting for {asked_text(place.asked)}")
+    return _with_kernel_details(facts, found)
 
 
 def _of_activity(facts: RankFacts) -> Classified | None:

@@ -107,6 +107,12 @@ def script_name(module: str, script: str) -> str:
     return script_base(script) or "python"
 
 
+def actor_class(argv: Sequence[str]) -> str:
+    """`Trainer` of `ray::Trainer.fit`: the class of the Ray actor with this title; else empty."""
+    title = argv[0] if argv else ""
+    return title[5:].partition(".")[0].partition("(")[0] if title.startswith("ray::") else ""
+
+
 def is_launcher(argv: Sequence[str]) -> bool:
     """Whether this is the command line of a launcher that is a Python program."""
     module, script, _ = program(argv)

@@ -279,6 +279,10 @@ def _process(memory: RankMemory, comm: CommFacts, now: int, policy: Policy) -> P
         and now - writes < policy.of(RankLimits).handler_writes_s * 1e9
     ):
         working = True
+    place = memory.state.place if memory.state is not None else None
+    if working is False and place is not None and place.asked is not None and not place.asked.idle:
+        # It waits for an actor of Ray that works for it.
+        working = True
     if alive and memory.owing is not None and progress.moves(memory.owing, now, policy):
         working = True
     measured = alive and memory.load is not None

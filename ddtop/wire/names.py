@@ -157,6 +157,8 @@ _MEANINGS: tuple[tuple[str, frozenset[str] | None, str], ...] = (
     # It serves the calls of others until all have come here, whatever it waits on inside.
     ("torch/distributed/rpc/api.py", frozenset({"shutdown"}), "rpc-shutdown"),
     ("torch/distributed/rpc/api.py", frozenset({"rpc_sync"}), "rpc"),
+    ("ray/_private/worker.py", frozenset({"get"}), "ray.get"),
+    ("ray/_private/worker.py", frozenset({"wait"}), "ray.wait"),
     # Out of data: it joins the collectives of ranks that still have data.
     ("torch/distributed/algorithms/join.py", frozenset({"__exit__"}), "join"),
     ("torch/autograd/graph.py", frozenset({"_engine_run_backward"}), "backward"),

@@ -878,6 +878,24 @@ class Record(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Base of all records: positional on the wire, distinguished by the class name."""
 
 
+class Asked(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An actor of Ray for whose answer a rank waits.
+
+    `actor`: its name, else its class; `a task` for a function. `pid`: None before it has started.
+    `method`: what it runs; None for nothing, and on another host. `state`: Ray's word. `others`:
+    how many further actors have not answered. `here`: it is on the host of the rank. `idle`: it is
+    known that it does nothing for the answer: it is dead, or has used no CPU for a while.
+    """
+
+    actor: str
+    pid: int | None = None
+    method: str | None = None
+    state: str = "ALIVE"
+    others: int = 0
+    here: bool = False
+    idle: bool = False
+
+
 class Place(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The innermost frame of the user's own code, outside site-packages and the standard library.
 
@@ -889,7 +907,8 @@ class Place(msgspec.Struct, frozen=True, array_like=True, gc=False):
     does not report it (before 3.11). `framework`: the package of a training framework
     (`wire.frameworks`) on this stack, and `framework_call` its function: with `framework_inside`
     the innermost one that the frame has called, else the nearest one that has called the frame.
-    `polls`: the path for which a loop in the function polls, if it sleeps and wakes.
+    `polls`: the path for which a loop in the function polls, if it sleeps and wakes. `asked`: the
+    actor of Ray for whose answer it waits.
     """
 
     function: str
@@ -905,6 +924,7 @@ class Place(msgspec.Struct, frozen=True, array_like=True, gc=False):
     framework_call: str | None = None
     framework_inside: bool = False
     polls: str | None = None
+    asked: Asked | None = None
 
 
 _BYTES = {

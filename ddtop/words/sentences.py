@@ -19,6 +19,7 @@ from ddtop.wire.records import (
     TEST,
     TRAIN,
     VALIDATE,
+    Asked,
     CallSite,
     Collective,
     Expectation,
@@ -134,6 +135,14 @@ def file_line(place: Place | Spot | StackFrame) -> str:
 def function_text(place: Place) -> str:
     """`on_train_batch_end of MyCallback`; a function that is not a method by its name alone."""
     return f"{place.function} of {place.owner}" if place.owner else place.function
+
+
+def asked_text(asked: Asked) -> str:
+    """`RolloutWorker (pid 4711) in generate and 2 more`, `Engine, which Ray calls DEAD`."""
+    text = asked.actor + (f" (pid {asked.pid})" if asked.pid is not None else "")
+    text += f" in {asked.method}" if asked.method is not None else ""
+    text += f" and {asked.others} more" if asked.others else ""
+    return text if asked.state == "ALIVE" else f"{text}, which Ray calls {asked.state}"
 
 
 def framework_text(place: Place, whole: bool = False) -> str:
@@ -321,6 +330,8 @@ WAITS: dict[str, Activity] = {
     "queue": Activity("queue", "queue", "waiting for a queue"),
     "pipe": Activity("pipe", "pipe", "waiting on a pipe"),
     "rpc": Activity("rpc", "RPC", "waiting for the answer to an RPC"),
+    "ray.get": Activity("rpc", "ray.get", "in ray.get"),
+    "ray.wait": Activity("rpc", "ray.wait", "in ray.wait"),
     "rpc-shutdown": Activity("lock", "rpc.shutdown", "in rpc.shutdown, waiting for all workers"),
     "socket": Activity("socket", "socket", "waiting on a socket"),
     "asyncio": Activity("socket", "event loop", "waiting in its event loop"),
@@ -384,6 +395,9 @@ PHASE_WORDS = {
     COMPILE: "compiling",
     SANITY_CHECK: "checking the validation loop",
     IDLE: "idle",
+    "generate": "generating",
+    "reward": "computing rewards",
+    "sync": "sending weights",
 }
 
 

@@ -320,6 +320,7 @@ class PlaceProbe(Probe):
             seen.framework_call,
             seen.inside,
             self._polls if self._asked_since == self._stay.line_since else None,
+            seen.asked,
         )
 
 

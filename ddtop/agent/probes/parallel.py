@@ -12,6 +12,7 @@ from weakref import ref
 from ddtop.agent.notes import attribute_of, is_gone
 from ddtop.agent.probe import Probe, Tick
 from ddtop.agent.stacks.frames import FrameReader
+from ddtop.launch.command_line import actor_class
 from ddtop.procfs import command_line, command_name, stat_fields, tasks
 from ddtop.wire.names import COORDINATED, DEEPSPEED, MEGATRON, WHOLE, of_description, short
 from ddtop.wire.records import RpcState, Stage
@@ -217,7 +218,6 @@ _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _REACTOR = re.compile(r"TP_\w+_reactor")
 _VLLM = re.compile(r"(?:VllmWorker|VLLM::Worker|EngineCore)[-_ ]?\w*")
 _TITLED = re.compile(r"(?:sglang|VLLM)::[\w.:-]+")
-_ACTOR = re.compile(r"ray::([\w:-]+)")
 
 
 def probe(rank: Rank) -> RpcProbe:
@@ -281,9 +281,11 @@ def role() -> str | None:
 
 def role_of(environ: Mapping[str, str], process: str, title: str) -> str | None:
     """The role from the environment, the name of the multiprocessing process, and the title."""
-    match = _TITLED.search(title) or _VLLM.fullmatch(process) or _ACTOR.match(title)
+    match = _TITLED.search(title) or _VLLM.fullmatch(process)
     if match is not None:
-        return match[match.lastindex or 0][:ROLE_CHARACTERS]
+        return match[0][:ROLE_CHARACTERS]
+    if actor := actor_class((title,)):
+        return actor[:ROLE_CHARACTERS]
     if "HYPERACTOR_MESH_BOOTSTRAP_MODE" in environ:
         # hyperactor_mesh/src/bootstrap.rs: set for each process that Monarch spawns.
         name = environ.get("HYPERACTOR_PROCESS_NAME", "")

@@ -17,7 +17,7 @@ import ddtop
 from ddtop.agent.stacks.walk import Place, Walk
 from ddtop.redaction import redact
 from ddtop.wire.names import framework_of, word_of
-from ddtop.wire.records import ACTIVITIES, StackFrame
+from ddtop.wire.records import ACTIVITIES, Asked, StackFrame
 
 BATON_FILE, BATON_WAITS, BATON_PATH = "torch/utils/file_baton.py", "wait", "lock_file_path"
 """Processes wait here for the process that builds an extension. `BATON_PATH` is the attribute that
@@ -83,11 +83,12 @@ class ThreadLook:
 
     `frame_id`: tells whether the user frame is still the same one. `framework`: the package of a
     training framework, and `framework_call` its function; `inside`: the user frame has called it,
-    else it has called the user frame.
+    else it has called the user frame. `asked`: the actor for whose answer it waits.
     """
 
     __slots__ = (
         "activity",
+        "asked",
         "callee",
         "file",
         "frame_id",
@@ -114,6 +115,7 @@ class ThreadLook:
         self.framework: str | None = None
         self.framework_call: str | None = None
         self.inside = False
+        self.asked: Asked | None = None
 
     @property
     def owner(self) -> str | None:
