@@ -13,9 +13,9 @@ from urllib.parse import urlparse
 from ddtop import launch, private, registry
 from ddtop.agent import current, identity, run_name, start_relay
 from ddtop.agent.guard import guard
+from ddtop.agent.probes import parallel
 from ddtop.agent.rank import Rank, say
 from ddtop.agent.runtime import Runtime
-from ddtop.launch.command_line import actor_class
 from ddtop.launch.launcher import number
 from ddtop.launch.launchers import is_elastic
 from ddtop.procfs import command_line, parent_of
@@ -175,7 +175,7 @@ def entering_init(
     if script == "python":
         tree = environ.get(identity.TREE, "").partition("|")[0].rpartition("-")[0]
         # Where Ray's daemons were started without DDTOP, nothing names the driver.
-        script = tree or actor_class(command_line("self") or ()) or script
+        script = tree or parallel.ray_actor((command_line("self") or ("",))[0]) or script
     local, attempt = number(environ, "LOCAL_RANK"), launch.restarts(environ)
     elastic = is_elastic(environ)
     who = identity.Identity(

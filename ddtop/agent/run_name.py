@@ -21,7 +21,7 @@ import msgspec
 
 from ddtop import launch, registry
 from ddtop.agent.identity import TREE, Identity
-from ddtop.launch.command_line import actor_class
+from ddtop.agent.probes import parallel
 from ddtop.launch.launchers import master_pod, step_name
 from ddtop.launch.start import LauncherStart, NodeOptions
 from ddtop.procfs import command_line, command_lines
@@ -223,7 +223,7 @@ def join_plain(
     run where both differ.
     """
     rank = identity.rank if identity.rank is not None else -1
-    actor = actor_class(command_line("self") or ())
+    actor = parallel.ray_actor((command_line("self") or ("",))[0])
     key = f"{os.getcwd()}|{script_path()}|{_tree_of(environ)}"
     if actor:
         # The driver makes all actors, and gives each group a port: none has a wrong one.

@@ -159,6 +159,7 @@ _MEANINGS: tuple[tuple[str, frozenset[str] | None, str], ...] = (
     ("torch/distributed/rpc/api.py", frozenset({"rpc_sync"}), "rpc"),
     ("ray/_private/worker.py", frozenset({"get"}), "ray.get"),
     ("ray/_private/worker.py", frozenset({"wait"}), "ray.wait"),
+    ("ray/_private/worker.py", frozenset({"main_loop"}), "actor"),
     # Out of data: it joins the collectives of ranks that still have data.
     ("torch/distributed/algorithms/join.py", frozenset({"__exit__"}), "join"),
     ("torch/autograd/graph.py", frozenset({"_engine_run_backward"}), "backward"),

@@ -332,6 +332,7 @@ WAITS: dict[str, Activity] = {
     "rpc": Activity("rpc", "RPC", "waiting for the answer to an RPC"),
     "ray.get": Activity("rpc", "ray.get", "in ray.get"),
     "ray.wait": Activity("rpc", "ray.wait", "in ray.wait"),
+    "actor": Activity("socket", "actor", "waiting for calls of the actor"),
     "rpc-shutdown": Activity("lock", "rpc.shutdown", "in rpc.shutdown, waiting for all workers"),
     "socket": Activity("socket", "socket", "waiting on a socket"),
     "asyncio": Activity("socket", "event loop", "waiting in its event loop"),
@@ -395,9 +396,6 @@ PHASE_WORDS = {
     COMPILE: "compiling",
     SANITY_CHECK: "checking the validation loop",
     IDLE: "idle",
-    "generate": "generating",
-    "reward": "computing rewards",
-    "sync": "sending weights",
 }
 
 

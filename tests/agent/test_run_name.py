@@ -203,6 +203,25 @@ def test_trees_outside_of_srun_are_two_jobs(join):
     assert join(0, **{TREE: "a-1|"}) != join(1, **{TREE: "b-2|"})
 
 
+def actor(monkeypatch, title):
+    monkeypatch.setattr(run_name, "command_line", lambda pid: (title,))
+
+
+@pytest.mark.parametrize("other", ["Rollout", "Trainer"])
+def test_groups_of_actors_of_one_driver_are_jobs_with_names_of_their_own(home, monkeypatch, other):
+    """Rank 1 of the second group comes before rank 1 of the first one."""
+    found = []
+    for rank, name, port in ((0, "Trainer", 1), (1, other, 2), (1, "Trainer", 1), (0, other, 2)):
+        actor(monkeypatch, f"ray::{name}.__init__")
+        environ = {TREE: "driver-5|"}
+        found.append(run_name.name_run(who(rank), environ, 1, f"127.0.0.1:{port}")[:2])
+
+    assert found[0] == found[2]
+    assert found[1] == found[3]
+    assert found[0][0] == "driver-5-Trainer"
+    assert len({job for job, _ in found}) == 2
+
+
 def test_another_folder_is_another_job(join, tmp_path):
     (tmp_path / "b").mkdir()
 

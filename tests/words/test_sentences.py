@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddtop.wire.records import Collective, Group, OpenCall, Place, Stage
+from ddtop.wire.records import Asked, Collective, Group, OpenCall, Place, Stage
 from ddtop.words.sentences import (
+    asked_text,
     collective_text,
     framework_text,
     function_text,
@@ -45,6 +46,12 @@ def test_a_rank_range_names_each_rank_once(ranks):
         named |= set(range(int(first), int(last or first) + 1))
 
     assert named == ranks
+
+
+def test_an_actor_that_is_dead_or_has_not_started_is_said_so():
+    text = asked_text(Asked("Engine", state="PENDING_CREATION"))
+
+    assert text == "Engine, which Ray calls PENDING_CREATION"
 
 
 def test_very_many_ranks_are_counted():

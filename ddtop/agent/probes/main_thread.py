@@ -154,8 +154,8 @@ POLLS_AFTER_NS = 3_000_000_000
 THREADS_MAX = 64
 """Threads looked at in one scan: 10 us each."""
 _TRAINING = (COLLECTIVE, BACKWARD, OPTIMIZER, FORWARD, LOADER)
-SERVES = "rpc-shutdown"
-_WAITS_FOR_THREADS = frozenset({"lock", "queue", "future", "asyncio", "exit", SERVES})
+SERVES = frozenset({"rpc-shutdown", "actor"})
+_WAITS_FOR_THREADS = frozenset({"lock", "queue", "future", "asyncio", "exit"}) | SERVES
 
 
 class Lead:
@@ -182,7 +182,7 @@ class Lead:
         if stepper == self._main_id or not _waits_for_threads(seen):
             self.ident = self._main_id
             return seen
-        return self._other_look(now, seen is not None and seen.waits_on == SERVES) or seen
+        return self._other_look(now, seen is not None and seen.waits_on in SERVES) or seen
 
     @property
     def native_id(self) -> int:

@@ -284,7 +284,7 @@ def role_of(environ: Mapping[str, str], process: str, title: str) -> str | None:
     match = _TITLED.search(title) or _VLLM.fullmatch(process)
     if match is not None:
         return match[0][:ROLE_CHARACTERS]
-    if actor := actor_class((title,)):
+    if actor := ray_actor(title):
         return actor[:ROLE_CHARACTERS]
     if "HYPERACTOR_MESH_BOOTSTRAP_MODE" in environ:
         # hyperactor_mesh/src/bootstrap.rs: set for each process that Monarch spawns.
@@ -297,6 +297,16 @@ def role_of(environ: Mapping[str, str], process: str, title: str) -> str | None:
     # torchrun --role NAME
     given = environ.get("ROLE_NAME", "")
     return given[:ROLE_CHARACTERS] if given not in ("", "default") else None
+
+
+def ray_actor(title: str) -> str:
+    """The class of the Ray actor that this process is; empty if it is none.
+
+    While it is made only the title names it; later the title may be that of a call.
+    """
+    worker = getattr(sys.modules.get("ray._private.worker"), "global_worker", None)
+    made = next(iter(dict(getattr(worker, "actors", {})).values()), None)
+    return actor_class((title,)) if made is None else type(made).__name__
 
 
 def _title() -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddtop.wire.names import OF_MEMBERS_ONLY
-from ddtop.wire.records import OpenCall
+from ddtop.wire.records import Asked, OpenCall
 from tests.jobs import WORLD, FakeJob, place, trained, unix_ns
 
 
@@ -86,6 +86,23 @@ def test_a_file_for_which_a_rank_polls_is_named():
     )
     assert finding.advice.startswith(
         "find out which process should have made, opened or removed out/step_5/STABLE"
+    )
+
+
+@pytest.mark.parametrize(("idle", "severity"), [(True, "critical"), (False, "warning")])
+def test_a_rank_that_waits_for_an_actor_of_ray_names_it(idle, severity):
+    """An actor that works for its answer is no fault: a rollout takes minutes."""
+    job = trained()
+    asked = Asked("RolloutWorker", 4711, "generate", others=2, here=True, idle=idle)
+    job.ranks[1].stands_at("fetch", line=42, waits_on="ray.get", asked=asked)
+    job.others_wait(1)
+    job.passes(20)
+    finding = job.finding()
+
+    assert (finding.severity, finding.ranks) == (severity, (1,))
+    assert finding.summary.startswith(
+        "rank 1 has been in ray.get, waiting for RolloutWorker (pid 4711) in generate and 2 more"
+        " (train.py:42 fetch) for"
     )
 
 
