@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Callable
 from threading import get_ident
-from time import monotonic_ns
+from time import monotonic, monotonic_ns
 from types import ModuleType
 from typing import Any
 
@@ -24,14 +24,14 @@ from ddtop.agent.guard import guard
 from ddtop.agent.probe import Probe, Tick
 from ddtop.agent.rank import Rank
 from ddtop.agent.wrapper import replace
-from ddtop.patience import at_most
+from ddtop.patience import LatestResult
 from ddtop.procfs import command_line, descendants, stat_fields
 from ddtop.wire.records import Asked
 
 AFTER_NS, EVERY_NS = 1_000_000_000, 2_000_000_000
 """The first look at a wait, and the next ones."""
-ANSWER_S = 0.5
-"""Ray's table answers in a millisecond. A rank whose agent waits for it would look frozen."""
+STALE_S = 6.0
+"""Ray's table answers in a millisecond. While it does not, older answers are not used."""
 IDLE_NS = 20_000_000_000
 """An actor that has used no CPU for so long does not work: an answer of a server takes less."""
 IDLE_CORES = 0.05
@@ -79,6 +79,10 @@ class RayProbe(Probe):
     def __init__(self, rank: Rank, wait: Callable[..., Any]) -> None:
         self._rank, self._wait = rank, wait
         self._since = self._due = self._worked_at = self._cpu_ns = self._looked_at = 0
+        self._refs: Any = None
+        # On a thread of its own: a rank whose agent waits for Ray would look frozen.
+        self._answer = LatestResult(self._find)
+        self._found: Asked | None = None
         self._asked: Asked | None = None
 
     def sample(self, tick: Tick) -> None:
@@ -88,15 +92,18 @@ class RayProbe(Probe):
             return
         if since != self._since:
             self._since, self._due, self._cpu_ns, self._asked = since, 0, 0, None
+            self._answer, self._refs = LatestResult(self._find), refs
         if tick.now >= self._due:
             self._due = tick.now + EVERY_NS
-            found: list[Asked | None] = []
-            at_most(ANSWER_S, lambda: guard.run("ray", lambda: found.append(self._find(refs))))
-            if found and found[0] is not None:
-                self._asked = self._with_process(found[0], tick.now)
+            self._answer.ask(monotonic())
+        found = self._answer.result(monotonic(), STALE_S)
+        if found is not self._found:
+            self._found = found
+            self._asked = found and self._with_process(found, tick.now)
         tick.seen.asked = self._asked
 
-    def _find(self, refs: Any) -> Asked | None:
+    def _find(self) -> Asked | None:
+        refs = self._refs
         every = list(refs)[:REFERENCES_MAX] if isinstance(refs, (list, tuple)) else [refs]
         _, left = self._wait(every, num_returns=len(every), timeout=0, fetch_local=False)
         actors = {ref.task_id().actor_id().hex(): ref.task_id().actor_id() for ref in left}
