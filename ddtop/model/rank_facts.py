@@ -28,7 +28,7 @@ from ddtop.policy import Limits, Policy
 from ddtop.wire.frames import host_of
 from ddtop.wire.mpi import MpiState
 from ddtop.wire.names import INIT_CALLS
-from ddtop.wire.records import Collective, GroupProgress, RankState, Stacks
+from ddtop.wire.records import Collective, GroupProgress, Place, ProcessState, RankState, Stacks
 
 
 @dataclass(frozen=True)
@@ -259,6 +259,19 @@ def _loader(memory: RankMemory, now: int, policy: Policy) -> LoaderFacts:
     )
 
 
+_FOR_ANSWERS = frozenset({"socket", "rpc", "asyncio", "lock", "queue", "future"})
+
+
+def _is_served(place: Place, report: ProcessState | None) -> bool:
+    """Whether it waits for an actor of Ray that works for it, or it may: it is connected to a rank
+    of another job that does not stand still, and waits for an answer or for a thread of its own.
+    """
+    if place.asked is not None:
+        return not place.asked.idle
+    ends = report.far_ends if report is not None else ()
+    return place.waits_on in _FOR_ANSWERS and any(end.still_since_unix_ns is None for end in ends)
+
+
 def _process(memory: RankMemory, comm: CommFacts, now: int, policy: Policy) -> ProcessFacts:
     report, alive = memory.process, memory.exit is None
     cpu_ratio, working, wakes_per_s = ratios.cpu(memory, now, policy)
@@ -280,8 +293,7 @@ def _process(memory: RankMemory, comm: CommFacts, now: int, policy: Policy) -> P
     ):
         working = True
     place = memory.state.place if memory.state is not None else None
-    if working is False and place is not None and place.asked is not None and not place.asked.idle:
-        # It waits for an actor of Ray that works for it.
+    if working is False and place is not None and _is_served(place, report):
         working = True
     if alive and memory.owing is not None and progress.moves(memory.owing, now, policy):
         working = True

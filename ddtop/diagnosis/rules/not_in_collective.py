@@ -260,6 +260,8 @@ def _finding(
         )
     elif (phase := _one_phase(snapshot, ranks)) is not None:
         subject = f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} {phase}"
+    elif severity == WARNING and (helped := _helped_text(lead)) is not None:
+        subject += helped
     elif severity == WARNING and _only_around_it(lead, policy):
         subject += f", while {verb(ranks, 'its', 'their')} other threads or children work"
     elif (
@@ -324,6 +326,19 @@ def _one_phase(snapshot: Snapshot, ranks: tuple[int, ...]) -> str | None:
     if len({progress.phase if progress is not None else None for progress in phases}) > 1:
         return None
     return phase_clause(snapshot.rank(ranks[0]), snapshot.time_unix_ns)
+
+
+def _helped_text(rank: RankFacts) -> str | None:
+    """What is said of a rank whose main thread waits for another process that works for it; None if
+    it does not."""
+    place, report = rank.reported.place, rank.process.report
+    if not rank.process.working or place is None or place.waits_on is None:
+        return None
+    if place.asked is not None:
+        return ""
+    moving = (end for end in report.far_ends if not end.still_since_unix_ns) if report else ()
+    job = next((end.where.job for end in moving), None)
+    return f", while job {job}, to which it is connected, moves on" if job is not None else None
 
 
 def _only_around_it(rank: RankFacts, policy: Policy) -> bool:

@@ -102,7 +102,7 @@ def test_a_rank_that_waits_for_an_actor_of_ray_names_it(idle, severity):
     assert (finding.severity, finding.ranks) == (severity, (1,))
     assert finding.summary.startswith(
         "rank 1 has been in ray.get, waiting for RolloutWorker (pid 4711) in generate and 2 more"
-        " (train.py:42 fetch) for"
+        " (train.py:42 fetch) for 20 s; rank"
     )
 
 

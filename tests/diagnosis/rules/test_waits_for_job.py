@@ -31,8 +31,25 @@ def test_a_request_with_a_timeout_waits_in_poll_so_only_its_frames_show_the_sock
 
 
 @pytest.mark.parametrize("still_s", [None, 27.0])
-def test_while_the_other_job_moves_on_the_rank_that_waits_is_named_as_ever(still_s):
-    assert asks(still_s).kinds() == TODAY
+def test_while_the_other_job_moves_on_the_rank_that_waits_is_named_and_it_may_come(still_s):
+    """The other job has just moved, or moves."""
+    severity = "warning" if still_s is None else "critical"
+    assert asks(still_s).kinds() == [(severity, "not-in-collective", (0,))]
+
+
+def test_a_thread_of_the_rank_may_wait_for_the_other_job_that_works_for_it():
+    """A trainer asks its engines in threads, and joins them; a rollout takes a minute."""
+    job = asks(None, remote=None, waits_on="lock")
+    finding = job.finds("warning", "not-in-collective", 0)
+    assert finding.summary.startswith(
+        "rank 0 has been waiting for a lock (train.py:57 ask) for 20 s, while job rollout, to which"
+        " it is connected, moves on; ranks 1,2 wait for it"
+    )
+    assert job.passes(200).kinds() == TODAY
+
+
+def test_a_rank_that_sleeps_waits_for_nobody():
+    assert asks(None, remote=None, waits_on=None).kinds() == TODAY
 
 
 def test_a_rank_that_is_connected_and_does_not_wait_there_is_named_as_ever():
