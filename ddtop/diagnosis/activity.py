@@ -147,20 +147,18 @@ def where_text(facts: RankFacts, policy: Policy) -> str:
 
 def stack_line(stacks: Stacks, frames_max: int = 4) -> str | None:
     """`load data.py:40 ‹ step train.py:88 ‹ main train.py:120`: its main thread's own frames,
-    innermost first, and what lies below them; None where no stack was taken. For a worker only the
-    frames of the worker itself.
+    innermost first, and what lies below them; None where no stack was taken. Without the frames of
+    the parent that has forked it.
     """
     thread = _main(stacks)
     if thread is None:
         return None
     frames = thread.frames
-    if stacks.worker:
-        born = next(
-            (at for at, frame in enumerate(frames) if is_birth(frame.function, frame.file)),
-            len(frames),
-        )
-        frames = frames[:born]
-    return _frames_line(frames, frames_max)
+    born = next(
+        (at for at, frame in enumerate(frames) if is_birth(frame.function, frame.file)),
+        len(frames),
+    )
+    return _frames_line(frames[:born], frames_max)
 
 
 def other_threads(stacks: Stacks, threads_max: int = 3) -> list[str]:

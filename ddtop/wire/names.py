@@ -142,6 +142,9 @@ _SAVERS = frozenset(
 )
 _LOADERS = frozenset({"load", "load_file", "load_model", "load_state_dict", "_load_state_dict"})
 
+ORDERS = "orders"
+"""The wait of a worker that gets all its work as messages, the same as all other workers."""
+
 # (end of the file's path, or a folder in it; functions, None for any; word). The first that fits.
 _MEANINGS: tuple[tuple[str, frozenset[str] | None, str], ...] = (
     ("torch/utils/data/dataloader.py", None, "DataLoader"),
@@ -207,6 +210,8 @@ _MEANINGS: tuple[tuple[str, frozenset[str] | None, str], ...] = (
     ("multiprocessing/synchronize.py", None, "lock"),
     ("torch/utils/file_baton.py", None, "lock"),
     ("filelock/", None, "lock"),
+    # vLLM: a worker waits for the next call of its engine.
+    ("device_communicators/shm_broadcast.py", frozenset({"dequeue", "acquire_read"}), ORDERS),
     ("queue.py", None, "queue"),
     ("multiprocessing/queues.py", None, "queue"),
     ("multiprocessing/connection.py", None, "pipe"),

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, S
 from math import prod
 from typing import NamedTuple
 
-from ddtop.wire.names import FRAMEWORKS, RECEIVES
+from ddtop.wire.names import FRAMEWORKS, ORDERS, RECEIVES
 from ddtop.wire.records import (
     BESIDE,
     CHECKPOINT,
@@ -328,6 +328,7 @@ WAITS: dict[str, Activity] = {
     "future": Activity("lock", "future", "waiting for a future of another thread or process"),
     "lock": Activity("lock", "lock", "waiting for a lock"),
     "queue": Activity("queue", "queue", "waiting for a queue"),
+    ORDERS: Activity("queue", "message queue", "waiting for the next message of the engine"),
     "pipe": Activity("pipe", "pipe", "waiting on a pipe"),
     "rpc": Activity("rpc", "RPC", "waiting for the answer to an RPC"),
     "ray.get": Activity("rpc", "ray.get", "in ray.get"),

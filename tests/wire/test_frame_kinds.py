@@ -48,6 +48,9 @@ PREFIXES = (
         ("code.py", "interact", "stdin"),
         ("pdb.py", "interaction", "debugger"),
         ("selectors.py", "select", "socket"),
+        ("vllm/distributed/device_communicators/shm_broadcast.py", "dequeue", "orders"),
+        # The engine has written, and a worker does not read.
+        ("vllm/distributed/device_communicators/shm_broadcast.py", "acquire_write", None),
     ],
 )
 def test_a_library_frame_has_its_word(prefix, file, function, word):

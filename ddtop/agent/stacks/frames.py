@@ -11,6 +11,7 @@ import os
 import sys
 import sysconfig
 from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 import ddtop
@@ -173,7 +174,7 @@ class FrameReader:
             return None
         seen, kinds = ThreadLook(), self._kinds
         inner: Place | None = None
-        for place, frame_id in stack:
+        for place, frame_id in _own_frames(stack):
             file, function, qualname, line_now = place
             line = line_now or 0
             try:
@@ -251,6 +252,14 @@ class FrameReader:
         if file.startswith(self._own) or "site-packages/" in file or "dist-packages/" in file:
             return False
         return not file.startswith(self._library)
+
+
+def _own_frames(stack: list[tuple[Place, int]]) -> Iterator[tuple[Place, int]]:
+    """Without those of the parent that has forked this process, which are further out."""
+    for place, frame_id in stack:
+        if place[1] == "_bootstrap" and place[0].endswith("multiprocessing/process.py"):
+            return
+        yield place, frame_id
 
 
 def _place_without_own_code(seen: ThreadLook, inner: Place | None) -> None:

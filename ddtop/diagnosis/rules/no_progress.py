@@ -27,6 +27,7 @@ from ddtop.diagnosis.standstill import (
 from ddtop.diagnosis.waiters import foreign_text, foreign_waits, held_by
 from ddtop.model.facts import RankFacts, Snapshot, Wait
 from ddtop.policy import Policy
+from ddtop.wire.names import ORDERS
 from ddtop.words.sentences import ranks_text, verb
 from ddtop.words.units import duration
 
@@ -156,10 +157,10 @@ def _split_by_stacks(same: list[RankFacts], policy: Policy) -> list[_Class]:
 def _culprits(still: Standstill, classes: list[_Class], policy: Policy) -> tuple[int, ...]:
     """The minority. Empty where there is none."""
     every = tuple(rank.rank for rank in still.active)
-    elsewhere = [rank.rank for rank in still.active if word_of(rank, policy) not in COMMUNICATES]
+    elsewhere = [rank.rank for rank in still.active if not _waits_for_others(rank, policy)]
     if elsewhere and len(elsewhere) < len(every):
-        # Some ranks are in a communication call. They wait for all ranks that are not, however
-        # many.
+        # Some ranks are in a communication call, or have done what they were told. They wait for
+        # all ranks that are not, however many.
         return tuple(elsewhere)
     largest = set(classes[-1].ranks)
     return (
@@ -167,6 +168,12 @@ def _culprits(still: Standstill, classes: list[_Class], policy: Policy) -> tuple
         if 2 * len(largest) > len(every)
         else ()
     )
+
+
+def _waits_for_others(rank: RankFacts, policy: Policy) -> bool:
+    place = rank.reported.place
+    told = place is not None and place.waits_on == ORDERS
+    return told or word_of(rank, policy) in COMMUNICATES
 
 
 def _finding(

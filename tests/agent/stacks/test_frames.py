@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import multiprocessing.process
 import queue
 import selectors
 import subprocess
@@ -276,6 +277,21 @@ def test_what_a_hook_has_called_in_its_framework_says_more_than_who_has_called_t
 
     assert (seen.function, seen.line) == ("on_save", 6)
     assert (seen.framework_call, seen.inside) == ("save_checkpoint", True)
+
+
+def test_the_frames_of_the_parent_that_has_forked_a_process_are_not_its_own():
+    """An idle worker of vLLM stands on the stack of the engine that has started it."""
+    ring = "/opt/env/lib/python3.11/site-packages/vllm/distributed/device_communicators"
+    dequeue = code_of("def dequeue(look):\n    return look()\n", f"{ring}/shm_broadcast.py")
+    born = code_of(
+        "def _bootstrap(target, look):\n    return target(look)\n", multiprocessing.process.__file__
+    )
+    fork = code_of("def _launch(born, *more):\n    return born(*more)\n", subprocess.__file__)
+    engine = code_of("def start(fork, *more):\n    return fork(*more)\n", "/home/ada/serve.py")
+    look = partial(FrameReader().look, threading.get_ident())
+    seen = engine["start"](fork["_launch"], born["_bootstrap"], dequeue["dequeue"], look)
+
+    assert (seen.function, seen.framework, seen.waits_on) == ("dequeue", "vllm", "orders")
 
 
 def test_of_a_process_that_a_framework_has_started_the_frameworks_line_is_the_place():

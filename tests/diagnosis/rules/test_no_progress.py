@@ -229,6 +229,30 @@ def test_servers_that_never_counted_a_step_are_idle_between_two_requests():
     assert job.passes(900).ever() == [("info", KIND, ())]
 
 
+def workers_of_an_engine(*waits_on):
+    """Each has answered its engine for a while, then waits so."""
+    job = trained(len(waits_on))
+    for rank, word in zip(job.ranks, waits_on, strict=True):
+        rank.iteration = None
+        rank.stands_at("cleanup" if word == "lock" else "dequeue", waits_on=word)
+    return job
+
+
+def test_workers_whose_engine_has_nothing_to_do_are_idle():
+    assert workers_of_an_engine("orders", "orders").passes(3600).ever() == [("info", KIND, ())]
+
+
+def test_a_worker_that_reads_no_orders_is_named_and_those_that_wait_for_some_are_not():
+    """The engine waits for the answer of rank 1, or for a free block in its ring."""
+    finding = workers_of_an_engine("orders", "lock").passes(30).finds("warning", KIND, 1)
+
+    assert finding.victims == (0,)
+    assert finding.summary == (
+        "no progress for 30 s: rank 1 is waiting for a lock (train.py:40 cleanup); rank 0 is"
+        " waiting for the next message of the engine (train.py:40 dequeue)"
+    )
+
+
 def test_a_master_that_polls_with_sleeps_while_its_workers_wait_in_a_broadcast_is_idle():
     """A loop of requests: `while not requests: time.sleep(0.2)`, then a broadcast."""
     job = trained(3)
