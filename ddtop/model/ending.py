@@ -397,7 +397,11 @@ def failed_helper(
     """
     bad = [rank for rank in ranks if has_failed(rank)]
     if not bad and all(rank.gone for rank in ranks):
-        return next((helper for helper in helpers if helper.launcher and _went_wrong(helper)), None)
+        parents = [helper for helper in helpers if helper.launcher]
+        first = min((went_unix_ns(rank) for rank in ranks), default=0)
+        return next(
+            (one for one in parents if _went_wrong(one) or _took_along(one, first, policy)), None
+        )
     if not bad or any(
         interrupted(rank) or not (is_consequence(rank) or _by_cancel(rank)) for rank in bad
     ):
@@ -415,6 +419,13 @@ def _went_wrong(helper: HelperEnd) -> bool:
     if helper.exception is not None and helper.exception.type != "SystemExit":
         return helper.exception.type != "KeyboardInterrupt"
     return helper.code not in (None, 0, *(128 + number for number in CANCEL_SIGNALS))
+
+
+def _took_along(parent: HelperEnd, first_unix_ns: int, policy: Policy) -> bool:
+    """Whether it was killed, and the ranks ended because of that, as workers of vLLM do."""
+    killed = parent.signal not in (None, *CANCEL_SIGNALS)
+    # As after Ctrl-C, they finish their call first.
+    return killed and abs(parent.unix_ns - first_unix_ns) < policy.interrupted_together_s * 1e9
 
 
 def _explains(helper: HelperEnd, first_unix_ns: int, policy: Policy) -> bool:
@@ -471,7 +482,7 @@ def find_end(
             else exit_text(helper.code, helper.signal)
         )
         what = "the program that started the ranks" if helper.launcher else "a helper process"
-        when = "after them" if fine else "first"
+        when = "after them" if fine and helper.signal is None else "first"
         return Ended(f"{what} failed {when}: {how}", None, last, failed=True)
     if was_cancelled(gone, policy):
         return Ended("cancelled", None, last)

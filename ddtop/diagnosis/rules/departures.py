@@ -225,7 +225,9 @@ def _helper_failed(snapshot: Snapshot, helper: HelperEnd, bad: list[RankFacts]) 
     """A process that is not a rank failed. The program that had started it ended the ranks, or is
     that process itself and failed after them (no rank is `bad`)."""
     name = "the program that started the ranks" if helper.launcher else "a helper process"
-    summary = f"{name} (pid {helper.pid})"
+    title = (helper.command or "").partition(" ")[0]
+    # Systems give their processes a title: VLLM::EngineCore.
+    summary = f"{name} (pid {helper.pid}{f', {title}' if '::' in title else ''})"
     exception = helper.exception
     if exception is not None:
         summary += f" raised {exception.type}"
@@ -247,6 +249,9 @@ def _helper_failed(snapshot: Snapshot, helper: HelperEnd, bad: list[RankFacts]) 
     ranks = tuple(sorted(rank.rank for rank in bad))
     lines = [f"pid {helper.pid}: {helper.command}"] if helper.command else []
     end = "all ranks had finished by then"
+    if helper.signal is not None:
+        # Nothing is known of a parent that a signal ended long after its ranks.
+        end = "all ranks ended then"
     if bad:
         end = f"{ranks_text(ranks)} {verb(ranks, 'was', 'were')} ended because of it"
     return Finding(

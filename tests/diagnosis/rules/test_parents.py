@@ -54,6 +54,36 @@ def test_a_parent_that_is_cancelled_and_another_process_say_nothing_of_the_job(
     assert job.snapshot().ended.reason == "all ranks finished"
 
 
+def test_a_parent_that_is_killed_takes_its_workers_along():
+    """The EngineCore of vLLM: its workers see that it is gone, and end with exit code 0."""
+    job = trained(2)
+    for rank in job.ranks:
+        rank.ends(0, later_s=1.5)
+    killed = unix_ns(job.now)
+    job.host_says = {
+        "helpers": (HelperEnd(PARENT, killed, None, 9, command="VLLM::EngineCore", launcher=True),)
+    }
+    finding = job.passes(3).finds("critical", "helper-crashed")
+
+    assert finding.summary == (
+        "the program that started the ranks (pid 4700, VLLM::EngineCore) was killed by SIGKILL;"
+        " all ranks ended then"
+    )
+    ended = job.snapshot().ended
+    assert ended.reason == "the program that started the ranks failed first: SIGKILL"
+
+
+@pytest.mark.parametrize("apart_s", [-20.0, 20.0])
+def test_ranks_that_finish_long_before_or_after_their_parent_was_killed_have_finished(apart_s):
+    job = FakeJob(2).trains(30)
+    killed = unix_ns(job.now + apart_s)
+    for rank in job.ranks:
+        rank.ends(0)
+    job.host_says = {"helpers": (HelperEnd(PARENT, killed, None, 9, launcher=True),)}
+
+    assert job.passes(3).kinds() == []
+
+
 def test_a_rank_that_fails_explains_the_end_of_its_parent():
     """mp.spawn raises what its child raised."""
     job = trained(2)
