@@ -29,6 +29,7 @@ _ASSIGNED = re.compile(r"\w+=(.*)", re.DOTALL)
 OF_OTHERS = frozenset({
     "mail", "openssl", "pgrep", "kill", "wait", "exit", "tail", "chmod", "command", "kubectl",
     "docker", "mpirun", "mpiexec", "uvx", "pipx", "top", "taskset", "mkdocs", "pre-commit",
+    "vllm",
     "lint-imports",
 })  # fmt: skip
 """Programs and words of the shell that are known by their names alone."""

@@ -86,6 +86,12 @@ CASES = (
         # Otherwise Ray prints equal lines of two workers once, with a remark behind the first.
         variables={"RAY_DEDUP_LOGS": "0"},
     ),
+    # `pip install --no-deps vllm`, and what its modules import.
+    Case(
+        *("vLLM, a double of an engine", "vllm_engine.py", "vllm", None),
+        launch=(),
+        faults=("sleep", "skip"),
+    ),
     _loop("FSDP2", "fsdp2", "torch", None),
     _loop("tensor parallel", "tp", "torch", None),
     _loop("pipeline 1F1B", "pipeline", "torch", None),

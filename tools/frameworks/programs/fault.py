@@ -36,26 +36,28 @@ def at(rank: int) -> None:
     _state["steps"] += 1
     _state["began"] = _state["began"] or time.monotonic()
     if _state["steps"] == TRAINS:
-        _say(f"trains-{rank}")
-    due = rank == RANK and _due()
+        say(f"trains-{rank}")
+    due = rank == RANK and is_due()
     if FAULT == "skip" and _state["steps"] % EVERY == 0:
         if due:
-            _say("began")
+            say("began")
         else:
             torch.distributed.barrier()
     if not due or FAULT not in ("sleep", "raise", "worker"):
         return
     if FAULT == "worker":
         # Its worker has this process as its parent.
-        _say(f"stuck-{os.getpid()}")
-    _say("began")
+        say(f"stuck-{os.getpid()}")
+    say("began")
     if FAULT == "sleep":
         time.sleep(3600)
     if FAULT == "raise":
         raise RuntimeError("planted")
 
 
-def _due() -> bool:
+def is_due() -> bool:
+    """Whether the fault of this program begins now."""
+    _state["began"] = _state["began"] or time.monotonic()
     if AFTER_S == "go":
         return (FOLDER / "go").exists()
     return time.monotonic() - _state["began"] > float(AFTER_S)
@@ -67,7 +69,8 @@ def in_worker() -> None:
         time.sleep(3600)
 
 
-def _say(name: str) -> None:
+def say(name: str) -> None:
+    """Leave a file of that name for the program that watches this one."""
     if FOLDER.is_dir() and not (FOLDER / name).exists():
         (FOLDER / name).touch()
 
