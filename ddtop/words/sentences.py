@@ -328,7 +328,7 @@ WAITS: dict[str, Activity] = {
     "future": Activity("lock", "future", "waiting for a future of another thread or process"),
     "lock": Activity("lock", "lock", "waiting for a lock"),
     "queue": Activity("queue", "queue", "waiting for a queue"),
-    ORDERS: Activity("queue", "message queue", "waiting for the next message of the engine"),
+    ORDERS: Activity("queue", "message", "waiting for the next message of the engine"),
     "pipe": Activity("pipe", "pipe", "waiting on a pipe"),
     "rpc": Activity("rpc", "RPC", "waiting for the answer to an RPC"),
     "ray.get": Activity("rpc", "ray.get", "in ray.get"),
