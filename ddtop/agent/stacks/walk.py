@@ -20,6 +20,7 @@ rank.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import sys
 import time
@@ -100,11 +101,17 @@ def why_not(wanted: str) -> str | None:
     return None
 
 
+_audit = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p)(
+    ("PySys_Audit", ctypes.pythonapi)
+)
+
+
 def _is_audited() -> bool:
-    """Whether the program has an audit hook. Python checks the argument only if there is one."""
+    """Whether the program has an audit hook. Python reads this wrong format only if there is one,
+    and then calls none of them. `sys.audit` checks its own arguments in any case since 3.14."""
     try:
-        sys.audit(None)  # type: ignore[arg-type]
-    except TypeError:
+        _audit(b"ddtop", b"?")
+    except SystemError:
         return True
     return False
 
