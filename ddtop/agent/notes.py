@@ -215,12 +215,11 @@ class ObjectSource(ProgressSource):
 
     def read(self) -> Reading | None:
         """The values of the object; None if it no longer exists."""
-        own = self._object() if self._object is not None else None
-        if own is None:
+        held = [self._object()] if self._object is not None else [None]
+        if held[0] is None:
             return None
-        found = self.read_from(own)
-        if getrefcount(own) <= ALONE:
-            kept.append(own)
+        found = self.read_from(held[0])
+        let_go(held)
         return found
 
     def read_from(self, own: Any) -> Reading | None:
@@ -228,17 +227,23 @@ class ObjectSource(ProgressSource):
         raise NotImplementedError
 
 
-def _references_alone() -> int:
-    own = object()
-    return getrefcount(own)
-
-
-ALONE = _references_alone()
-"""What `getrefcount` says of an object that one local variable holds: 2, from Python 3.14 on 1."""
+_ALONE = next(map(getrefcount, [object()]))
+"""What `getrefcount` says of an object that only a list holds. A local variable may count or not:
+that is for the compiler, since Python 3.14."""
 
 kept: list[Any] = []
 """Objects of which the agent held the last reference. If the agent dropped them, their destructors
 would run on its thread: a bar would print, an engine would close."""
+
+
+def let_go(held: list[Any]) -> None:
+    """Empty the list without the end of any object: those that nothing else holds are kept."""
+    while held:
+        alone = next(map(getrefcount, reversed(held))) <= _ALONE
+        last = held.pop()
+        if alone:
+            kept.append(last)
+        del last
 
 
 class Phase:

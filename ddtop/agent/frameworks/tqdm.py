@@ -9,11 +9,10 @@ through a known total is taken for the steps, a bar around it for the epochs; a 
 from __future__ import annotations
 
 import re
-import sys
 from types import ModuleType
 from typing import Any
 
-from ddtop.agent.notes import ALONE, BAR, ProgressSource, Reading, kept, progress_notes
+from ddtop.agent.notes import BAR, ProgressSource, Reading, let_go, progress_notes
 from ddtop.wire.records import TEST, VALIDATE
 
 _LOSS = re.compile(r"(?:^|[\s,])(?:train_)?loss[=:]\s*([-+.\deE]+|nan|inf)")
@@ -54,11 +53,7 @@ class TqdmSource(ProgressSource):
             # The program opens or closes one right now.
             return None
         reading = _read_bars([vars(tqdm_bar) for tqdm_bar in bars])
-        while bars:
-            bar = bars.pop()
-            if sys.getrefcount(bar) <= ALONE:
-                kept.append(bar)
-            del bar
+        let_go(bars)
         if reading is not None and reading.phase is not None:
             # The bar of an evaluation counts its own batches.
             before = self._trained
