@@ -308,17 +308,15 @@ def test_a_frame_over_the_limit_ends_its_senders_connection(relay):
 
 
 def test_the_end_of_a_process_wakes_the_relay(relay):
-    child = os.fork()
-    if child == 0:
-        os._exit(0)
-    pidfd = os.pidfd_open(child)
+    child = subprocess.Popen(["true"])
+    pidfd = os.pidfd_open(child.pid)
     try:
         relay.watch(pidfd)
         ready = list(relay.wait(DEADLINE_S))
         relay.unwatch(pidfd)
     finally:
         os.close(pidfd)
-        os.waitpid(child, 0)
+        child.wait()
 
     assert ready == [(PROCESS, pidfd)]
     assert list(relay.wait(0)) == []
