@@ -182,9 +182,11 @@ WAITS = (
                 " host."
             ),
             (
-                "If that job moves, or if it cannot be seen, the finding about the waiting rank"
-                " stays. Where all ranks wait for the other job, it must stand still for"
-                " {no_progress_s} ({waits-for-job.asleep_s} in a sleep) and for"
+                "If that job moves, the finding about the waiting rank stays, as a warning for a"
+                " minute; if it cannot be seen, as it is. If it waits in a collective, and a rank"
+                " of this job has made fewer calls than another one in a group that both jobs"
+                " share, that rank is named. Where all ranks wait for the other job, it must"
+                " stand still for {no_progress_s} ({waits-for-job.asleep_s} in a sleep) and for"
                 " {healthy_wait_factor} times the longest healthy wait, and wait for no request."
             ),
         ),

@@ -10,15 +10,24 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from ddtop.diagnosis.activity import classify
+from ddtop.diagnosis.activity import classify, where_text
 from ddtop.diagnosis.finding import INFO, WARNING, Context, Finding
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.standstill import COMMUNICATES, OUTSIDE
 from ddtop.diagnosis.waiters import first_wait, foreign_waits, waits_clause
 from ddtop.model.facts import RankFacts, Snapshot
+from ddtop.model.wait_graph import comparable_seq
 from ddtop.policy import Policy, Waits
-from ddtop.wire.records import FarEnd
-from ddtop.words.sentences import WAITS, file_line, function_text, ranks_text, verb
+from ddtop.wire.records import FarEnd, GroupProgress
+from ddtop.words.sentences import (
+    WAITS,
+    collective_text,
+    file_line,
+    function_text,
+    names_of_groups,
+    ranks_text,
+    verb,
+)
 from ddtop.words.units import duration
 
 
@@ -46,7 +55,17 @@ def _crossed(context: Context, old: Finding) -> Finding | None:
         return None
     snapshot, policy = context.snapshot, context.policy
     ends = {rank.rank: found for rank in snapshot.ranks if (found := _ends(snapshot, rank, policy))}
-    ranks = old.ranks or tuple(ends)
+    return _absent(snapshot, ends, old, policy) or _waits(snapshot, ends, old, policy)
+
+
+_Ends = dict[int, tuple[FarEnd, ...]]
+
+
+def _standing(
+    snapshot: Snapshot, ends: _Ends, ranks: tuple[int, ...], idle: bool, policy: Policy
+) -> tuple[list[FarEnd], float] | None:
+    """The far ends of these ranks, and for how long (s) their job has stood still; None if that is
+    no fault, if one of the ranks has none, or if they are of several jobs."""
     far = [end for rank in ranks for end in ends.get(rank, ())]
     stands = [end.still_since_unix_ns for end in far if end.still_since_unix_ns is not None]
     if (
@@ -55,10 +74,17 @@ def _crossed(context: Context, old: Finding) -> Finding | None:
         or len(stands) < len(far)
     ):
         return None
-    still_s, idle = (snapshot.time_unix_ns - max(stands)) / 1e9, old.severity == INFO
+    still_s = (snapshot.time_unix_ns - max(stands)) / 1e9
     limit_s = _unusual_s(snapshot, ranks, far, policy) if idle else policy.wait_s(WaitsForJob)
-    if still_s < limit_s:
+    return (far, still_s) if still_s >= limit_s else None
+
+
+def _waits(snapshot: Snapshot, ends: _Ends, old: Finding, policy: Policy) -> Finding | None:
+    ranks, idle = old.ranks or tuple(ends), old.severity == INFO
+    stands = _standing(snapshot, ends, ranks, idle, policy)
+    if stands is None:
         return None
+    far, still_s = stands
     victims = tuple(rank.rank for rank in snapshot.ranks if rank.rank not in ranks and rank.wait)
     return replace(
         old,
@@ -67,21 +93,76 @@ def _crossed(context: Context, old: Finding) -> Finding | None:
         ranks=ranks,
         victims=old.victims or victims,
         summary=_summary(snapshot, ranks, old.victims or victims, far[0], still_s),
-        evidence=(
-            *[
-                f"rank {rank} is connected to {end.address}: {_name(end)} (pid {end.pid})"
-                for rank in ranks
-                for end in ends[rank]
-            ],
-            *[
-                f"group {group.description} meets at the store {group.foreign}"
-                for group in snapshot.groups
-                if group.foreign
-            ],
-            *old.evidence,
-        ),
+        evidence=(*_connections(snapshot, ends, ranks), *old.evidence),
         advice=f"look at that job: ddtop diagnose {far[0].where.job}",
     )
+
+
+def _connections(snapshot: Snapshot, ends: _Ends, ranks: tuple[int, ...]) -> list[str]:
+    return [
+        *[
+            f"rank {rank} is connected to {end.address}: {_name(end)} (pid {end.pid})"
+            for rank in ranks
+            for end in ends[rank]
+        ],
+        *[
+            f"group {group.description} meets at the store {group.foreign}"
+            for group in snapshot.groups
+            if group.foreign
+        ],
+    ]
+
+
+def _absent(snapshot: Snapshot, ends: _Ends, old: Finding, policy: Policy) -> Finding | None:
+    """The rank of the other job waits in a collective, and in a group that both jobs share a rank
+    of this job has made fewer calls than another one, and does nothing."""
+    stands = _standing(snapshot, ends, tuple(ends), True, policy)
+    places = [end.where.place for end in stands[0]] if stands is not None else []
+    if (
+        stands is None
+        or old.kind != Kind.NO_PROGRESS
+        or any(place is None or place.waits_on != "collective" for place in places)
+    ):
+        return None
+    for group in [group for group in snapshot.groups if group.foreign]:
+        made = {
+            rank.rank: progress
+            for rank in snapshot.ranks
+            for progress in rank.comm.groups
+            if progress.group == group.name
+        }
+        first = max(made.values(), key=comparable_seq, default=None)
+        missing = [rank for rank in made if comparable_seq(made[rank]) < _seq(first)]
+        if first is None or not missing or any(_may_come(snapshot.rank(one)) for one in missing):
+            continue
+        ranks, seq = tuple(sorted(missing)), comparable_seq(first)
+        call = collective_text(first.last_op, seq, names_of_groups(snapshot.groups)[group.name])
+        return replace(
+            old,
+            kind=Kind.NOT_IN_COLLECTIVE,
+            severity=WARNING,
+            ranks=ranks,
+            victims=tuple(wait.rank for wait in foreign_waits(snapshot)),
+            summary=(
+                f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} not come to {call}, and"
+                f" {_name(stands[0][0])}, waits:"
+                f" {verb(ranks, 'it is', 'they are')} {where_text(snapshot.rank(ranks[0]), policy)}"
+            ),
+            evidence=(*_connections(snapshot, ends, tuple(ends)), *old.evidence),
+            advice="find out why it left out this call: all members make the same calls",
+            group=group.name,
+            op=first.last_op,
+            seq=seq,
+        )
+    return None
+
+
+def _seq(progress: GroupProgress | None) -> int:
+    return comparable_seq(progress) if progress is not None else 0
+
+
+def _may_come(rank: RankFacts) -> bool:
+    return rank.process.working is not False or rank.gone
 
 
 def _ends(snapshot: Snapshot, rank: RankFacts, policy: Policy) -> tuple[FarEnd, ...]:
