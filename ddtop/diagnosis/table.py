@@ -455,7 +455,7 @@ TABLE = (
     ),
     RuleRow(
         waits_for_job.rule,
-        (Kind.WAITS_FOR_JOB,),
+        (Kind.WAITS_FOR_JOB, Kind.NOT_IN_COLLECTIVE),
         "connections to ranks of other jobs, and whether these jobs make progress",
         unless=(job_has_ended,),
         fold=waits_for_job.fold,
