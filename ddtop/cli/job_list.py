@@ -267,9 +267,11 @@ def follow_jobs() -> Iterator[Callable[[], Mapping[tuple[str, str], Health]]]:
 
 
 @contextlib.contextmanager
-def follow_system(entry: registry.JobEntry) -> Iterator[Callable[[Health], Rows]]:
-    """Follow the other programs of the job's system while the block runs. What is yielded gets the
-    health of the job itself and returns all programs; none if it stands alone.
+def follow_system(
+    entry: registry.JobEntry,
+) -> Iterator[Callable[[Verdict, Snapshot | None], Rows]]:
+    """Follow the other programs of the job's system while the block runs. Yields a function that
+    gets what is known of the job itself and returns all programs; none if the job stands alone.
 
     A program stays in the system while it lives, also after the connection has ended.
     """
@@ -281,9 +283,10 @@ def follow_system(entry: registry.JobEntry) -> Iterator[Callable[[Health], Rows]
         jobs = own_jobs() if joined else ()
         return [one for one in jobs if (one.entry.job, one.entry.run) in joined]
 
-    def rows(own: Health) -> Rows:
+    def rows(verdict: Verdict, snapshot: Snapshot | None) -> Rows:
         others = [row_of(job.entry, health_now(job)) for job in fleet.jobs()]
-        return with_roles([row_of(entry, own), *others]) if others else []
+        own = row_of(entry, health_of(verdict, snapshot)) if others else None
+        return with_roles([own, *others]) if own is not None else []
 
     fleet: Fleet[Health]
     with open_fleet(read, health_digest) as fleet:

@@ -19,14 +19,14 @@ from typing import Any
 
 import msgspec
 
-from ddtop.diagnosis.finding import CRITICAL
+from ddtop.diagnosis.finding import CRITICAL, Verdict
 from ddtop.follow.history import JobHistory, SeriesHistory
 from ddtop.follow.look import Look, Source
 from ddtop.follow.source_lines import Excerpts
 from ddtop.model.facts import Snapshot
 from ddtop.present.events import Timeline
 from ddtop.present.findings import Contact
-from ddtop.present.jobs import Health, Row, health_of
+from ddtop.present.jobs import Row
 from ddtop.present.numbers import FORMER
 from ddtop.present.text import UNICODE, Glyphs
 from ddtop.registry import JobEntry
@@ -140,11 +140,15 @@ def _write(path: Path, data: bytes) -> None:
 
 
 class Programs:
-    """The programs of the system to which the job belongs. `rows` gets the health of the job and
-    returns all of them, with this job; none if it stands alone. `chosen`, after the app has ended:
-    the user wants to see that one."""
+    """The programs of the system to which the job belongs.
 
-    def __init__(self, rows: Callable[[Health], Sequence[Row]] = lambda _: ()) -> None:
+    `rows` gets what is shown of the job, and returns all programs with this one; none if the job
+    stands alone. `chosen`, after the app has ended: the user wants to see that one.
+    """
+
+    def __init__(
+        self, rows: Callable[[Verdict, Snapshot | None], Sequence[Row]] = lambda *_: ()
+    ) -> None:
         self.rows = rows
         self.chosen: JobEntry | None = None
 
@@ -220,7 +224,7 @@ class Session:
 
     def program_rows(self) -> Sequence[Row]:
         """The programs of the system, the worst first, with this job as it is shown."""
-        return self.programs.rows(health_of(self.shown.verdict, self.shown.snapshot))
+        return self.programs.rows(self.shown.verdict, self.shown.snapshot)
 
     def _note_events(self, snapshot: Snapshot) -> None:
         look = self._newest

@@ -14,8 +14,8 @@ from tests.ui.screens import screen_text, watching
 def system(*others):
     """The shown job beside others, each a name and its health."""
 
-    def rows(own):
-        jobs = [(JOB, own), *others] if others else []
+    def rows(*shown):
+        jobs = [(JOB, health_of(*shown)), *others] if others else []
         return with_roles(
             [(Listed(entry(job, script=job), True, 4, ("vm",)), health) for job, health in jobs]
         )

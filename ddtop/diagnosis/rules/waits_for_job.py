@@ -18,7 +18,7 @@ from ddtop.diagnosis.waiters import first_wait, foreign_waits, waits_clause
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.model.wait_graph import comparable_seq
 from ddtop.policy import Policy, Waits
-from ddtop.wire.records import FarEnd, GroupProgress
+from ddtop.wire.records import FarEnd
 from ddtop.words.sentences import (
     WAITS,
     collective_text,
@@ -131,12 +131,12 @@ def _absent(snapshot: Snapshot, ends: _Ends, old: Finding, policy: Policy) -> Fi
             for progress in rank.comm.groups
             if progress.group == group.name
         }
-        first = max(made.values(), key=comparable_seq, default=None)
-        missing = [rank for rank in made if comparable_seq(made[rank]) < _seq(first)]
-        if first is None or not missing or any(_may_come(snapshot.rank(one)) for one in missing):
+        seq = max(map(comparable_seq, made.values()), default=0)
+        ranks = tuple(rank for rank in sorted(made) if comparable_seq(made[rank]) < seq)
+        if not ranks or any(_may_come(snapshot.rank(rank)) for rank in ranks):
             continue
-        ranks, seq = tuple(sorted(missing)), comparable_seq(first)
-        call = collective_text(first.last_op, seq, names_of_groups(snapshot.groups)[group.name])
+        op = next(one.last_op for one in made.values() if comparable_seq(one) == seq)
+        call = collective_text(op, seq, names_of_groups(snapshot.groups)[group.name])
         return replace(
             old,
             kind=Kind.NOT_IN_COLLECTIVE,
@@ -151,14 +151,10 @@ def _absent(snapshot: Snapshot, ends: _Ends, old: Finding, policy: Policy) -> Fi
             evidence=(*_connections(snapshot, ends, tuple(ends)), *old.evidence),
             advice="find out why it left out this call: all members make the same calls",
             group=group.name,
-            op=first.last_op,
+            op=op,
             seq=seq,
         )
     return None
-
-
-def _seq(progress: GroupProgress | None) -> int:
-    return comparable_seq(progress) if progress is not None else 0
 
 
 def _may_come(rank: RankFacts) -> bool:
