@@ -66,6 +66,7 @@ def other(made, wheel, home, monkeypatch):
     python.uninstall(python.ask())
 
 
+@pytest.mark.job
 def test_the_agent_is_put_into_an_environment_and_taken_out_again(other, wheel):
     done = run("setup-env", str(other), "--from", str(wheel))
 

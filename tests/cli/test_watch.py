@@ -118,6 +118,7 @@ def test_a_job_that_ends_badly_is_exit_code_1_and_its_finding_goes_to_the_comman
     assert json.loads((tmp_path / "event").read_text()) == appeared
 
 
+@pytest.mark.job
 def test_a_command_that_fails_is_reported_and_the_watching_goes_on(stage, watching):
     child = one_rank(stage)
     watch = watching("train", "--on-critical", "false")
@@ -148,6 +149,7 @@ def test_a_later_rank_and_an_earlier_finding_are_reported(stage, watching):
     ]
 
 
+@pytest.mark.job
 def test_a_restart_of_the_relay_is_reported_and_an_open_finding_is_not_repeated(
     stage, home, watching
 ):
@@ -203,6 +205,7 @@ def test_it_ends_with_its_reader_even_if_nothing_happens(stage, watching):
     assert watch.process.stderr.read() == b""
 
 
+@pytest.mark.job
 def test_a_relay_that_does_not_answer_has_an_exit_code_of_its_own(stage, watching):
     one_rank(stage)
     entry = registry.read_entries()[0]

@@ -69,7 +69,6 @@ def test_a_rank_that_misses_a_collective_is_named_with_its_place(world):
     assert (finding["op"], finding["seq"]) == ("all_reduce", 21)
 
 
-@pytest.mark.smoke
 @pytest.mark.skipif(find() is None, reason="py-spy is not installed")
 def test_a_hang_of_a_job_without_ddtop_is_named_from_outside(world):
     launcher = world.torchrun("train", "stands", ddtop=False)
@@ -218,7 +217,6 @@ def test_an_exception_in_mp_spawn_is_named_though_no_hook_sees_it(world):
     assert "rank 1 raised ValueError: bad sample 7 at spawned.py:" in finding["summary"]
 
 
-@pytest.mark.smoke
 def test_after_a_job_that_ended_well_nothing_is_left(world):
     """People uninstalled other tools because these left pages in /dev/shm, sockets, locks and a
     relay that lives for ever.

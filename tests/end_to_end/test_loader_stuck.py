@@ -24,7 +24,6 @@ def children(pid):
     ]
 
 
-@pytest.mark.smoke
 def test_a_worker_in_a_lock_that_was_held_at_fork_is_named_with_its_stack(world):
     locked = world.folder / "locked"
     world.torchrun("loading", str(locked))

@@ -129,7 +129,6 @@ def test_the_programs_own_handlers_work_before_and_after_a_dump(world):
         assert stacks(world, "--signal")[0] == 0
 
 
-@pytest.mark.smoke
 def test_a_signal_goes_to_the_rank_that_was_named_and_to_no_other(world):
     started = start(world, "handles")
 

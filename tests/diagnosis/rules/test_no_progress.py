@@ -239,7 +239,7 @@ def workers_of_an_engine(*waits_on):
 
 
 def test_workers_whose_engine_has_nothing_to_do_are_idle():
-    assert workers_of_an_engine("orders", "orders").passes(3600).ever() == [("info", KIND, ())]
+    assert workers_of_an_engine("orders", "orders").passes(1000).ever() == [("info", KIND, ())]
 
 
 def test_a_worker_that_reads_no_orders_is_named_and_those_that_wait_for_some_are_not():

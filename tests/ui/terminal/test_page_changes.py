@@ -25,6 +25,7 @@ def updates(sent: bytes, whole: bool) -> list[bytes]:
     return [sent[at : at + 256] for at in range(0, len(sent), 256)]
 
 
+@pytest.mark.job
 @pytest.mark.parametrize("whole", [True, False])
 def test_between_two_pages_the_screen_is_never_blank(whole):
     terminal = Terminal(size=(100, 30))
