@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ddtop import registry
+from ddtop.diagnosis import added
 from ddtop.diagnosis.finding import Finding
 from ddtop.follow.changes import Change, Changes
 from ddtop.follow.live import LiveSource
@@ -71,6 +72,7 @@ def watch(job: str | None = None) -> Iterator[Event]:
         ContactLostError: the relay is gone for good and has not reported how the job ended.
         ddtop.registry.RegistryError: the state folder or the key cannot be read.
     """
+    added.load()
     try:
         entry = registry.find_job(job, time.time_ns())
     except registry.UnknownJobError as error:

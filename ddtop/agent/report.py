@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import ddtop
-from ddtop import private, registry
+from ddtop import plugins, private, registry
 from ddtop.agent import start_relay
 from ddtop.agent.environment import VALUE_CHARACTERS, redacted_argv, redacted_environment
 from ddtop.agent.guard import guard
@@ -65,6 +65,8 @@ class Reporter:
         self._heard_at = self._spawn_at = time.monotonic_ns()
         self._sender = registry.relay_identity(rank.run)
         self._script_digest = init_args.script_digest(sys.orig_argv)
+        for plugin, reason in plugins.left_out.items():
+            guard.note(f"plugin {plugin}", reason)
         for source in SOURCES:
             if source.probe:
                 guard.run(source.name, self._make, source)

@@ -12,9 +12,12 @@ This module is loaded in every Python of a DDTOP=1 shell, so the rows are text a
 
 from __future__ import annotations
 
+from ddtop import plugins
+
 # Not at run time: see above.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
     from typing import Any
 
 
@@ -52,6 +55,13 @@ def _titan(name: str, after: str, wrap: str) -> ProbeRow:
 
 def _torch(name: str, after: str, wrap: str) -> ProbeRow:
     return ProbeRow(name, "frameworks.torch_phases", after, wrap=wrap)
+
+
+def _plugin(point: EntryPoint) -> ProbeRow:
+    """The framework of a plugin. The name of its entry point is the import that it waits for."""
+    row = ProbeRow(point.name, "", after=point.name, wrap=point.attr or "wrap")
+    row.file = point.module
+    return row
 
 
 SOURCES = (
@@ -122,5 +132,6 @@ SOURCES = (
     ProbeRow("process ends", "wrap.spawn", after="multiprocessing.util", wrap="wrap_ends"),
     ProbeRow("spawn", "wrap.spawn", after="torch.multiprocessing.spawn", wrap="wrap_spawn"),
     ProbeRow("hydra", "wrap.spawn", after="hydra._internal.utils", wrap="wrap_hydra"),
+    *plugins.load(plugins.FRAMEWORKS, _plugin),
 )
 """If both torch and MPI wait, the later row is reported first."""

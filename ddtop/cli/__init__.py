@@ -138,6 +138,7 @@ def cli(
     if context.invoked_subcommand in ON_LINUX and not sys.platform.startswith("linux"):
         raise CommandError(ELSEWHERE, UNREACHABLE)
     if context.invoked_subcommand not in WITHOUT_CONFIG:
+        _use_plugins()
         _use_config(context.invoked_subcommand)
     if ranks is None and (scenario is not None or seed is not None):
         raise CommandError(
@@ -159,6 +160,20 @@ def cli(
         raise CommandError(
             "ddtop: put --readonly after the command: ddtop attach --readonly", USAGE
         )
+
+
+def _use_plugins() -> None:
+    """Add what other packages have for viewers; one line for each plugin that is left out."""
+    from ddtop import launch, plugins
+
+    launch.every_launcher()
+    # The table of rules is imported late, and by few commands.
+    if plugins.entry_points(plugins.FINDINGS):
+        from ddtop.diagnosis import added
+
+        added.load()
+    for name, why in plugins.left_out.items():
+        click.echo(without_controls(f"ddtop: plugin {name} is left out: {why}"), err=True)
 
 
 def _use_config(name: str | None) -> None:

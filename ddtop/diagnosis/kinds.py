@@ -37,6 +37,14 @@ class Kind(str, Enum):
         kind._value_, kind.what = value, what
         return kind
 
+    @classmethod
+    def of_plugin(cls, value: str, what: Is) -> Kind:
+        """The kind of a rule of another package. It is equal to its value, as ours are, but it is
+        none of the members."""
+        kind = str.__new__(cls, value)
+        kind._name_, kind._value_, kind.what = value, value, what
+        return kind
+
     def is_any(self, what: Is) -> bool:
         """Whether it has one of these traits."""
         return bool(self.what & what)

@@ -150,7 +150,7 @@ RUNS = (job_has_ended, end_explains_all)
 MOVES = (*RUNS, hang_found)
 """For rules about a job that makes progress."""
 
-TABLE = (
+TABLE = [
     # -- the start
     RuleRow(
         starting.launcher_waits,
@@ -460,7 +460,7 @@ TABLE = (
         unless=(job_has_ended,),
         fold=waits_for_job.fold,
     ),
-)
+]
 
 
 # -- Finds a cause that began before another one and is therefore not explained by it

@@ -6,11 +6,14 @@ To add a launcher, write a class and its test, and add a line to `every_launcher
 
 from __future__ import annotations
 
+from ddtop import plugins
+
 # False at run time, to save the import: every Python of a DDTOP=1 shell loads this module. The
 # launchers are loaded only in a rank; they would cost each Python 1 ms.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from importlib.metadata import EntryPoint
 
     from ddtop.launch.launcher import Ancestors, Launcher
     from ddtop.launch.start import LauncherStart, NodeOptions
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
 MARKS = frozenset(
     ["RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK"]
 )
-"""A process without any of these variables did not get a rank from a launcher."""
+"""A process without any of these variables did not get a rank from a launcher of this table."""
 MASTER_PORT = "29500"
 """torchrun's default."""
 _table: tuple[Launcher, ...] = ()
@@ -47,6 +50,7 @@ def every_launcher() -> tuple[Launcher, ...]:
             Torchrun(),
             OpenMpi(),
             Hydra(),
+            *plugins.load(plugins.LAUNCHERS, _plugin),
             Slurm(),
             Lsf(),
             Pals(),
@@ -54,6 +58,19 @@ def every_launcher() -> tuple[Launcher, ...]:
             Kubernetes(),
         )
     return _table
+
+
+def _plugin(point: EntryPoint) -> Launcher:
+    """The launcher of a plugin. It is asked once here, because later nothing catches its
+    errors."""
+    import os
+
+    launcher: Launcher = point.load()()
+    launcher.numbers(os.environ)
+    launcher.restarts(os.environ)
+    launcher.chosen_name(os.environ)
+    launcher.start(os.environ, tuple, launcher.job_id(os.environ))
+    return launcher
 
 
 def programs() -> frozenset[str]:
@@ -80,7 +97,7 @@ def numbers(
 
     `any_task`: also those of srun and jsrun, which number tasks of any kind.
     """
-    if MARKS.isdisjoint(environ):
+    if MARKS.isdisjoint(environ) and not plugins.entry_points(plugins.LAUNCHERS):
         return None, None, None
     for launcher in every_launcher():
         if (any_task or not launcher.numbers_any_task) and (

@@ -18,8 +18,8 @@ def lines() -> Iterator[str]:
     """`ok|NAME|VERSION` or `off|NAME|REASON` for each framework that is installed."""
     for source in SOURCES:
         root = (source.after or "").partition(".")[0]
-        ours = source.file.startswith("ddtop.agent.frameworks.")
-        if not ours or root in NO_FRAMEWORKS or find_spec(root) is None:
+        reads = not source.file.startswith("ddtop.") or ".frameworks." in source.file
+        if not reads or root in NO_FRAMEWORKS or find_spec(root) is None:
             continue
         reason = why_not_wrapped(source)
         version = getattr(importlib.import_module(root), "__version__", "") if not reason else ""

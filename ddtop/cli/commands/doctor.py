@@ -17,7 +17,7 @@ from pathlib import Path
 import click
 
 import ddtop
-from ddtop import registry
+from ddtop import plugins, registry
 from ddtop.cli import interpreter
 from ddtop.cli.errors import CommandError
 from ddtop.cli.output import without_controls
@@ -70,6 +70,7 @@ def doctor() -> int:
         _relays,
     ]
     checks += [_exceptions] if exceptions.asked_for() else []
+    checks += [_plugins] if plugins.installed() else []
     return _print_checks([check() for check in checks])
 
 
@@ -192,6 +193,13 @@ for line in check.lines():
     print(line, file=answers, flush=True)
 print("end", file=answers)
 """
+
+
+def _plugins() -> Line:
+    """What other packages add. The reader of a framework is tried with its framework."""
+    names = ", ".join(f"{one.name} ({one.group})" for one in plugins.installed())
+    off = [f"; {name} is left out: {why}" for name, why in plugins.left_out.items()]
+    return NOTE if off else GOOD, "plugins", "".join([names, *off])
 
 
 def _frameworks(python: str = sys.executable) -> Line:

@@ -1,0 +1,78 @@
+"""What other packages add to ddtop: findings, launchers, frameworks. docs/extend/plugin.md
+
+Each is an entry point. Only packages whose name begins with `ddtop-` are asked, because a listing
+of the folder shows them: to read the metadata of every installed package takes many times longer.
+This module is loaded in every Python of a DDTOP=1 shell, so it imports nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+# Not at run time: see above.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from importlib.metadata import EntryPoint
+    from typing import TypeVar
+
+    Loaded = TypeVar("Loaded")
+
+FINDINGS, LAUNCHERS, FRAMEWORKS = "ddtop.findings", "ddtop.launchers", "ddtop.frameworks"
+left_out: dict[str, str] = {}
+"""Why a plugin of this process is left out, by its name."""
+_found: dict[str, tuple[EntryPoint, ...]] | None = None
+
+
+def entry_points(group: str) -> tuple[EntryPoint, ...]:
+    """The plugins of a group. The folders are listed once in a process.
+
+    Check: `ddtop doctor` lists them.
+    """
+    global _found
+    if _found is None:
+        _found = {}
+        for folder in sys.path:
+            if "-packages" in folder:
+                _read(folder, _found)
+    return _found.get(group, ())
+
+
+def installed() -> tuple[EntryPoint, ...]:
+    """The plugins of all groups."""
+    groups = (FINDINGS, LAUNCHERS, FRAMEWORKS)
+    return tuple(point for group in groups for point in entry_points(group))
+
+
+def _read(folder: str, found: dict[str, tuple[EntryPoint, ...]]) -> None:
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return
+    for name in names:
+        if name.startswith("ddtop_") and name.endswith(".dist-info"):
+            from importlib.metadata import PathDistribution
+            from pathlib import Path
+
+            try:
+                for point in PathDistribution(Path(folder, name)).entry_points:
+                    found[point.group] = (*found.get(point.group, ()), point)
+            except Exception as error:  # noqa: BLE001 - a file of another package
+                left_out[name] = _reason(error)
+
+
+def load(group: str, add: Callable[[EntryPoint], Loaded]) -> list[Loaded]:
+    """Call `add` with each plugin of the group; what it returns. A plugin that raises is left
+    out."""
+    loaded = []
+    for point in entry_points(group):
+        try:
+            loaded.append(add(point))
+        except Exception as error:  # noqa: BLE001 - code of another package
+            left_out[f"{point.name} ({point.value})"] = _reason(error)
+    return loaded
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
