@@ -18,7 +18,7 @@ try:
     from ddtop._version import version as __version__
 except ImportError:
     # A checkout that was never built, reached through PYTHONPATH.
-    __version__ = "0.1.0"
+    __version__ = "0.2.0"
 
 __all__ = ["__version__", "expected", "phase", "progress", "step", "watch"]
 

@@ -22,6 +22,7 @@ from ddtop.cli.check.trial import NotUnderstoodError
 from ddtop.cli.check.trial import read as read_torchrun
 
 ROOT = Path(__file__).parents[1]
+PYPROJECT = (ROOT / "pyproject.toml").read_text()
 _BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _SUBSTITUTED = re.compile(r"\$\(([^()]*)\)")
 _ENDS = frozenset({"&", "&&", "||", "|", ";", "\n", "&\n", ";\n"})
@@ -146,6 +147,10 @@ def _pip(words: list[str]) -> list[str]:
         elif word == "-e":
             extras, *rest = rest
             found += _extras(extras)
+        elif word == "--group":
+            group, *rest = rest
+            known = re.search(rf"^{group} = \[", PYPROJECT, re.MULTILINE)
+            found += [] if known else [f"pip: there is no group {group}"]
         elif word not in ("--no-deps", "-q"):
             try:
                 Requirement(word)
@@ -155,7 +160,7 @@ def _pip(words: list[str]) -> list[str]:
 
 
 def _extras(word: str) -> list[str]:
-    text = (ROOT / "pyproject.toml").read_text()
+    text = PYPROJECT
     named = re.fullmatch(r"\.\[([\w,]+)\]", word)
     known = re.search(r"\[project\.optional-dependencies\]\n(.*?)\n\[", text, re.DOTALL)
     assert known is not None

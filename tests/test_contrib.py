@@ -4,7 +4,6 @@ them.
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 import shlex
@@ -47,18 +46,6 @@ def test_the_conda_recipe_asks_for_what_the_package_asks_for():
 
     assert asked.pop("python") == "3.10"
     assert asked == requirements()
-
-
-def test_the_spack_package_asks_for_what_the_package_asks_for():
-    tree = ast.parse((CONTRIB / "spack/package.py").read_text())
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    asked = [call for call in calls if getattr(call.func, "id", "") == "depends_on"]
-    named = {call.args[0].value: {one.arg for one in call.keywords} for call in asked}
-    ours = {f"py-{name}@{oldest}:" for name, oldest in requirements().items()}
-    agent = {f"py-{one.replace('>=', '@')}:" for one in OF_THE_AGENT}
-
-    assert named.keys() == ours | {"python@3.10:", "py-hatchling", "py-hatch-vcs"}
-    assert {name for name in ours if "when" not in named[name]} == agent
 
 
 def test_the_image_installs_the_agent_alone():
