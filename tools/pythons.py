@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SUITE, MIRROR = "forky", "http://deb.debian.org/debian"
 SCRIPT = "/usr/share/debootstrap/scripts/sid"
 VERSIONS = ("3.14", "3.15")
-PURE = "tests/words tests/model tests/diagnosis tests/present tests/ui/test_app.py"
+PURE = "tests/wire tests/words tests/model tests/diagnosis tests/present tests/ui/test_app.py"
 # Mounts of an own namespace, which end with the command.
 INSIDE = """
 mount -t proc proc "$0/proc" && mount --rbind /dev "$0/dev"
