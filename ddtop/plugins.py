@@ -34,8 +34,9 @@ def entry_points(group: str) -> tuple[EntryPoint, ...]:
     if _found is None:
         _found = {}
         for folder in sys.path:
-            if "-packages" in folder:
-                _read(folder, _found)
+            # Programs put paths there too, although only text is read.
+            if "-packages" in str(folder):
+                _read(str(folder), _found)
     return _found.get(group, ())
 
 
@@ -57,22 +58,25 @@ def _read(folder: str, found: dict[str, tuple[EntryPoint, ...]]) -> None:
 
             try:
                 for point in PathDistribution(Path(folder, name)).entry_points:
-                    found[point.group] = (*found.get(point.group, ()), point)
+                    known = found.get(point.group, ())
+                    # lib64 is often a link to lib, and both are on the path.
+                    found[point.group] = known if point in known else (*known, point)
             except Exception as error:  # noqa: BLE001 - a file of another package
-                left_out[name] = _reason(error)
+                left_out[name] = reason(error)
 
 
 def load(group: str, add: Callable[[EntryPoint], Loaded]) -> list[Loaded]:
-    """Call `add` with each plugin of the group; what it returns. A plugin that raises is left
-    out."""
+    """Call `add` with each plugin of the group and return the results. A plugin that raises is
+    left out."""
     loaded = []
     for point in entry_points(group):
         try:
             loaded.append(add(point))
         except Exception as error:  # noqa: BLE001 - code of another package
-            left_out[f"{point.name} ({point.value})"] = _reason(error)
+            left_out[f"{point.name} ({point.value})"] = reason(error)
     return loaded
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
+    """Why a plugin is left out."""
     return f"{type(error).__name__}: {error}"

@@ -30,6 +30,16 @@ def test_the_finding_of_a_plugin_is_reported_and_explained(tmp_path: Path) -> No
     assert page.stderr == ""
 
 
+def test_a_folder_that_is_on_the_path_twice_gives_its_plugins_once(tmp_path: Path) -> None:
+    packages = installed(tmp_path, *FINDINGS, FINDING)
+    (tmp_path / "lib64-packages").symlink_to(packages)
+    path = f"{packages}:{tmp_path / 'lib64-packages'}:{Path(__file__).parents[1]}"
+
+    job = python(packages, "-c", SMALL_JOB, PYTHONPATH=path)
+
+    assert job.stdout == "warning too-small the job has 2 ranks, fewer than four\n", job.stderr
+
+
 def test_a_plugin_whose_import_fails_is_named_once_and_left_out(tmp_path: Path) -> None:
     packages = installed(tmp_path, *FINDINGS, "import nothing_of_this_name")
 

@@ -93,7 +93,8 @@ def look_inside(wheel: Path, sdist: Path) -> None:
     claim(data == {"share/man/man1/ddtop.1"}, "and the man page")
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    wanted = {"tests/conftest.py", "tools/house.py", ".ci/run", "constraints.txt"}
+    wanted = {"tests/conftest.py", "tools/house.py", ".ci/run", "constraints.txt", "pylock.toml"}
+    wanted |= {"CITATION.cff", ".github/workflows/release.yml"}
     wanted |= {"LICENSE", "ddtop/py.typed", "screenshots/demo.gif", "screenshots/draw.py"}
     claim(wanted <= names, "the sdist holds the tests and what they need")
 

@@ -39,8 +39,8 @@ class Kind(str, Enum):
 
     @classmethod
     def of_plugin(cls, value: str, what: Is) -> Kind:
-        """The kind of a rule of another package. It is equal to its value, as ours are, but it is
-        none of the members."""
+        """The kind of a rule of another package. It equals its value, as our kinds do, but it is
+        not one of the members."""
         kind = str.__new__(cls, value)
         kind._name_, kind._value_, kind.what = value, value, what
         return kind

@@ -13,7 +13,7 @@ from tests import planted
 
 BYTES, TIMES_LONGER = 4 << 10, 16
 GROWTH_MAX = 4 * TIMES_LONGER
-"""Time that grows with the square of the length is four times as much again."""
+"""Time that grew with the square of the length would be four times this."""
 TEXTS = {
     "log lines": "12:00:01 step=1200 loss: 2.34 lr=1e-4 [rank 3] data from /data/x.bin\n",
     "assignments": "a=b ",

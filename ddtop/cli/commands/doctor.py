@@ -196,7 +196,7 @@ print("end", file=answers)
 
 
 def _plugins() -> Line:
-    """What other packages add. The reader of a framework is tried with its framework."""
+    """What other packages add. `_frameworks` tries the readers of frameworks."""
     names = ", ".join(f"{one.name} ({one.group})" for one in plugins.installed())
     off = [f"; {name} is left out: {why}" for name, why in plugins.left_out.items()]
     return NOTE if off else GOOD, "plugins", "".join([names, *off])
