@@ -54,6 +54,7 @@ PARTS = {
     "untouched": 80,
     "allocator": 40,
     "counts": 60,
+    "samples": 90,
     "training": 75,
     "waits": 60,
     "busy": 60,

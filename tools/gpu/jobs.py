@@ -54,6 +54,31 @@ def _devices(line: str) -> frozenset[str]:
     return frozenset(re.findall(r"/dev/nvidia[\w-]*", line))
 
 
+def samples() -> None:
+    """The samples of a model's parameters that `diverged` compares, on a stream of the program that
+    is far behind its host, and beside the capture of a CUDA graph.
+    """
+    weights = {}
+    for watched in (False, True):
+        with job("gpu-samples", 1, "samples.py", watched=watched) as one:
+            lines = one.output(40).splitlines()
+        told = {line.split()[0]: line for line in lines if line.startswith(("WEIGHTS", "SAMPLES"))}
+        weights[watched] = told.get("WEIGHTS", " ".join(lines)[-300:])
+        if watched:
+            words = told.get("SAMPLES", "SAMPLES 0 0 0").split()
+            claim(
+                "each sample is the value right after its step",
+                int(words[1]) > 5 and words[1] == words[2],
+                f"{words[2]} of {words[1]}",
+            )
+            see("a sample", f"{words[3]} us")
+    claim(
+        "the same weights, bit by bit, as without ddtop, also after replays of a captured graph",
+        weights[True].startswith("WEIGHTS") and weights[True] == weights[False],
+        weights,
+    )
+
+
 def training() -> None:
     """A healthy training under NCCL with one rank: its numbers beside nvidia-smi's, the status
     service, no finding.

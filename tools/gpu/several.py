@@ -47,6 +47,8 @@ FAULTS = (
     Case("subgroup", ("not-in-collective",), (3,), "fetch_metrics", world_size=4),
     Case("receive", ("unmatched-p2p",), (0,), seconds=40),
     Case("graph", ("not-in-collective", "no-progress"), (1,), "fetch_metrics", seconds=60),
+    Case("differs", ("calls-differ",), (1,), "differs", seconds=40),
+    Case("drifts", ("diverged",), (1,), seconds=40),
     Case("card", ("not-in-collective", "collective-stuck", "no-progress"), (1,), seconds=40),
 )
 _PORT = 28100
@@ -159,25 +161,33 @@ def quiet() -> None:
     """Healthy trainings of several ranks under NCCL: there is no finding."""
     if not _taken():
         return
-    for name in _wanted("healthy", "evaluates", "replays"):
-        with job(f"several-{name}", 3, "several.py", name, environment=_environment(50)) as one:
-            if not one.until_says("TRAINS", 70):
-                claim(f"{name} trains", False, one.output(1).strip()[-300:])
-                continue
-            began, said = time.monotonic(), {}
-            while time.monotonic() - began < (75 if name == "replays" else 35):
-                for finding in one.findings():
-                    said.setdefault(told(finding), time.monotonic() - began)
-                time.sleep(0.5)
-            expected = {what for what in said if what.startswith("gpu-shared (warning")}
-            claim(
-                f"{name}: nothing but the shared card is said",
-                set(said) == expected,
-                said,
-            )
-            for rank in one.ranks():
-                say(rank.get("rank"), rank.get("state"), rank.get("iteration"), rank.get("nccl"))
-            say(*[line for line in one.output(20).splitlines() if "STEPS" in line])
+    names = _wanted("healthy", "evaluates", "replays")
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for lines in pool.map(_healthy, range(50, 50 + len(names)), names):
+            for line in lines:
+                print(line, flush=True)
+
+
+def _healthy(number: int, name: str) -> list[str]:
+    with job(f"several-{name}", 3, "several.py", name, environment=_environment(number)) as one:
+        if not one.until_says("TRAINS", 70):
+            return [f"FAIL {name}: did not train: {one.output(1).strip()[-300:]}"]
+        began, said = time.monotonic(), {}
+        while time.monotonic() - began < (75 if name == "replays" else 35):
+            for finding in one.findings():
+                said.setdefault(told(finding), time.monotonic() - began)
+            time.sleep(0.5)
+        expected = {what for what in said if what.startswith("gpu-shared (warning")}
+        ranks = [
+            (rank.get("rank"), rank.get("state"), rank.get("iteration"), rank.get("nccl"))
+            for rank in one.ranks()
+        ]
+        return [
+            f"{'PASS' if set(said) == expected else 'FAIL'} {name}: nothing but the shared card is"
+            f" said: {said}",
+            *(f"      {name} {rank}" for rank in ranks),
+            *(f"      {name} {line}" for line in one.lines_with("STEPS")),
+        ]
 
 
 def ended() -> None:
@@ -200,25 +210,48 @@ def ended() -> None:
     claim("the rank that had not come is named", bool(named), told((found or [None])[0]))
 
 
+OUTSIDE = (("sleeps", "fetch_metrics"), ("connect", "fetch_metrics"), ("loader", "__next__"))
+
+
 def outside() -> None:
-    """A job that was started without ddtop and hangs inside NCCL: the verdict from outside."""
+    """Jobs that were started without ddtop and hang inside NCCL, and a healthy one: the verdicts
+    from outside.
+    """
     if not _taken():
         return
+    cases = [case for case in (*OUTSIDE, ("healthy", "")) if case[0] in _wanted(case[0])]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for lines in pool.map(_asked, range(70, 70 + len(cases)), cases):
+            for line in lines:
+                print(line, flush=True)
+
+
+def _asked(number: int, case: tuple[str, str]) -> list[str]:
+    name, place = case
+    lines: list[str] = []
     with job(
-        "several-outside", 3, "several.py", "sleeps", watched=False, environment=_environment(70)
+        f"outside-{name}", 3, "several.py", name, watched=False, environment=_environment(number)
     ) as one:
-        if not one.until_says("FAULT", 90):
-            claim("the fault comes", False, one.output(1).strip()[-300:])
-            return
-        for pause in (8, 15):
+        if not one.until_says("FAULT" if place else "TRAINS", 90):
+            return [f"FAIL outside, {name}: did not come to it: {one.output(1).strip()[-300:]}"]
+        for pause in (8, 8):
             time.sleep(pause)
             began = time.monotonic()
             done = one.command("diagnose", "--pid", str(one.pid), seconds=60)
             took = time.monotonic() - began
-            for line in (done.stdout + done.stderr).splitlines()[:25]:
-                say(line)
-            claim(
-                f"rank 1 is named with its place, {pause} s later",
-                "rank 1" in done.stdout and "fetch_metrics" in done.stdout,
-                f"exit code {done.returncode} after {took:.1f} s",
+            right = (
+                done.returncode == 1 and _names(name) in done.stdout and place in done.stdout
+                if place
+                else done.returncode == 0
             )
+            lines.append(
+                f"{'PASS' if right else 'FAIL'} outside, {name}: exit code {done.returncode} after"
+                f" {took:.1f} s"
+            )
+            lines += [f"      {line}" for line in (done.stdout + done.stderr).splitlines()[:25]]
+    return lines
+
+
+def _names(name: str) -> str:
+    """The rank at fault."""
+    return f"rank {next(case.ranks[0] for case in FAULTS if case.name == name)}"

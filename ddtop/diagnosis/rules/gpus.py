@@ -693,7 +693,8 @@ def _lines(device: Device, ranks: tuple[int, ...], snapshot: Snapshot) -> tuple[
             f"{ranks_text(extra)} {has} a context there too, but"
             f" {verb(extra, 'computes', 'compute')} on another GPU"
         )
-    return tuple(lines)
+    # Ranks on one GPU have the same line where only the GPU is known.
+    return tuple(dict.fromkeys(lines))
 
 
 def _warning(

@@ -315,6 +315,35 @@ def raw() -> None:
         print("RAW main thread", file.read().rpartition(")")[2].split()[0], flush=True)
 
 
+def differs() -> None:
+    """Rank 1 once makes a call that the others do not make. All go on: the sizes are the same."""
+    rank, value = dist.get_rank(), torch.ones(1 << 16, device="cuda")
+    number = 0
+    while True:
+        number += 1
+        dist.all_reduce(value)
+        if number % 5 == 0:
+            dist.all_reduce(value, op=dist.ReduceOp.MAX)
+        if rank == 1 and number == 101:
+            say("FAULT")
+            dist.all_reduce(value, op=dist.ReduceOp.MAX)
+        torch.cuda.synchronize()
+        if number == 50:
+            say("TRAINS")
+        time.sleep(0.05)
+
+
+def drifts() -> None:
+    """Weights of rank 1 change, so it trains another model from then on."""
+    training = warmed()
+    if training.rank == 1:
+        say("FAULT")
+        with torch.no_grad():
+            for parameter in training.model.parameters():
+                parameter.add_(0.01)
+    training.goes_on()
+
+
 def times_out() -> None:
     """NCCL's watchdog ends the ranks that wait for rank 1."""
     with_fault(fetch_metrics)
