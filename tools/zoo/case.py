@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -35,7 +36,8 @@ class Case:
     `expected`: each a kind and its ranks, of which any is right; empty for a healthy job. `place`:
     functions of the program, or lines that bear the comment `# place: NAME` (written as "@NAME"),
     or other files, of which a right finding must name one; empty where no place is to be found, as
-    after SIGKILL.
+    after SIGKILL. `cause`, `cure`: regular expressions without case, written before ddtop was asked.
+    One of each must match what is said: why it is so, and what one would do.
     `tolerated`: true, though not what is asked for: a warning about a rank that works, a crash
     before an elastic restart. `warning_only`: a critical finding would come before its time.
 
@@ -52,6 +54,8 @@ class Case:
     expected: tuple[Said, ...]
     source: str = ""
     place: tuple[str, ...] = ()
+    cause: tuple[str, ...] = ()
+    cure: tuple[str, ...] = ()
     tolerated: tuple[Said, ...] = ()
     warning_only: bool = False
     launcher: str = TORCHRUN
@@ -90,6 +94,8 @@ def read_case(name: str, program: Path, values: Mapping[str, Any]) -> Case:
     given["arguments"] = tuple(str(one) for one in values.get("arguments", ()))
     given["environment"] = tuple(values.get("environment", {}).items())
     given["needs"] = tuple(values.get("needs", ()))
+    for key in ("cause", "cure"):
+        given[key] = tuple(_pattern(text, where) for text in values.get(key, ()))
     given["shape"] = values.get("shape", name.replace("-", "_"))
     if "act" in values:
         given["act"] = signal.Signals[values["act"]]
@@ -100,6 +106,14 @@ def read_case(name: str, program: Path, values: Mapping[str, Any]) -> Case:
         if key in given and not isinstance(given[key], hints[key]):
             raise CaseError(f"{where}: {key} is not a {hints[key].__name__}")
     return Case(name, program, **given)
+
+
+def _pattern(text: str, where: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise CaseError(f"{where}: {text}: {error}") from None
+    return text
 
 
 def _said(text: str, where: str) -> Said:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,7 +38,8 @@ class Outcome:
 
     `kind_s`, `named_s`, `placed_s`: seconds from the fault to the right kind, to the right kind
     about exactly the right ranks, and to that with the right place; None, if it never was.
-    `has_place`: the case has a place to be found. `ended_s`: from the first look to a healthy job's
+    `has_place`: the case has a place to be found. `caused`, `cured`: a right finding said why it is
+    so, and what to do about it; None, if the case does not say what is right. `ended_s`: from the first look to a healthy job's
     end. `wrong`: critical claims that are not right, of a healthy job the warnings too. `beside`:
     what is tolerated. `last`: what stood at the end. `unable`: why the tool could say nothing.
     `paused_s`, `took_s`: the longest pause of a rank, and the longest answer to a command.
@@ -54,6 +56,8 @@ class Outcome:
     kind_s: float | None = None
     named_s: float | None = None
     placed_s: float | None = None
+    caused: bool | None = None
+    cured: bool | None = None
     stands: bool = False
     ended_s: float | None = None
     wrong: list[Heard] = field(default_factory=list)
@@ -101,8 +105,17 @@ def said_text(said: Said) -> str:
 def begun(case: Case, tool: str, slower: float) -> Outcome:
     """The outcome of a run that has just begun."""
     expected = [said_text(one) for one in case.expected]
-    has_place = bool(case.place)
-    return Outcome(case.name, tool, case.healthy, expected, case.within_s, has_place, slower=slower)
+    return Outcome(
+        case.name,
+        tool,
+        case.healthy,
+        expected,
+        case.within_s,
+        has_place=bool(case.place),
+        caused=False if case.cause else None,
+        cured=False if case.cure else None,
+        slower=slower,
+    )
 
 
 def watched_s(case: Case) -> float:
@@ -129,6 +142,10 @@ def take(outcome: Outcome, case: Case, places: Places, look: Look, zero_unix_ns:
             outcome.named_s = at
         if outcome.placed_s is None and any(places.named_in(claim.text) for claim in right):
             outcome.placed_s = at
+        for claim in right:
+            told = f"{claim.text}\n{claim.advice}"
+            outcome.caused = outcome.caused or _is_said(case.cause, told)
+            outcome.cured = outcome.cured or _is_said(case.cure, told)
     for claim in look.claims:
         _weigh(outcome, case, claim, at)
 
@@ -158,6 +175,12 @@ def ended(outcome: Outcome, case: Case) -> None:
 
 def _matches(claim: Claim, expected: tuple[Said, ...]) -> bool:
     return any(kind in claim.kinds and claim.ranks == ranks for kind, ranks in expected)
+
+
+def _is_said(patterns: tuple[str, ...], told: str) -> bool | None:
+    if not patterns:
+        return None
+    return any(re.search(pattern, told, re.IGNORECASE) for pattern in patterns)
 
 
 def _heard(claim: Claim, at: float) -> Heard:

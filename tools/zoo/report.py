@@ -16,7 +16,7 @@ SECONDS_BAR_S, LATER_BAR_S = 8.0, 3.0
 """p95 of the seconds to the right verdict where the limit is 5 s, and how much later than
 `within_s` elsewhere.
 """
-RIGHT_BAR_RATIO, PLACE_BAR_RATIO = 0.99, 0.95
+RIGHT_BAR_RATIO, PLACE_BAR_RATIO, CURE_BAR_RATIO = 0.99, 0.95, 0.90
 OUTSIDE_BAR_RATIO, OUTSIDE_PAUSE_BAR_S, OUTSIDE_ANSWER_BAR_S = 0.8, 0.3, 6.0
 HEAD = f"{'CASE':<19} {'TOOL':<15} {'EXPECTED':<34} {'SAID AT THE END':<34} {'S':>5}  PLACE"
 
@@ -40,7 +40,12 @@ def line(outcome: Outcome) -> str:
             f" {'/'.join(one.kinds)}: {one.text.splitlines()[0]}"
             for one in found
         ]
-    if not outcome.right or place == "no":
+    unsaid = [
+        word for word, said in (("cause", outcome.caused), ("cure", outcome.cured)) if said is False
+    ]
+    if unsaid and outcome.named_s is not None:
+        rows.append(f"    not said: {', '.join(unsaid)}")
+    if not outcome.right or place == "no" or unsaid:
         for one in outcome.last:
             first, *others = one.text.splitlines()
             rows.append(f"    at the end {one.severity} {'/'.join(one.kinds)}: {first}")
@@ -76,6 +81,7 @@ COLUMNS = (
     "right kind",
     "exact ranks",
     "right place",
+    "cause, cure",
     "s p50",
     "s p95",
     "s p50, slow",
@@ -107,6 +113,8 @@ def _cells(mine: Sequence[Outcome]) -> Iterator[str]:
     yield _of(sum(one.kind_s is not None for one in faults), faults)
     yield _of(sum(one.named_s is not None for one in faults), faults)
     yield _of(sum(one.placed_s is not None for one in placed), placed)
+    told = [one for one in faults if one.cured is not None]
+    yield _of(sum(bool(one.caused and one.cured) for one in told), told)
     for slow in (False, True):
         named = [one.named_s for one in faults if (one.within_s is not None) is slow]
         seconds = [one for one in named if one is not None]
@@ -162,6 +170,10 @@ def _bars(mine: Sequence[Outcome]) -> Iterator[Row]:
         if placed:
             found = [one for one in placed if one.placed_s is not None]
             yield _ratio("faults: right place", found, placed, PLACE_BAR_RATIO)
+        told = [one for one in faults if one.cured is not None]
+        if told:
+            helped = [one for one in told if one.caused and one.cured]
+            yield _ratio("faults: right cause and cure", helped, told, CURE_BAR_RATIO)
         yield from _seconds([one for one in faults if one.within_s is None])
         yield from _later([one for one in faults if one.within_s is not None])
         bad = [one.case for one in faults if one.wrong]

@@ -26,13 +26,14 @@ class Claim:
 
     `kinds`: those of the zoo's kinds that it may mean; a tool that tells less apart has several.
     `severity`: critical, warning or info. `text`: what a person reads about the ranks at fault,
-    the places in it as `file:line`.
+    the places in it as `file:line`. `advice`: what it tells to do next.
     """
 
     kinds: frozenset[str]
     ranks: tuple[int, ...]
     severity: str
     text: str
+    advice: str = ""
 
 
 @dataclass(frozen=True)

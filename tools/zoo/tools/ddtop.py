@@ -71,7 +71,7 @@ def claim(finding: Finding) -> Claim:
     lines = [one for one in finding.evidence if not _of_others(one, finding.ranks)]
     text = "\n".join((finding.summary, *lines))
     kinds = frozenset({finding.kind.value})
-    return Claim(kinds, tuple(finding.ranks), finding.severity, text)
+    return Claim(kinds, tuple(finding.ranks), finding.severity, text, finding.advice)
 
 
 def _of_others(line: str, culprits: tuple[int, ...]) -> bool:

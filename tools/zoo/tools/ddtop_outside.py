@@ -110,4 +110,5 @@ def claim(finding: dict[str, Any]) -> Claim:
     """A finding of `--json`."""
     kinds = frozenset({finding["kind"], *ALSO.get(finding["kind"], ())})
     text = "\n".join((finding["summary"], *finding.get("evidence", ())))
-    return Claim(kinds, tuple(finding["ranks"]), finding["severity"], text)
+    advice = finding.get("advice") or ""
+    return Claim(kinds, tuple(finding["ranks"]), finding["severity"], text, advice)
