@@ -136,7 +136,6 @@ class Screen:
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
         environment = stage.environment(False, TERM="xterm-256color")
         # An installed ddtop has its bytecode, a checkout may not.
-        environment.pop("PYTHONDONTWRITEBYTECODE", None)
         compileall.compile_dir(Path(ddtop.__file__).parent, quiet=1)
         self._began = time.monotonic()
         self._process = subprocess.Popen(

@@ -36,8 +36,9 @@ class Case:
     `expected`: each a kind and its ranks, of which any is right; empty for a healthy job. `place`:
     functions of the program, or lines that bear the comment `# place: NAME` (written as "@NAME"),
     or other files, of which a right finding must name one; empty where no place is to be found, as
-    after SIGKILL. `cause`, `cure`: regular expressions without case, written before ddtop was asked.
-    One of each must match what is said: why it is so, and what one would do.
+    after SIGKILL.
+    `cause`, `cure`: regular expressions without case, written before ddtop was asked. One of each
+    must match what is said: why it is so, and what one would do.
     `tolerated`: true, though not what is asked for: a warning about a rank that works, a crash
     before an elastic restart. `warning_only`: a critical finding would come before its time.
 

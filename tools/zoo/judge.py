@@ -39,9 +39,10 @@ class Outcome:
     `kind_s`, `named_s`, `placed_s`: seconds from the fault to the right kind, to the right kind
     about exactly the right ranks, and to that with the right place; None, if it never was.
     `has_place`: the case has a place to be found. `caused`, `cured`: a right finding said why it is
-    so, and what to do about it; None, if the case does not say what is right. `ended_s`: from the first look to a healthy job's
-    end. `wrong`: critical claims that are not right, of a healthy job the warnings too. `beside`:
-    what is tolerated. `last`: what stood at the end. `unable`: why the tool could say nothing.
+    so, and what to do about it; None, if the case does not say what is right. `ended_s`: from the
+    first look to a healthy job's end. `wrong`: critical claims that are not right, of a healthy job
+    the warnings too. `beside`: what is tolerated. `last`: what stood at the end. `unable`: why the
+    tool could say nothing.
     `paused_s`, `took_s`: the longest pause of a rank, and the longest answer to a command.
     `trouble`: the run itself went wrong. `failed_itself`: a healthy program ended with an exit
     code, so what was said of it judges nobody.

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
 import functools
 import json
-import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -71,16 +67,14 @@ def is_expected(case: Case) -> bool:
 
 def _ask(job: Job) -> Look:
     # No poll of the processes: it would take away the zombies that a shell leaves.
-    _with_bytecode()
+    _has_bytecode()
     pids = [one.pid for one in job.stage.processes if lives(one.pid)]
     if not pids:
         return Look(time.time_ns(), unable=OVER)
     words = [sys.executable, "-m", "ddtop", "diagnose", "--json", "--pid", ",".join(map(str, pids))]
     began = time.monotonic()
     with Tracers(processes(job.stage)) as tracers:
-        done = subprocess.run(
-            words, env=_with_bytecode(), capture_output=True, text=True, timeout=60, check=False
-        )
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     took_s = time.monotonic() - began
     if done.returncode == 3 and "there is no process" in done.stderr:
         return Look(time.time_ns(), unable=OVER)
@@ -93,17 +87,12 @@ def _ask(job: Job) -> Look:
 
 
 @functools.cache
-def _with_bytecode() -> dict[str, str]:
-    """An environment that keeps bytecode, filled once, as on the machine of a user who has typed a
-    command before.
+def _has_bytecode() -> None:
+    """Lets Python keep the bytecode of the command, once, as on the machine of a user who has typed
+    a command before.
     """
-    folder = tempfile.mkdtemp(prefix="ddb-bytecode-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    found = {name: text for name, text in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    found["PYTHONPYCACHEPREFIX"] = folder
     code = "import ddtop.cli.commands.diagnose, ddtop.cli.outside"
-    subprocess.run([sys.executable, "-c", code], env=found, check=True)
-    return found
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def claim(finding: dict[str, Any]) -> Claim:
