@@ -37,6 +37,11 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 for name in ("COLUMNS", "LINES"):
     os.environ.pop(name, None)
 
+# Where it is set, each process that a test starts would compile ddtop again, and each worker the
+# tests.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 settings.register_profile(
     "ddtop",
     deadline=None,
