@@ -16,6 +16,23 @@ CASES = {
         "story": "Rank 1 opens a named pipe that nobody writes to.",
         "expected": ["not-in-collective 1"],
         "place": "open_feed",
+        "cause": [
+            "(?<!broken )pipe(?!line)",
+            "fifo",
+            "wait_for_partner",
+        ],
+        "cure": [
+            r"\bwriter\b|who(ever)? .{0,20}(writes|write|feeds|sends|fills)\b",
+            "(other|far|writing|write) (end|side)",
+            "lsof|fuser|non-?blocking|O_NONBLOCK",
+            r"(set|give|add|pass|use|put|want|need|with|without)\w*\b.{0,40}\b(time-?out"
+            r"|deadline)",
+            "timeout ?=|settimeout",
+            r"(look|see|read|dump|take|check|inspect|show|print)\w*\b.{0,60}\bstacks?\b",
+            "py-spy|gdb|strace|faulthandler",
+            r"(see|look|check|find out|ask) (at |into |for )?(what|where|why|who)\b",
+            "look (at|into) (that|this|the|its) (function|line|frame|place|code|call)",
+        ],
         "launcher": "plain",
     },
     "two-sides": {
@@ -25,6 +42,22 @@ CASES = {
         "source": "mpi4py/mpi4py#53",
         "expected": ["not-in-collective 2,3"],
         "place": "linger_in_poll",
+        "cause": [
+            r"\bpoll\b|do_poll|poll_schedule|do_sys_poll",
+            "(?<!broken )pipe(?!line)",
+        ],
+        "cure": [
+            r"\bwriter\b|who(ever)? .{0,20}(writes|write|feeds|sends|fills)\b",
+            "(other|far|writing|write) (end|side)",
+            "lsof|fuser|non-?blocking|O_NONBLOCK",
+            r"(set|give|add|pass|use|put|want|need|with|without)\w*\b.{0,40}\b(time-?out"
+            r"|deadline)",
+            "timeout ?=|settimeout",
+            r"(look|see|read|dump|take|check|inspect|show|print)\w*\b.{0,60}\bstacks?\b",
+            "py-spy|gdb|strace|faulthandler",
+            r"(see|look|check|find out|ask) (at |into |for )?(what|where|why|who)\b",
+            "look (at|into) (that|this|the|its) (function|line|frame|place|code|call)",
+        ],
         "world": 4,
     },
     "checkpoints": {
@@ -34,12 +67,45 @@ CASES = {
         "source": "huggingface/accelerate#223",
         "expected": ["not-in-collective 1"],
         "place": "checkpoints",
+        "cause": [
+            r"\bevent\b",
+            r"threading\.py",
+            r"\b(lock|condition|semaphore)\b|acquire",
+            r"rank 1\b[^;,]{0,50}\b(asleep|sleeps|sleeping|blocked|waits|waiting|stuck)\b",
+        ],
+        "cure": [
+            r"who(ever)? .{0,20}(sets?|notif\w+|releases?|wakes?)\b",
+            "thread (that|which|of it that) .{0,30}(set|notif|release|wake)",
+            r"(set|notif\w+|release|wake)\w* (it|the (event|lock|condition))",
+            r"(set|give|add|pass|use|put|want|need|with|without)\w*\b.{0,40}\b(time-?out"
+            r"|deadline)",
+            "timeout ?=|settimeout",
+            r"(look|see|read|dump|take|check|inspect|show|print)\w*\b.{0,60}\bstacks?\b",
+            "py-spy|gdb|strace|faulthandler",
+            r"(see|look|check|find out|ask) (at |into |for )?(what|where|why|who)\b",
+            "look (at|into) (that|this|the|its) (function|line|frame|place|code|call)",
+        ],
         "launcher": "plain",
     },
     "spinner": {
         "story": "Rank 0 computes in an endless loop; it works, so this is a warning at first.",
         "expected": ["not-in-collective 0"],
         "place": "spinner",
+        "cause": [
+            r"(busy|endless|infinite|tight|never-ending|unending) (\w+ )?loop|spin(s|ning)\b",
+            r"(is|still|keeps) (computing|running|busy|working)|comput(es|ing)\b",
+            r"CPU.{0,40}(\d\d ?%|time|second)|\d\d ?% .{0,20}CPU|(a|one|its|full) (core|CPU)\b",
+        ],
+        "cure": [
+            r"loop\b.{0,60}(end|terminat|exit|break|converge|bound|condition)",
+            r"perf (top|record)|profil|same (line|place|function)|(moves|goes) on\b",
+            r"(bound|limit|max\w*)\b.{0,30}(iteration|loop)|let it (finish|work)",
+            "move .{0,40}(off|out of)",
+            r"(look|see|read|dump|take|check|inspect|show|print)\w*\b.{0,60}\bstacks?\b",
+            "py-spy|gdb|strace|faulthandler",
+            r"(see|look|check|find out|ask) (at |into |for )?(what|where|why|who)\b",
+            "look (at|into) (that|this|the|its) (function|line|frame|place|code|call)",
+        ],
         "warning_only": True,
     },
     "passed-over": {
@@ -47,12 +113,43 @@ CASES = {
         "source": "open-mpi/ompi#6772",
         "expected": ["collective-mismatch 1"],
         "place": "passed_over",
+        "cause": [
+            r"(skip|pass|miss|omit|left out|leaves? out|never|did not|without)\w*"
+            r".{0,60}barrier",
+            "barrier.{0,100}all_?reduce|all_?reduce.{0,100}barrier",
+            "(different|other|not the same|another) (collective|operation|call)s?",
+            "(order|sequence) of .{0,30}(collective|call|operation)s?",
+        ],
+        "cure": [
+            "same (collectives?|calls?|order|sequence|operations?|branch|path|number)",
+            r"(let|make|have|must|should|ensure|needs?|sure|check)\b.{0,60}\b(all|every|each"
+            r"|both)\b",
+            r"\b(all|every|each|both)\b.{0,60}\b(must|should|has to|have to|needs? to)\b",
+            "TORCH_DISTRIBUTED_DEBUG|flight recorder",
+            r"(branch|condition|early return|if statement)\w*\b.{0,60}\b(rank|collective|call"
+            r"|skip|differ)",
+        ],
     },
     "metrics-first": {
         "story": "Rank 2 gathers its metrics before it reduces, the others after.",
         "source": "Lightning-AI/pytorch-lightning#19106",
         "expected": ["collective-mismatch 2"],
         "place": "metrics_first",
+        "cause": [
+            "all_?gather.{0,100}all_?reduce|all_?reduce.{0,100}all_?gather",
+            "(other|different|opposite) order",
+            "(different|other|not the same|another) (collective|operation|call)s?",
+            "(order|sequence) of .{0,30}(collective|call|operation)s?",
+        ],
+        "cure": [
+            "same (collectives?|calls?|order|sequence|operations?|branch|path|number)",
+            r"(let|make|have|must|should|ensure|needs?|sure|check)\b.{0,60}\b(all|every|each"
+            r"|both)\b",
+            r"\b(all|every|each|both)\b.{0,60}\b(must|should|has to|have to|needs? to)\b",
+            "TORCH_DISTRIBUTED_DEBUG|flight recorder",
+            r"(branch|condition|early return|if statement)\w*\b.{0,60}\b(rank|collective|call"
+            r"|skip|differ)",
+        ],
         "launcher": "plain",
     },
     "logs-more": {
@@ -60,12 +157,44 @@ CASES = {
         "source": "Lightning-AI/pytorch-lightning#19106",
         "expected": ["collective-mismatch 0"],
         "place": "logs_more",
+        "cause": [
+            "(one|an?) (more|extra|additional)|once more|(only|alone) .{0,30}rank 0",
+            "rank 0 (alone|only)",
+            "all_?reduce.{0,100}broadcast|broadcast.{0,100}all_?reduce",
+            "(different|other|not the same|another) (collective|operation|call)s?",
+            "(order|sequence) of .{0,30}(collective|call|operation)s?",
+        ],
+        "cure": [
+            r"(remove|drop|move|take)\w*\b.{0,60}(call|collective|all_?reduce)|rank == 0",
+            "only on rank 0",
+            "same (collectives?|calls?|order|sequence|operations?|branch|path|number)",
+            r"(let|make|have|must|should|ensure|needs?|sure|check)\b.{0,60}\b(all|every|each"
+            r"|both)\b",
+            r"\b(all|every|each|both)\b.{0,60}\b(must|should|has to|have to|needs? to)\b",
+            "TORCH_DISTRIBUTED_DEBUG|flight recorder",
+            r"(branch|condition|early return|if statement)\w*\b.{0,60}\b(rank|collective|call"
+            r"|skip|differ)",
+        ],
     },
     "larger": {
         "story": "Rank 1 reduces eight million values, rank 0 four million.",
         "source": "pytorch/pytorch#150433",
         "expected": ["collective-mismatch 0,1", "rank-killed 0"],
         "place": "larger",
+        "cause": [
+            r"(different|differing|other|unequal|not the same|mismatch\w*) (size|shape|number"
+            r"|length)s?",
+            r"(size|shape|numel|length|bytes|MB|elements|values)\b.{0,60}(differ|against"
+            r"|mismatch|vs)",
+            "preamble|EnforceNotMet|gloo.{0,80}(abort|terminat|enforce|size)",
+            r"\b(32|16)[_, ]?000[_, ]?000\b|\b[48][_, ]?000[_, ]?000\b|(32|16) MB",
+            r"(30\.5|15\.3) MiB",
+        ],
+        "cure": [
+            "same (size|shape|number|length|count|element)s?",
+            r"(check|compare|print|log|look)\w*.{0,60}(shape|size|numel|length)",
+            r"\bpad\b|padding|TORCH_DISTRIBUTED_DEBUG",
+        ],
         "world": 2,
     },
     "wider": {
@@ -78,6 +207,21 @@ CASES = {
             "collective-mismatch 0,1",
         ],
         "place": "wider",
+        "cause": [
+            "dtype|data ?type|element type",
+            "float64|double|float32",
+            r"(different|differing|other|unequal|not the same|mismatch\w*) (size|shape|number"
+            r"|length)s?",
+            r"(size|shape|numel|length|bytes|MB|elements|values)\b.{0,60}(differ|against"
+            r"|mismatch|vs)",
+            "preamble|EnforceNotMet|gloo.{0,80}(abort|terminat|enforce|size)",
+        ],
+        "cure": [
+            "same (dtype|data ?type|type|precision|size)",
+            r"(check|compare|print|log|look|convert|cast)\w*.{0,60}(dtype|type|precision"
+            r"|float)",
+            r"\.float\(\)|\.to\(|TORCH_DISTRIBUTED_DEBUG",
+        ],
         "launcher": "plain",
     },
     "ends-well": {

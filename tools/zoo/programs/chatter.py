@@ -14,12 +14,36 @@ CASES = {
     "all-rows": {
         "story": "Each row of each gradient is reduced by itself: some 300 all_reduces a step.",
         "expected": ["sync-bound 0,1"],
+        "cause": [
+            r"((?<![:\w.])\d[\d.]*\d|hundred\w*|dozens|many|lots)( of)? (\w+ ){0,2}"
+            r"(collectives?|all_?reduces?|barriers?|calls|messages|synchroni[sz]ations)\b",
+            r"(small|tiny|little|short)\b.{0,30}(collective|message|call|tensor|reduce)",
+            "latency|too (many|often)",
+        ],
+        "cure": [
+            r"bucket|flatten|coalesc|\bfus(e|ed|ing)\b|batch them|merge|combin|\bpack",
+            "(one|a single|few|fewer|larger|bigger) .{0,20}(all_?reduce|collective|call"
+            "|tensor|message)s?",
+            r"DistributedDataParallel|\bDDP\b",
+        ],
         "world": 2,
         "within_s": 60,
     },
     "started-all": {
         "story": "Some 200 asynchronous all_reduces a step, waited for at its end.",
         "expected": ["sync-bound 0,1"],
+        "cause": [
+            r"((?<![:\w.])\d[\d.]*\d|hundred\w*|dozens|many|lots)( of)? (\w+ ){0,2}"
+            r"(collectives?|all_?reduces?|barriers?|calls|messages|synchroni[sz]ations)\b",
+            r"(small|tiny|little|short)\b.{0,30}(collective|message|call|tensor|reduce)",
+            "latency|too (many|often)",
+        ],
+        "cure": [
+            r"bucket|flatten|coalesc|\bfus(e|ed|ing)\b|batch them|merge|combin|\bpack",
+            "(one|a single|few|fewer|larger|bigger) .{0,20}(all_?reduce|collective|call"
+            "|tensor|message)s?",
+            r"DistributedDataParallel|\bDDP\b",
+        ],
         "world": 2,
         "within_s": 60,
     },
@@ -27,18 +51,53 @@ CASES = {
         "story": "A hundred metrics a step, each averaged over the ranks by itself.",
         "source": "huggingface/trl#6943",
         "expected": ["sync-bound 0,1"],
+        "cause": [
+            r"((?<![:\w.])\d[\d.]*\d|hundred\w*|dozens|many|lots)( of)? (\w+ ){0,2}"
+            r"(collectives?|all_?reduces?|barriers?|calls|messages|synchroni[sz]ations)\b",
+            r"(small|tiny|little|short)\b.{0,30}(collective|message|call|tensor|reduce)",
+            "latency|too (many|often)",
+        ],
+        "cure": [
+            r"bucket|flatten|coalesc|\bfus(e|ed|ing)\b|batch them|merge|combin|\bpack",
+            "(one|a single|few|fewer|larger|bigger) .{0,20}(all_?reduce|collective|call"
+            "|tensor|message)s?",
+            r"DistributedDataParallel|\bDDP\b",
+            r"every (N|few|ten|\d+) steps|less often|accumulate|torch\.stack|end of the epoch",
+        ],
         "world": 2,
         "within_s": 60,
     },
     "barrier-a-layer": {
         "story": "A barrier after each of forty layers, left over from debugging.",
         "expected": ["sync-bound 0,1"],
+        "cause": [
+            r"(\d|many|too many|lots|each|every|after)\b.{0,60}barrier",
+            "barriers?.{0,60}(step|layer|iteration|second|share|%)",
+            "too (many|often)",
+        ],
+        "cure": [
+            r"(remove|drop|delete|take out|fewer|without|avoid|needless|unnecessary)\b"
+            r".{0,60}barrier",
+            "barriers?.{0,60}(remove|drop|delete|out|not need|needless|unnecessary|debug)",
+        ],
         "world": 2,
         "within_s": 60,
     },
     "small-buckets": {
         "story": "DDP with one bucket for each of 240 parameters.",
         "expected": ["sync-bound 0,1"],
+        "cause": [
+            r"((?<![:\w.])\d[\d.]*\d|hundred\w*|dozens|many|lots)( of)? (\w+ ){0,2}"
+            r"(collectives?|all_?reduces?|barriers?|calls|messages|synchroni[sz]ations)\b",
+            r"(small|tiny|little|short)\b.{0,30}(collective|message|call|tensor|reduce)",
+            "latency|too (many|often)",
+            "bucket",
+        ],
+        "cure": [
+            "bucket_cap_mb|(larger|bigger|fewer|default|raise) .{0,20}bucket|bucket size",
+            "25 ?Mi?B",
+            r"gradient_as_bucket_view|coalesc|\bfus(e|ed|ing)\b",
+        ],
         "world": 2,
         "within_s": 60,
     },
@@ -46,24 +105,66 @@ CASES = {
         "story": "Two ranks with 24 threads each, set in the program.",
         "source": "pytorch/pytorch#19163",
         "expected": ["cpu-oversubscribed 0,1"],
+        "cause": [
+            r"\d (\w+ ){0,3}(threads|processes)\b.{0,80}\b(core|CPU)s?\b",
+            r"(threads|processes)\b.{0,60}(share|compete|fight|per) .{0,20}\b(core|CPU)s?\b",
+            "more .{0,30}(threads|processes) than",
+        ],
+        "cure": [
+            "(OMP|MKL)_NUM_THREADS|set_num_threads",
+            r"(fewer|lower|reduce|limit|less)\b.{0,40}threads",
+            "threads (per|a|for each) (rank|process)",
+        ],
         "world": 2,
         "within_s": 60,
     },
     "helpers-compute": {
         "story": "Each rank keeps four child processes that compute without end.",
         "expected": ["cpu-oversubscribed 0,1"],
+        "cause": [
+            r"(child|sub-?process|helper|descendant)\w*.{0,80}(comput|CPU|core|busy|runn)",
+            r"\d (\w+ ){0,3}(threads|processes)\b.{0,80}\b(core|CPU)s?\b",
+            r"(threads|processes)\b.{0,60}(share|compete|fight|per) .{0,20}\b(core|CPU)s?\b",
+            "more .{0,30}(threads|processes) than",
+        ],
+        "cure": [
+            r"(fewer|limit|stop|kill|reduce|lower|nice|end)\b.{0,50}(process|child|helper"
+            r"|worker)",
+            r"num_workers|more (cores|CPUs)|cpus-per-task|\b(h?top|pidstat|renice|taskset)\b",
+            "ps -",
+        ],
         "world": 2,
         "within_s": 60,
     },
     "same-core": {
         "story": "Both ranks are bound to one core.",
         "expected": ["cpu-oversubscribed 0,1"],
+        "cause": [
+            r"affinity|Cpus_allowed|bound to|binding|\bpinn(ed|ing)",
+            r"(same|one|a single|1) (core|CPU)\b|shar\w+ .{0,20}(core|CPU)\b",
+        ],
+        "cure": [
+            "taskset|bind-to|cpu-bind|numactl|sched_setaffinity|cpuset|map-by|cpus-per-task",
+            r"(set|change|check|widen|give|fix|remov|lift)\w*\b.{0,50}(affinity|binding"
+            r"|pinning|cores?)",
+        ],
         "world": 2,
         "within_s": 60,
     },
     "flat-gradient": {
         "story": "One flat gradient of 60 MB a step, beside 10 ms of work.",
         "expected": ["transfer-bound 0,1"],
+        "cause": [
+            r"\d ?[MG]i?B(/s\b|.{0,30}\b(step|call|second|tensor|message))|bandwidth",
+            r"(mov|send|sent|reduc|exchang|transfer|gradient)\w*.{0,40}\d ?[MG]i?B\b",
+            r"(much|big|large|volume|amount)\b.{0,40}(data|gradient|tensor|message|transfer)",
+        ],
+        "cure": [
+            "compress|fp16|bf16|bfloat16|half precision|PowerSGD|no_sync|accumulat|less often",
+            "overlap|async_op|bucket|shard|(larger|bigger) batch|fewer (bytes|exchanges)",
+            "(faster|better) (network|link|interconnect|backend)|NCCL|InfiniBand|RDMA",
+            "SOCKET_IFNAME",
+        ],
         "world": 2,
         "within_s": 60,
     },

@@ -23,6 +23,25 @@ CASES = {
         ),
         "source": "Lightning-AI/pytorch-lightning#5243",
         "expected": ["collective-mismatch 1", "not-in-collective 1"],
+        "cause": [
+            r"(skip|left out|leaves? out|miss|omit|fewer|behind|did not|never|without)\w*"
+            r".{0,60}(batch|step|backward|iteration|reduce|collective|call)",
+            r"(one|1|\d+) (batch|step|iteration|call|collective)e?s? (fewer|less|behind|ahead"
+            r"|more)",
+            "all_?gather.{0,100}all_?reduce|all_?reduce.{0,100}all_?gather",
+            "(different|other|not the same|another) (collective|operation|call)s?",
+            "(order|sequence) of .{0,30}(collective|call|operation)s?",
+        ],
+        "cure": [
+            r"agree|join context|algorithms\.join|join\(|nan_to_num|dummy|zero (loss|gradient)",
+            "same (collectives?|calls?|order|sequence|operations?|branch|path|number)",
+            r"(let|make|have|must|should|ensure|needs?|sure|check)\b.{0,60}\b(all|every|each"
+            r"|both)\b",
+            r"\b(all|every|each|both)\b.{0,60}\b(must|should|has to|have to|needs? to)\b",
+            "TORCH_DISTRIBUTED_DEBUG|flight recorder",
+            r"(branch|condition|early return|if statement)\w*\b.{0,60}\b(rank|collective|call"
+            r"|skip|differ)",
+        ],
     },
     "out-of-step": {
         "story": (
@@ -31,32 +50,152 @@ CASES = {
         "source": "huggingface/accelerate#4276",
         "expected": ["collective-mismatch 2", "not-in-collective 2"],
         "place": "out_of_step",
+        "cause": [
+            "no_sync|accumulat",
+            r"(skip|left out|leaves? out|miss|omit|fewer|behind|did not|never|without)\w*"
+            r".{0,60}(gradient|backward|reduce|collective|call|sync)",
+            "broadcast.{0,100}all_?reduce|all_?reduce.{0,100}broadcast",
+            "(different|other|not the same|another) (collective|operation|call)s?",
+            "(order|sequence) of .{0,30}(collective|call|operation)s?",
+        ],
+        "cure": [
+            r"(check|same|all|every|look|see)\b.{0,80}(no_sync|accumulat)",
+            "same (collectives?|calls?|order|sequence|operations?|branch|path|number)",
+            r"(let|make|have|must|should|ensure|needs?|sure|check)\b.{0,60}\b(all|every|each"
+            r"|both)\b",
+            r"\b(all|every|each|both)\b.{0,60}\b(must|should|has to|have to|needs? to)\b",
+            "TORCH_DISTRIBUTED_DEBUG|flight recorder",
+            r"(branch|condition|early return|if statement)\w*\b.{0,60}\b(rank|collective|call"
+            r"|skip|differ)",
+        ],
     },
     "tries-again": {
         "story": "Rank 1 catches an exception and tries the same batch again and again.",
         "expected": ["not-in-collective 1"],
         "place": "tries_again",
+        "cause": [
+            r"retr(y|ies|ying)|again and again|over and over|\bloops?\b",
+            "exception|ValueError|swallow",
+            r"time\.sleep|nanosleep",
+            r"rank 1\b[^;,]{0,50}\b(asleep|sleeps|sleeping|blocked|waits|waiting|stuck)\b",
+        ],
+        "cure": [
+            r"(let|raise|re-?raise|log|print|limit|bound)\w*\b.{0,60}(exception|error|retr"
+            r"|attempt)",
+            r"(set|give|add|pass|use|put|want|need|with|without)\w*\b.{0,40}\b(time-?out"
+            r"|deadline)",
+            "timeout ?=|settimeout",
+            r"(look|see|read|dump|take|check|inspect|show|print)\w*\b.{0,60}\bstacks?\b",
+            "py-spy|gdb|strace|faulthandler",
+            r"(see|look|check|find out|ask) (at |into |for )?(what|where|why|who)\b",
+            "look (at|into) (that|this|the|its) (function|line|frame|place|code|call)",
+        ],
     },
     "runs-dry": {
         "story": "Rank 0 has fewer batches, leaves the loop and destroys its group.",
         "source": "pytorch/pytorch#33148",
         "expected": ["left-early 0"],
+        "cause": [
+            "(fewer|less|uneven|unequal|shorter|no more|out of) .{0,30}(batch|step|sample"
+            "|data|input)",
+            r"(exit|code|status)\w*( with)?( code| status)?:? 0\b",
+            r"\b(exit|end|left|quit|finish|return)\w*.{0,60}(normal|clean|success|without "
+            r"(an |a )?\w+)",
+            r"\b(exit|end|finish|quit|gone)\w*.{0,60}(before|while|although|earlier than)",
+            "destroy_process_group",
+            "(left|closed|destroyed|leaves) (its |the )?(process )?group",
+        ],
+        "cure": [
+            r"algorithms\.join|join context|join\(|(under|with|use) join\b",
+            "same (number|count) of (batch|step|sample|iteration|call|collective)",
+            r"drop_last|DistributedSampler|\bpad|(split|shard|divide)\w* .{0,30}even",
+            r"(compare|count|check|print|log)\w*.{0,50}(batches|steps|samples|iterations"
+            r"|length)",
+            r"agree|decide\w* together|(all|every)\b.{0,60}\b(together|at the same step)",
+        ],
     },
     "runs-dry-and-waits": {
         "story": "Rank 2 has fewer batches, and goes to the barrier at the end of the epoch.",
         "source": "pytorch/pytorch#38174",
         "expected": ["left-early 2", "collective-mismatch 2"],
         "place": "runs_dry_and_waits",
+        "cause": [
+            "(fewer|less|uneven|unequal|shorter|no more|out of) .{0,30}(batch|step|sample"
+            "|data|input)",
+            r"(exit|code|status)\w*( with)?( code| status)?:? 0\b",
+            r"\b(exit|end|left|quit|finish|return)\w*.{0,60}(normal|clean|success|without "
+            r"(an |a )?\w+)",
+            r"\b(exit|end|finish|quit|gone)\w*.{0,60}(before|while|although|earlier than)",
+            "destroy_process_group",
+            "(left|closed|destroyed|leaves) (its |the )?(process )?group",
+            "barrier.{0,100}all_?reduce|all_?reduce.{0,100}barrier",
+            "(different|other|not the same|another) (collective|operation|call)s?",
+            "(order|sequence) of .{0,30}(collective|call|operation)s?",
+        ],
+        "cure": [
+            r"algorithms\.join|join context|join\(|(under|with|use) join\b",
+            "same (number|count) of (batch|step|sample|iteration|call|collective)",
+            r"drop_last|DistributedSampler|\bpad|(split|shard|divide)\w* .{0,30}even",
+            r"(compare|count|check|print|log)\w*.{0,50}(batches|steps|samples|iterations"
+            r"|length)",
+            r"agree|decide\w* together|(all|every)\b.{0,60}\b(together|at the same step)",
+            "same (collectives?|calls?|order|sequence|operations?|branch|path|number)",
+            r"(let|make|have|must|should|ensure|needs?|sure|check)\b.{0,60}\b(all|every|each"
+            r"|both)\b",
+            r"\b(all|every|each|both)\b.{0,60}\b(must|should|has to|have to|needs? to)\b",
+            "TORCH_DISTRIBUTED_DEBUG|flight recorder",
+            r"(branch|condition|early return|if statement)\w*\b.{0,60}\b(rank|collective|call"
+            r"|skip|differ)",
+        ],
     },
     "leaves": {
         "story": "Rank 1 calls sys.exit(0) in the middle.",
         "expected": ["left-early 1"],
+        "cause": [
+            r"sys\.exit|SystemExit|exit\(0\)",
+            r"(exit|code|status)\w*( with)?( code| status)?:? 0\b",
+            r"\b(exit|end|left|quit|finish|return)\w*.{0,60}(normal|clean|success|without "
+            r"(an |a )?\w+)",
+            r"\b(exit|end|finish|quit|gone)\w*.{0,60}(before|while|although|earlier than)",
+            "destroy_process_group",
+            "(left|closed|destroyed|leaves) (its |the )?(process )?group",
+        ],
+        "cure": [
+            r"sys\.exit|os\._exit|exit\(|early (exit|return|stop)",
+            r"(look|see|check|read|search|find|grep)\w*\b.{0,80}(exit|log\b|output|stderr"
+            r"|left|leaves)",
+            r"agree|decide\w*.{0,30}together|(stop|leave|end)\w* (all )?together",
+            "(broadcast|all_?reduce) (the|a|that|this|its) .{0,20}(decision|flag|stop)",
+            r"(all|every)\b.{0,60}\b(together|at the same step|same number)",
+            "same (number|count) of (batch|step|sample|iteration|call|collective)",
+        ],
         "launcher": "plain",
     },
     "good-enough": {
         "story": "Rank 2 alone decides to stop early, then writes its report for three seconds.",
         "source": "Lightning-AI/pytorch-lightning#379",
         "expected": ["left-early 2"],
+        "cause": [
+            "early[- ]stop",
+            "(fewer|less|uneven|unequal|shorter|no more|out of) .{0,30}(batch|step|sample"
+            "|data|input)",
+            r"(exit|code|status)\w*( with)?( code| status)?:? 0\b",
+            r"\b(exit|end|left|quit|finish|return)\w*.{0,60}(normal|clean|success|without "
+            r"(an |a )?\w+)",
+            r"\b(exit|end|finish|quit|gone)\w*.{0,60}(before|while|although|earlier than)",
+            "destroy_process_group",
+            "(left|closed|destroyed|leaves) (its |the )?(process )?group",
+        ],
+        "cure": [
+            r"agree|decide\w*.{0,30}together|(stop|leave|end)\w* (all )?together",
+            "(broadcast|all_?reduce) (the|a|that|this|its) .{0,20}(decision|flag|stop)",
+            r"(all|every)\b.{0,60}\b(together|at the same step|same number)",
+            "same (number|count) of (batch|step|sample|iteration|call|collective)",
+            r"algorithms\.join|join context|join\(|(under|with|use) join\b",
+            r"drop_last|DistributedSampler|\bpad|(split|shard|divide)\w* .{0,30}even",
+            r"(compare|count|check|print|log)\w*.{0,50}(batches|steps|samples|iterations"
+            r"|length)",
+        ],
         "launcher": "plain",
     },
     "raises": {
@@ -64,38 +203,124 @@ CASES = {
         "source": "huggingface/trl#6862",
         "expected": ["rank-crashed 1"],
         "place": "raises",
+        "cause": [
+            "KeyError",
+            r"exception|traceback|\braise[sd]\b|uncaught",
+        ],
+        "cure": [
+            r"(look|read|see|find|scroll|search|check|fix)\w*\b.{0,80}(traceback|exception"
+            r"|stderr|log\b)",
+            "(traceback|exception).{0,40}(above|says|in (its|the) (log|output|stderr))",
+            "TORCHELASTIC_ERROR_FILE|@record|error file|--redirects|--log-dir",
+            r"missing key|\.get\(",
+        ],
     },
     "raises-and-stays": {
         "story": "Rank 0 raises, but a thread that is no daemon keeps its process alive.",
         "source": "pytorch/torchtitan#1790",
         "expected": ["rank-crashed 0"],
         "place": "raises_and_stays",
+        "cause": [
+            "RuntimeError|not finite",
+            r"exception|traceback|\braise[sd]\b|uncaught",
+            "non-?daemon|thread.{0,60}(keeps|still|alive)|_shutdown",
+            "main thread.{0,40}(ended|over|finished|gone|died|left)",
+        ],
+        "cure": [
+            r"(look|read|see|find|scroll|search|check|fix)\w*\b.{0,80}(traceback|exception"
+            r"|stderr|log\b)",
+            "(traceback|exception).{0,40}(above|says|in (its|the) (log|output|stderr))",
+            "TORCHELASTIC_ERROR_FILE|@record|error file|--redirects|--log-dir",
+            r"daemon ?= ?True|(make|mark|set|start|as)\b.{0,40}\bdaemon",
+            r"os\._exit|excepthook|(stop|end|join)\w* .{0,30}thread",
+            "kill (it|the process|rank|-)",
+        ],
     },
     "struck": {
         "story": "Rank 1 is killed by SIGKILL, as by the OOM killer.",
         "source": "pytorch/pytorch#8976",
         "expected": ["rank-killed 1"],
+        "cause": [
+            r"SIGKILL|signal 9\b|(?<!\w)-9\b|(code|status):? 137\b",
+            "OOM|out[- ]of[- ]memory",
+        ],
+        "cure": [
+            r"dmesg|journalctl|kernel('s)? log|memory\.events|sacct",
+            r"(look|check|see|find|ask)\w*\b.{0,80}(OOM|memory|killed|scheduler|batch system"
+            r"|cgroup)",
+            r"(lower|less|reduce|more|request|smaller|raise)\b.{0,40}(memory|batch size|--mem)",
+            "who(ever)? .{0,20}(sent|killed)",
+        ],
     },
     "interrupted": {
         "story": "Somebody presses Ctrl-C.",
         "expected": ["cancelled"],
+        "cause": [
+            r"SIGINT|Ctrl[-+ ]?C|KeyboardInterrupt|signal 2\b|\^C|interrupted",
+        ],
+        "cure": [
+            r"nothing (to|is|was|wrong)|no (fault|culprit|error|bug|action|rank)\b",
+            "not a (fault|bug|crash)",
+            r"(start|run|submit|launch)\w* (it |the job )?again|re-?start|resume|re-?run",
+            "re-?submit|re-?queue",
+            "intended|on purpose|wanted|who(ever)? .{0,20}(pressed|sent|cancel|interrupt)",
+        ],
         "shape": "on_and_on",
         "act": "SIGINT",
     },
     "terminated": {
         "story": "The batch system sends SIGTERM to the launcher.",
         "expected": ["cancelled"],
+        "cause": [
+            r"SIGTERM|signal 15\b|batch system|scancel|walltime|preempt|from outside",
+        ],
+        "cure": [
+            r"nothing (to|is|was|wrong)|no (fault|culprit|error|bug|action|rank)\b",
+            "not a (fault|bug|crash)",
+            r"(start|run|submit|launch)\w* (it |the job )?again|re-?start|resume|re-?run",
+            "re-?submit|re-?queue",
+            "time limit|walltime|--time|sacct|scontrol|preempt",
+            "who(ever)? .{0,20}(sent|cancel|ended)",
+            r"(look|see|check|ask)\w*\b.{0,60}(scheduler|batch system|queue)|intended",
+            "on purpose",
+        ],
         "shape": "on_and_on",
         "act": "SIGTERM",
     },
     "own-rate": {
         "story": "Rank 1 trains on with another learning rate than the others.",
         "expected": ["diverged 1"],
+        "cause": [
+            r"learning[- ]rate|\blr\b",
+            r"(parameter|weight|checksum|norm|hash|replica|model)\w*.{0,80}(differ|diverg"
+            r"|drift|not the same)",
+            r"(differ|diverg|unequal|not the same|other)\w*.{0,40}(parameter|weight|learning)",
+        ],
+        "cure": [
+            r"learning[- ]rate|\blr\b|scheduler|optimi[sz]er|param_groups",
+            r"broadcast\w*.{0,60}(parameter|weight|state|model|from rank)",
+            r"(compare|check|look|print)\w*\b.{0,80}(weight|parameter|state|seed|checksum)",
+            "same (seed|state|checkpoint|weight|parameter)",
+        ],
         "tolerated": ["sampler-not-distributed 0,1,2"],
     },
     "old-weights": {
         "story": "Rank 2 loads an older checkpoint than the others, after the model was wrapped.",
         "expected": ["diverged 2"],
+        "cause": [
+            "checkpoint|load_state_dict",
+            r"(parameter|weight|checksum|norm|hash|replica|model)\w*.{0,80}(differ|diverg"
+            r"|drift|not the same)",
+            r"(differ|diverg|unequal|not the same|other)\w*.{0,40}(parameter|weight|learning)",
+        ],
+        "cure": [
+            r"(same|check|compare|load|look|newest|one|right)\b.{0,60}checkpoint",
+            "load_state_dict",
+            "before .{0,30}(wrap|DDP|DistributedDataParallel)",
+            r"broadcast\w*.{0,60}(parameter|weight|state|model|from rank)",
+            r"(compare|check|look|print)\w*\b.{0,80}(weight|parameter|state|checksum)",
+            "same (state|weight|parameter)",
+        ],
         "tolerated": ["sampler-not-distributed 0,1,2"],
     },
     "accumulates": {

@@ -13,6 +13,19 @@ CASES = {
     "full-checkpoints": {
         "story": "Rank 0 keeps checkpoints on a disk of its own mount namespace, which is full.",
         "expected": ["disk-full 0,1", "disk-full 0"],
+        "cause": [
+            "(no|little|out of|hardly any|without) (more )?(space|room)|ENOSPC|errno 28",
+            r"(9\d|100)(\.\d+)? ?% (of|full|used|in use|is|are)\b",
+            r"\d ?([KMG]i?B|bytes) (is |are )?(free|left|available)",
+            "(is|nearly|almost|entirely|completely) full|space (is )?(left|used up)",
+        ],
+        "cure": [
+            r"\b(delete|remove|clean|prune|purge|move|empty|rotate|truncate)",
+            "free (some |up )*(space|room|it|the disk)|make (some )?(space|room)",
+            "(larger|bigger|another|other|more) (disk|place|folder|file ?system|volume|space"
+            "|tmpfs)",
+            r"\b(df|du) -|fewer checkpoints|save_total_limit|keep (only|fewer)",
+        ],
         "shape": "checkpoints",
         "world": 2,
         "within_s": 25,
@@ -20,12 +33,35 @@ CASES = {
     "small-files": {
         "story": "A cache of small files has used all inodes of its disk.",
         "expected": ["disk-full 0,1", "disk-full 0"],
+        "cause": [
+            "inode",
+        ],
+        "cure": [
+            "df -i|more inodes|mkfs",
+            r"(delete|remove|clean|prune|purge|move|empty)\w*\b.{0,60}(file|cache|inode"
+            r"|folder|some|old)",
+            r"(fewer|larger|pack|tar|archive|merge)\w*\b.{0,40}(file|shard|archive)",
+        ],
         "world": 2,
         "within_s": 25,
     },
     "log-grows": {
         "story": "A log has filled its disk, and the errors are swallowed.",
         "expected": ["disk-full 0,1", "disk-full 0"],
+        "cause": [
+            "(no|little|out of|hardly any|without) (more )?(space|room)|ENOSPC|errno 28",
+            r"(9\d|100)(\.\d+)? ?% (of|full|used|in use|is|are)\b",
+            r"\d ?([KMG]i?B|bytes) (is |are )?(free|left|available)",
+            "(is|nearly|almost|entirely|completely) full|space (is )?(left|used up)",
+        ],
+        "cure": [
+            r"logrotate|rotat\w+",
+            r"\b(delete|remove|clean|prune|purge|move|empty|rotate|truncate)",
+            "free (some |up )*(space|room|it|the disk)|make (some )?(space|room)",
+            "(larger|bigger|another|other|more) (disk|place|folder|file ?system|volume|space"
+            "|tmpfs)",
+            r"\b(df|du) -|fewer checkpoints|save_total_limit|keep (only|fewer)",
+        ],
         "world": 2,
         "within_s": 25,
     },
@@ -33,6 +69,17 @@ CASES = {
         "story": "The save of rank 0 raises: no space is left.",
         "source": "marin-community/levanter#486",
         "expected": ["rank-crashed 0"],
+        "cause": [
+            "no (space|room)|ENOSPC|errno 28",
+            r"(disk|file ?system|device|folder|volume).{0,40}(?<!-)\bfull",
+        ],
+        "cure": [
+            r"\b(delete|remove|clean|prune|purge|move|empty|rotate|truncate)",
+            "free (some |up )*(space|room|it|the disk)|make (some )?(space|room)",
+            "(larger|bigger|another|other|more) (disk|place|folder|file ?system|volume|space"
+            "|tmpfs)",
+            r"\b(df|du) -|fewer checkpoints|save_total_limit|keep (only|fewer)",
+        ],
         "world": 2,
     },
     "half-full": {"story": "The disk of the checkpoints is at half.", "expected": [], "world": 2},

@@ -16,12 +16,30 @@ CASES = {
     "bad-pointer": {
         "story": "Rank 2 reads a bad address: SIGSEGV.",
         "expected": ["rank-killed 2"],
+        "cause": [
+            r"SIGSEGV|segmentation|segfault|signal 11\b|(?<!\w)-11\b|(code|status):? 139\b",
+        ],
+        "cure": [
+            r"core (dump|file)|coredumpctl|\bgdb\b|faulthandler|ulimit -c|catchsegv|valgrind",
+            "sanitizer",
+            r"C(\+\+)? (code|extension|library)|native|extension|dmesg",
+        ],
         "launcher": "plain",
         "arguments": ["2"],
     },
     "gives-up": {
         "story": "Rank 1 calls abort.",
         "expected": ["rank-killed 1"],
+        "cause": [
+            r"SIGABRT|\babort(s|ed|\()?|signal 6\b|(?<!\w)-6\b|(code|status):? 134\b",
+        ],
+        "cure": [
+            r"core (dump|file)|coredumpctl|\bgdb\b|faulthandler|ulimit -c|catchsegv|valgrind",
+            "sanitizer",
+            r"C(\+\+)? (code|extension|library)|native|extension|dmesg",
+            r"(look|read|see|search|check|find)\w*\b.{0,80}(stderr|output|log\b|message"
+            r"|assert)",
+        ],
         "launcher": "plain",
         "world": 2,
         "arguments": ["1"],
@@ -30,6 +48,14 @@ CASES = {
         "story": "Rank 1 is stopped by SIGSTOP.",
         "source": "open-mpi/ompi#526",
         "expected": ["rank-stopped 1"],
+        "cause": [
+            "SIGSTOP|SIGTSTP|SIGTTOU|do_signal_stop|Ctrl-Z",
+            r"(stopped|suspended|frozen|held|paused) by|suspend|state T\b|\bT \(",
+        ],
+        "cure": [
+            r"SIGCONT|kill -(s )?(SIG)?CONT|\bfg\b",
+            "who(ever)? .{0,20}(stopped|sent|suspend)",
+        ],
         "launcher": "plain",
         "arguments": ["1"],
     },
@@ -37,6 +63,17 @@ CASES = {
         "story": "Rank 0 is killed by SIGKILL.",
         "source": "NVIDIA/nccl#585",
         "expected": ["rank-killed 0"],
+        "cause": [
+            r"SIGKILL|signal 9\b|(?<!\w)-9\b|(code|status):? 137\b",
+            "OOM|out[- ]of[- ]memory",
+        ],
+        "cure": [
+            r"dmesg|journalctl|kernel('s)? log|memory\.events|sacct",
+            r"(look|check|see|find|ask)\w*\b.{0,80}(OOM|memory|killed|scheduler|batch system"
+            r"|cgroup)",
+            r"(lower|less|reduce|more|request|smaller|raise)\b.{0,40}(memory|batch size|--mem)",
+            "who(ever)? .{0,20}(sent|killed)",
+        ],
         "launcher": "plain",
         "arguments": ["0"],
     },
@@ -45,6 +82,20 @@ CASES = {
         "source": "pytorch/pytorch#112518",
         "expected": ["interpreter-frozen 2"],
         "place": "in_c",
+        "cause": [
+            r"\bGIL\b|interpreter('s)? lock",
+            "(?<!broken )pipe(?!line)",
+        ],
+        "cure": [
+            r"(release|releasing|give up|drop|let go)\w*\b.{0,40}(GIL|interpreter)",
+            "ALLOW_THREADS|allow_threads|nogil|PyDLL|CDLL|gil_scoped_release",
+            "--native|gdb|py-spy|native stack|C stack|perf (top|record)",
+            r"\bwriter\b|who(ever)? .{0,20}(writes|write|feeds|sends|fills)\b",
+            "(other|far|writing|write) (end|side)",
+            "lsof|fuser|non-?blocking|O_NONBLOCK",
+            r"(set|give|add|pass|use|put|want|need|with|without)\w*\b.{0,40}\b(time-?out"
+            r"|deadline)",
+        ],
         "launcher": "plain",
         "arguments": ["2"],
     },
@@ -52,12 +103,38 @@ CASES = {
         "story": "Rank 1 acquires a lock twice.",
         "expected": ["not-in-collective 1"],
         "place": "own_lock",
+        "cause": [
+            r"\block\b",
+            "dead-?lock|RLock|re-?entrant",
+            r"acquire|threading\.py",
+            r"rank 1\b[^;,]{0,50}\b(asleep|sleeps|sleeping|blocked|waits|waiting|stuck)\b",
+        ],
+        "cure": [
+            r"who(ever)? .{0,20}(holds|has|owns|keeps)\b|\b(holder|owner) of",
+            "RLock|re-?entrant",
+            r"(release|give back|give up|free)\w* .{0,20}\block\b",
+            r"(set|give|add|pass|use|put|want|need|with|without)\w*\b.{0,40}\b(time-?out"
+            r"|deadline)",
+            "timeout ?=|settimeout",
+            r"(look|see|read|dump|take|check|inspect|show|print)\w*\b.{0,60}\bstacks?\b",
+            "py-spy|gdb|strace|faulthandler",
+            r"(see|look|check|find out|ask) (at |into |for )?(what|where|why|who)\b",
+            "look (at|into) (that|this|the|its) (function|line|frame|place|code|call)",
+        ],
         "launcher": "plain",
         "arguments": ["1"],
     },
     "quits": {
         "story": "Rank 2 ends with os._exit(3), without a traceback.",
         "expected": ["rank-crashed 2"],
+        "cause": [
+            r"(exit|code|status)\w*( with)?( code| status)?:? 3\b|os\._exit",
+            "(no|without a) traceback",
+        ],
+        "cure": [
+            r"os\._exit|sys\.exit|exit\(",
+            r"(look|read|see|search|grep|find|check)\w*\b.{0,80}(log\b|stderr|output|exit|3\b)",
+        ],
         "launcher": "plain",
         "arguments": ["2"],
     },
@@ -67,6 +144,29 @@ CASES = {
         ),
         "expected": ["rank-crashed 1", "not-in-collective 1"],
         "place": ["produce", "main"],
+        "cause": [
+            "KeyError",
+            r"exception|traceback|\braise[sd]\b|uncaught",
+            "thread.{0,60}(died|dead|ended|gone|crash|rais|exited)",
+            r"\bqueue\b|queue\.py|queues\.py",
+        ],
+        "cure": [
+            r"(look|read|see|find|scroll|search|check|fix)\w*\b.{0,80}(traceback|exception"
+            r"|stderr|log\b)",
+            "(traceback|exception).{0,40}(above|says|in (its|the) (log|output|stderr))",
+            "TORCHELASTIC_ERROR_FILE|@record|error file|--redirects|--log-dir",
+            r"excepthook|(pass|hand|put|forward)\w*.{0,40}exception",
+            r"who(ever)? .{0,20}(puts|fills|feeds|sends|produces)\b|producer|sentinel",
+            "thread (that|which) .{0,30}(fill|feed|put|produce|fetch)",
+            r"get\(.{0,10}timeout|get_nowait|nowait",
+            r"(set|give|add|pass|use|put|want|need|with|without)\w*\b.{0,40}\b(time-?out"
+            r"|deadline)",
+            "timeout ?=|settimeout",
+            r"(look|see|read|dump|take|check|inspect|show|print)\w*\b.{0,60}\bstacks?\b",
+            "py-spy|gdb|strace|faulthandler",
+            r"(see|look|check|find out|ask) (at |into |for )?(what|where|why|who)\b",
+            "look (at|into) (that|this|the|its) (function|line|frame|place|code|call)",
+        ],
         "launcher": "plain",
         "arguments": ["1"],
     },

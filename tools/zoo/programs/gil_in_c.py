@@ -18,12 +18,28 @@ CASES = {
         "source": "iowarp/clio-core#793",
         "expected": ["interpreter-frozen 1"],
         "place": "license_sleep",
+        "cause": [
+            r"\bGIL\b|interpreter('s)? lock",
+        ],
+        "cure": [
+            r"(release|releasing|give up|drop|let go)\w*\b.{0,40}(GIL|interpreter)",
+            "ALLOW_THREADS|allow_threads|nogil|PyDLL|CDLL|gil_scoped_release",
+            "--native|gdb|py-spy|native stack|C stack|perf (top|record)",
+        ],
     },
     "selects-in-c": {
         "story": "Rank 0 waits in select of C and keeps the GIL.",
         "source": "iowarp/clio-core#793",
         "expected": ["interpreter-frozen 0"],
         "place": "driver_select",
+        "cause": [
+            r"\bGIL\b|interpreter('s)? lock",
+        ],
+        "cure": [
+            r"(release|releasing|give up|drop|let go)\w*\b.{0,40}(GIL|interpreter)",
+            "ALLOW_THREADS|allow_threads|nogil|PyDLL|CDLL|gil_scoped_release",
+            "--native|gdb|py-spy|native stack|C stack|perf (top|record)",
+        ],
         "launcher": "plain",
     },
     "locks-in-c": {
@@ -33,11 +49,32 @@ CASES = {
         ),
         "expected": ["interpreter-frozen 2"],
         "place": "storage_lock",
+        "cause": [
+            r"\bGIL\b|interpreter('s)? lock",
+            "flock|file lock|/proc/locks|locks_lock",
+        ],
+        "cure": [
+            "lsof|fuser|/proc/locks|lslocks|LOCK_NB",
+            r"who(ever)? .{0,20}(holds|has|owns|keeps)\b|\b(holder|owner) of",
+            r"(release|releasing|give up|drop|let go)\w*\b.{0,40}(GIL|interpreter)",
+            "ALLOW_THREADS|allow_threads|nogil|PyDLL|CDLL|gil_scoped_release",
+            "--native|gdb|py-spy|native stack|C stack|perf (top|record)",
+        ],
     },
     "waits-in-c": {
         "story": "Rank 1 waits in C at a semaphore and keeps the GIL.",
         "expected": ["interpreter-frozen 1"],
         "place": "queue_semaphore",
+        "cause": [
+            r"\bGIL\b|interpreter('s)? lock",
+            "semaphore|sem_wait",
+        ],
+        "cure": [
+            "sem_timedwait|sem_post|who(ever)? .{0,20}posts",
+            r"(release|releasing|give up|drop|let go)\w*\b.{0,40}(GIL|interpreter)",
+            "ALLOW_THREADS|allow_threads|nogil|PyDLL|CDLL|gil_scoped_release",
+            "--native|gdb|py-spy|native stack|C stack|perf (top|record)",
+        ],
         "launcher": "plain",
     },
     "receives-in-c": {
@@ -45,6 +82,19 @@ CASES = {
         "source": "NVIDIA/nccl#1013",
         "expected": ["interpreter-frozen 0"],
         "place": "socket_answer",
+        "cause": [
+            r"\bGIL\b|interpreter('s)? lock",
+            r"socket|recv|sk_wait|wait\w* .{0,30}network|\banswer",
+        ],
+        "cure": [
+            r"SO_RCVTIMEO|\b(peer|server|sender|service)\b|\bss -",
+            r"(set|give|add|pass|use|put|want|need|with|without)\w*\b.{0,40}\b(time-?out"
+            r"|deadline)",
+            "timeout ?=|settimeout",
+            r"(release|releasing|give up|drop|let go)\w*\b.{0,40}(GIL|interpreter)",
+            "ALLOW_THREADS|allow_threads|nogil|PyDLL|CDLL|gil_scoped_release",
+            "--native|gdb|py-spy|native stack|C stack|perf (top|record)",
+        ],
     },
     "naps-in-c": {
         "story": "Calls of two seconds that keep the GIL, each time on another rank.",

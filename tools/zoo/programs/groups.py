@@ -14,6 +14,15 @@ CASES = {
         "source": "NVIDIA/nccl#783",
         "expected": ["wait-cycle 0,1"],
         "place": "crossed",
+        "cause": [
+            r"(opposite|different|other|reverse\w*|crossed|not the same) order",
+            r"order\b.{0,60}(differ|opposite|reverse|other)|each other|circular|dead-?lock",
+        ],
+        "cure": [
+            r"(same|one|fixed|global|agreed) order|in order\b|consistent|re-?order|swap",
+            r"sort\w* the groups",
+            "use_local_synchronization ?= ?False|without use_local_synchronization",
+        ],
         "world": 4,
     },
     "converts": {
@@ -22,24 +31,76 @@ CASES = {
         ),
         "expected": ["not-in-collective 3"],
         "place": "converts",
+        "cause": [
+            r"\bchild|sub-?process|\bfork|wait(pid|4|id)|\bdo_wait|popen",
+            "(program|command) .{0,40}(end|finish|run|wait)",
+        ],
+        "cure": [
+            r"(kill|end|stop)\b.{0,40}(child|program|sub-?process)",
+            r"(look|see|check|inspect|ask)\w*\b.{0,60}\b(child|process(?! group)|program"
+            r"|command)",
+            "(child|program|command).{0,60}(look|stack|doing|waits|py-spy|strace)",
+            r"(set|give|add|pass|use|put|want|need|with|without)\w*\b.{0,40}\b(time-?out"
+            r"|deadline)",
+            "timeout ?=|settimeout",
+            r"(look|see|read|dump|take|check|inspect|show|print)\w*\b.{0,60}\bstacks?\b",
+            "py-spy|gdb|strace|faulthandler",
+            r"(see|look|check|find out|ask) (at |into |for )?(what|where|why|who)\b",
+            "look (at|into) (that|this|the|its) (function|line|frame|place|code|call)",
+        ],
         "world": 4,
     },
     "left-out": {
         "story": "A rank that is no member leaves out a new_group, and numbers differ from there.",
         "expected": ["collective-mismatch 2"],
         "place": "left_out",
+        "cause": [
+            r"new_group|(mak|creat|made)\w*.{0,40}\bgroup|number of groups",
+            "group.{0,60}(skip|left out|miss|not made|not created)",
+            "(skip|left out|miss).{0,60}group",
+        ],
+        "cure": [
+            r"new_group.{0,80}(all|every|member)|(all|every)\b.{0,80}new_group|non-?members?",
+            "use_local_synchronization",
+            "same (collectives?|calls?|order|sequence|operations?|branch|path|number)",
+            r"(let|make|have|must|should|ensure|needs?|sure|check)\b.{0,60}\b(all|every|each"
+            r"|both)\b",
+            r"\b(all|every|each|both)\b.{0,60}\b(must|should|has to|have to|needs? to)\b",
+        ],
         "world": 4,
     },
     "other-shape": {
         "story": "One rank reads another shape for the mesh from its configuration.",
         "expected": ["collective-mismatch 3"],
         "place": "other_shape",
+        "cause": [
+            r"\bmesh",
+            "new_group|(different|other|not the same) .{0,20}(group|member|shape)",
+            r"(shape|group|member)s?\b.{0,60}(differ|not the same|unequal)",
+        ],
+        "cure": [
+            "same .{0,20}(shape|mesh|config|group|member|order|argument)",
+            r"(compare|check|print|look|log)\w*\b.{0,60}(config|mesh|shape|(?<!process )group"
+            r"|member)",
+            r"(let|make|have|must|should|ensure|needs?|sure|check)\b.{0,60}\b(all|every|each"
+            r"|both)\b",
+            r"\b(all|every|each|both)\b.{0,60}\b(must|should|has to|have to|needs? to)\b",
+        ],
         "world": 4,
     },
     "local-crossed": {
         "story": "Two ranks make two local groups that they share in opposite order.",
         "expected": ["wait-cycle 0,1"],
         "place": "local_crossed",
+        "cause": [
+            r"(opposite|different|other|reverse\w*|crossed|not the same) order",
+            r"order\b.{0,60}(differ|opposite|reverse|other)|each other|circular|dead-?lock",
+        ],
+        "cure": [
+            r"(same|one|fixed|global|agreed) order|in order\b|consistent|re-?order|swap",
+            r"sort\w* the groups",
+            "use_local_synchronization ?= ?False|without use_local_synchronization",
+        ],
         "world": 4,
     },
     "local-late": {

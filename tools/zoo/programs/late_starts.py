@@ -17,24 +17,88 @@ CASES = {
         "story": "Rank 2, forked by the program, waits for a license before it joins.",
         "expected": ["late-to-init 2"],
         "place": "wait_for_license",
+        "cause": [
+            "(?<!broken )pipe(?!line)",
+            r"rank 2\b[^;,]{0,50}\b(asleep|sleeps|sleeping|blocked|waits|waiting|stuck)\b",
+        ],
+        "cure": [
+            r"\bwriter\b|who(ever)? .{0,20}(writes|write|feeds|sends|fills)\b",
+            "(other|far|writing|write) (end|side)",
+            "lsof|fuser|non-?blocking|O_NONBLOCK",
+            r"(set|give|add|pass|use|put|want|need|with|without)\w*\b.{0,40}\b(time-?out"
+            r"|deadline)",
+            "timeout ?=|settimeout",
+            r"(look|see|read|dump|take|check|inspect|show|print)\w*\b.{0,60}\bstacks?\b",
+            "py-spy|gdb|strace|faulthandler",
+            r"(see|look|check|find out|ask) (at |into |for )?(what|where|why|who)\b",
+            "look (at|into) (that|this|the|its) (function|line|frame|place|code|call)",
+        ],
         "launcher": "own",
     },
     "spawned": {
         "story": "Rank 0, a spawned child, waits for a license before it joins.",
         "expected": ["late-to-init 0"],
         "place": "wait_for_license",
+        "cause": [
+            "(?<!broken )pipe(?!line)",
+            r"rank 0\b[^;,]{0,50}\b(asleep|sleeps|sleeping|blocked|waits|waiting|stuck)\b",
+        ],
+        "cure": [
+            r"\bwriter\b|who(ever)? .{0,20}(writes|write|feeds|sends|fills)\b",
+            "(other|far|writing|write) (end|side)",
+            "lsof|fuser|non-?blocking|O_NONBLOCK",
+            r"(set|give|add|pass|use|put|want|need|with|without)\w*\b.{0,40}\b(time-?out"
+            r"|deadline)",
+            "timeout ?=|settimeout",
+            r"(look|see|read|dump|take|check|inspect|show|print)\w*\b.{0,60}\bstacks?\b",
+            "py-spy|gdb|strace|faulthandler",
+            r"(see|look|check|find out|ask) (at |into |for )?(what|where|why|who)\b",
+            "look (at|into) (that|this|the|its) (function|line|frame|place|code|call)",
+        ],
         "launcher": "own",
     },
     "forked-by-context": {
         "story": "Rank 1, a forked child of multiprocessing, does not come to the start.",
         "expected": ["late-to-init 1"],
         "place": "wait_for_license",
+        "cause": [
+            "(?<!broken )pipe(?!line)",
+            r"rank 1\b[^;,]{0,50}\b(asleep|sleeps|sleeping|blocked|waits|waiting|stuck)\b",
+        ],
+        "cure": [
+            r"\bwriter\b|who(ever)? .{0,20}(writes|write|feeds|sends|fills)\b",
+            "(other|far|writing|write) (end|side)",
+            "lsof|fuser|non-?blocking|O_NONBLOCK",
+            r"(set|give|add|pass|use|put|want|need|with|without)\w*\b.{0,40}\b(time-?out"
+            r"|deadline)",
+            "timeout ?=|settimeout",
+            r"(look|see|read|dump|take|check|inspect|show|print)\w*\b.{0,60}\bstacks?\b",
+            "py-spy|gdb|strace|faulthandler",
+            r"(see|look|check|find out|ask) (at |into |for )?(what|where|why|who)\b",
+            "look (at|into) (that|this|the|its) (function|line|frame|place|code|call)",
+        ],
         "launcher": "own",
     },
     "fork-server": {
         "story": "Rank 2, from a fork server, does not come to the start.",
         "expected": ["late-to-init 2"],
         "place": "wait_for_license",
+        "cause": [
+            "(?<!broken )pipe(?!line)",
+            r"rank 2\b[^;,]{0,50}\b(asleep|sleeps|sleeping|blocked|waits|waiting|stuck)\b",
+        ],
+        "cure": [
+            r"\bwriter\b|who(ever)? .{0,20}(writes|write|feeds|sends|fills)\b",
+            "(other|far|writing|write) (end|side)",
+            "lsof|fuser|non-?blocking|O_NONBLOCK",
+            r"(set|give|add|pass|use|put|want|need|with|without)\w*\b.{0,40}\b(time-?out"
+            r"|deadline)",
+            "timeout ?=|settimeout",
+            r"(look|see|read|dump|take|check|inspect|show|print)\w*\b.{0,60}\bstacks?\b",
+            "py-spy|gdb|strace|faulthandler",
+            r"(see|look|check|find out|ask) (at |into |for )?(what|where|why|who)\b",
+            "look (at|into) (that|this|the|its) (function|line|frame|place|code|call)",
+        ],
         "launcher": "own",
     },
     "pooled": {
@@ -42,12 +106,44 @@ CASES = {
         "source": "ray-project/ray#20847",
         "expected": ["late-to-init 1"],
         "place": "wait_for_license",
+        "cause": [
+            "(?<!broken )pipe(?!line)",
+            r"rank 1\b[^;,]{0,50}\b(asleep|sleeps|sleeping|blocked|waits|waiting|stuck)\b",
+        ],
+        "cure": [
+            r"\bwriter\b|who(ever)? .{0,20}(writes|write|feeds|sends|fills)\b",
+            "(other|far|writing|write) (end|side)",
+            "lsof|fuser|non-?blocking|O_NONBLOCK",
+            r"(set|give|add|pass|use|put|want|need|with|without)\w*\b.{0,40}\b(time-?out"
+            r"|deadline)",
+            "timeout ?=|settimeout",
+            r"(look|see|read|dump|take|check|inspect|show|print)\w*\b.{0,60}\bstacks?\b",
+            "py-spy|gdb|strace|faulthandler",
+            r"(see|look|check|find out|ask) (at |into |for )?(what|where|why|who)\b",
+            "look (at|into) (that|this|the|its) (function|line|frame|place|code|call)",
+        ],
         "launcher": "own",
     },
     "by-argument": {
         "story": "Rank 2, a plain child whose number is an argument, does not come to the start.",
         "expected": ["late-to-init 2"],
         "place": "wait_for_license",
+        "cause": [
+            "(?<!broken )pipe(?!line)",
+            r"rank 2\b[^;,]{0,50}\b(asleep|sleeps|sleeping|blocked|waits|waiting|stuck)\b",
+        ],
+        "cure": [
+            r"\bwriter\b|who(ever)? .{0,20}(writes|write|feeds|sends|fills)\b",
+            "(other|far|writing|write) (end|side)",
+            "lsof|fuser|non-?blocking|O_NONBLOCK",
+            r"(set|give|add|pass|use|put|want|need|with|without)\w*\b.{0,40}\b(time-?out"
+            r"|deadline)",
+            "timeout ?=|settimeout",
+            r"(look|see|read|dump|take|check|inspect|show|print)\w*\b.{0,60}\bstacks?\b",
+            "py-spy|gdb|strace|faulthandler",
+            r"(see|look|check|find out|ask) (at |into |for )?(what|where|why|who)\b",
+            "look (at|into) (that|this|the|its) (function|line|frame|place|code|call)",
+        ],
         "launcher": "own",
     },
     "indexing": {

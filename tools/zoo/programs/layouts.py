@@ -26,50 +26,222 @@ CASES = {
         "story": "Column and row parallel layers; rank 1 stands between two steps.",
         "expected": ["not-in-collective 1"],
         "place": "stand",
+        "cause": [
+            r"\bevent\b",
+            r"threading\.py",
+            r"\b(lock|condition|semaphore)\b|acquire",
+            r"rank 1\b[^;,]{0,50}\b(asleep|sleeps|sleeping|blocked|waits|waiting|stuck)\b",
+        ],
+        "cure": [
+            r"who(ever)? .{0,20}(sets?|notif\w+|releases?|wakes?)\b",
+            "thread (that|which|of it that) .{0,30}(set|notif|release|wake)",
+            r"(set|notif\w+|release|wake)\w* (it|the (event|lock|condition))",
+            r"(set|give|add|pass|use|put|want|need|with|without)\w*\b.{0,40}\b(time-?out"
+            r"|deadline)",
+            "timeout ?=|settimeout",
+            r"(look|see|read|dump|take|check|inspect|show|print)\w*\b.{0,60}\bstacks?\b",
+            "py-spy|gdb|strace|faulthandler",
+            r"(see|look|check|find out|ask) (at |into |for )?(what|where|why|who)\b",
+            "look (at|into) (that|this|the|its) (function|line|frame|place|code|call)",
+        ],
         "world": 2,
     },
     "tensor-parallel-print": {
         "story": "Only rank 0 asks for a full tensor, which is a collective.",
         "source": "areal-project/AReaL#187",
         "expected": ["collective-mismatch 0"],
+        "cause": [
+            "full_tensor|redistribute",
+            "rank 0 (alone|only)|only (on |by )?rank 0|one (more|extra)",
+            "all_?gather.{0,100}all_?reduce|all_?reduce.{0,100}all_?gather",
+            "(different|other|not the same|another) (collective|operation|call)s?",
+            "(order|sequence) of .{0,30}(collective|call|operation)s?",
+        ],
+        "cure": [
+            "full_tensor.{0,60}(all|every|collective)|to_local",
+            "same (collectives?|calls?|order|sequence|operations?|branch|path|number)",
+            r"(let|make|have|must|should|ensure|needs?|sure|check)\b.{0,60}\b(all|every|each"
+            r"|both)\b",
+            r"\b(all|every|each|both)\b.{0,60}\b(must|should|has to|have to|needs? to)\b",
+            "TORCH_DISTRIBUTED_DEBUG|flight recorder",
+            r"(branch|condition|early return|if statement)\w*\b.{0,60}\b(rank|collective|call"
+            r"|skip|differ)",
+        ],
     },
     "two-dimensions": {
         "story": "Replicas of sharded models; rank 3 stands.",
         "expected": ["not-in-collective 3"],
         "place": "stand",
+        "cause": [
+            r"\bevent\b",
+            r"threading\.py",
+            r"\b(lock|condition|semaphore)\b|acquire",
+            r"rank 3\b[^;,]{0,50}\b(asleep|sleeps|sleeping|blocked|waits|waiting|stuck)\b",
+        ],
+        "cure": [
+            r"who(ever)? .{0,20}(sets?|notif\w+|releases?|wakes?)\b",
+            "thread (that|which|of it that) .{0,30}(set|notif|release|wake)",
+            r"(set|notif\w+|release|wake)\w* (it|the (event|lock|condition))",
+            r"(set|give|add|pass|use|put|want|need|with|without)\w*\b.{0,40}\b(time-?out"
+            r"|deadline)",
+            "timeout ?=|settimeout",
+            r"(look|see|read|dump|take|check|inspect|show|print)\w*\b.{0,60}\bstacks?\b",
+            "py-spy|gdb|strace|faulthandler",
+            r"(see|look|check|find out|ask) (at |into |for )?(what|where|why|who)\b",
+            "look (at|into) (that|this|the|its) (function|line|frame|place|code|call)",
+        ],
         "world": 4,
     },
     "sharded-branch": {
         "story": "Only rank 1 uses a sharded expert.",
         "source": "pytorch/pytorch#126616",
         "expected": ["collective-mismatch 1", "rank-killed 1"],
+        "cause": [
+            r"fully_shard|FSDP|\bunshard|sharded",
+            "rank 1 (alone|only)|only (on |by )?rank 1",
+            "all_?gather.{0,100}all_?reduce|all_?reduce.{0,100}all_?gather",
+            "all_?gather.{0,100}reduce_?scatter|reduce_?scatter.{0,100}all_?gather",
+            "(different|other|not the same|another) (collective|operation|call)s?",
+            "(order|sequence) of .{0,30}(collective|call|operation)s?",
+            r"(different|differing|other|unequal|not the same|mismatch\w*) (size|shape|number"
+            r"|length)s?",
+            r"(size|shape|numel|length|bytes|MB|elements|values)\b.{0,60}(differ|against"
+            r"|mismatch|vs)",
+            "preamble|EnforceNotMet|gloo.{0,80}(abort|terminat|enforce|size)",
+        ],
+        "cure": [
+            r"same (layers?|modules?|forward|experts?)|dummy|(all|every)\b.{0,60}forward",
+            "same (collectives?|calls?|order|sequence|operations?|branch|path|number)",
+            r"(let|make|have|must|should|ensure|needs?|sure|check)\b.{0,60}\b(all|every|each"
+            r"|both)\b",
+            r"\b(all|every|each|both)\b.{0,60}\b(must|should|has to|have to|needs? to)\b",
+            "TORCH_DISTRIBUTED_DEBUG|flight recorder",
+            r"(branch|condition|early return|if statement)\w*\b.{0,60}\b(rank|collective|call"
+            r"|skip|differ)",
+        ],
     },
     "checkpoint-of-some": {
         "story": "All ranks but rank 2 call the save of torch.distributed.checkpoint.",
         "source": "pytorch/pytorch#122903",
         "expected": ["collective-mismatch 2"],
+        "cause": [
+            r"checkpoint|\bdcp\b|state_dict_saver|\bsav(e|es|ing)\b",
+            "(gather|scatter).{0,100}all_?reduce|all_?reduce.{0,100}(gather|scatter)",
+            "(different|other|not the same|another) (collective|operation|call)s?",
+            "(order|sequence) of .{0,30}(collective|call|operation)s?",
+        ],
+        "cure": [
+            r"(all|every|each)\b.{0,60}(save|checkpoint)",
+            "(save|checkpoint).{0,60}(all|every) rank|no_dist",
+            "same (collectives?|calls?|order|sequence|operations?|branch|path|number)",
+            r"(let|make|have|must|should|ensure|needs?|sure|check)\b.{0,60}\b(all|every|each"
+            r"|both)\b",
+            r"\b(all|every|each|both)\b.{0,60}\b(must|should|has to|have to|needs? to)\b",
+            "TORCH_DISTRIBUTED_DEBUG|flight recorder",
+            r"(branch|condition|early return|if statement)\w*\b.{0,60}\b(rank|collective|call"
+            r"|skip|differ)",
+        ],
     },
     "zero-consolidates": {
         "story": "Only rank 0 calls consolidate_state_dict of ZeroRedundancyOptimizer.",
         "source": "deepspeedai/DeepSpeed#801",
         "expected": ["collective-mismatch 0"],
+        "cause": [
+            "consolidate_state_dict|ZeroRedundancy",
+            "rank 0 (alone|only)|only (on |by )?rank 0",
+            "broadcast.{0,100}all_?reduce|all_?reduce.{0,100}broadcast",
+            "(different|other|not the same|another) (collective|operation|call)s?",
+            "(order|sequence) of .{0,30}(collective|call|operation)s?",
+        ],
+        "cure": [
+            "consolidate_state_dict.{0,60}(all|every)",
+            "same (collectives?|calls?|order|sequence|operations?|branch|path|number)",
+            r"(let|make|have|must|should|ensure|needs?|sure|check)\b.{0,60}\b(all|every|each"
+            r"|both)\b",
+            r"\b(all|every|each|both)\b.{0,60}\b(must|should|has to|have to|needs? to)\b",
+            "TORCH_DISTRIBUTED_DEBUG|flight recorder",
+            r"(branch|condition|early return|if statement)\w*\b.{0,60}\b(rank|collective|call"
+            r"|skip|differ)",
+        ],
     },
     "local-sgd": {
         "story": "Rank 1 averages the parameters every twenty steps, the others every ten.",
         "expected": ["collective-mismatch 1", "rank-killed 1"],
+        "cause": [
+            r"(skip|left out|leaves? out|miss|omit|fewer|behind|did not|never|without)\w*"
+            r".{0,60}(reduce|collective|call|step|averag)",
+            "every (10|20|ten|twenty)|interval|period",
+            "broadcast.{0,100}all_?reduce|all_?reduce.{0,100}broadcast",
+            "(different|other|not the same|another) (collective|operation|call)s?",
+            "(order|sequence) of .{0,30}(collective|call|operation)s?",
+            r"(different|differing|other|unequal|not the same|mismatch\w*) (size|shape|number"
+            r"|length)s?",
+            r"(size|shape|numel|length|bytes|MB|elements|values)\b.{0,60}(differ|against"
+            r"|mismatch|vs)",
+            "preamble|EnforceNotMet|gloo.{0,80}(abort|terminat|enforce|size)",
+        ],
+        "cure": [
+            "same (period|interval|step|schedule)",
+            "same (collectives?|calls?|order|sequence|operations?|branch|path|number)",
+            r"(let|make|have|must|should|ensure|needs?|sure|check)\b.{0,60}\b(all|every|each"
+            r"|both)\b",
+            r"\b(all|every|each|both)\b.{0,60}\b(must|should|has to|have to|needs? to)\b",
+            "TORCH_DISTRIBUTED_DEBUG|flight recorder",
+            r"(branch|condition|early return|if statement)\w*\b.{0,60}\b(rank|collective|call"
+            r"|skip|differ)",
+        ],
     },
     "exchange-sizes": {
         "story": "Rank 0 reduces a number before the all_to_all of the others.",
         "source": "pytorch/pytorch#100207",
         "expected": ["collective-mismatch 0"],
+        "cause": [
+            "(one|an?) (more|extra|additional)|once more",
+            "all_?to_?all.{0,100}all_?reduce|all_?reduce.{0,100}all_?to_?all",
+            "(different|other|not the same|another) (collective|operation|call)s?",
+            "(order|sequence) of .{0,30}(collective|call|operation)s?",
+        ],
+        "cure": [
+            r"(remove|drop|move|take)\w*\b.{0,60}(call|collective|all_?reduce)",
+            "same (collectives?|calls?|order|sequence|operations?|branch|path|number)",
+            r"(let|make|have|must|should|ensure|needs?|sure|check)\b.{0,60}\b(all|every|each"
+            r"|both)\b",
+            r"\b(all|every|each|both)\b.{0,60}\b(must|should|has to|have to|needs? to)\b",
+            "TORCH_DISTRIBUTED_DEBUG|flight recorder",
+            r"(branch|condition|early return|if statement)\w*\b.{0,60}\b(rank|collective|call"
+            r"|skip|differ)",
+        ],
     },
     "root-differs": {
         "story": "Rank 2 takes another root for a broadcast.",
         "expected": ["collective-mismatch 2", "collective-stuck"],
+        "cause": [
+            r"\broots?\b",
+            r"\bsrc\b|(other|different|another) source|source rank",
+        ],
+        "cure": [
+            r"same (root|src|source)|(root|src|source)\b.{0,60}(all|every|same|agree|each)",
+            r"(check|compare|print|look|log)\w*\b.{0,60}(root|src|source)",
+            "TORCH_DISTRIBUTED_DEBUG",
+        ],
     },
     "op-differs": {
         "story": "Rank 0 gathers where the others reduce.",
         "expected": ["collective-mismatch 0"],
+        "cause": [
+            "all_?gather.{0,100}all_?reduce|all_?reduce.{0,100}all_?gather",
+            "(different|other|not the same|another) (collective|operation|call)s?",
+            "(order|sequence) of .{0,30}(collective|call|operation)s?",
+        ],
+        "cure": [
+            "same (collectives?|calls?|order|sequence|operations?|branch|path|number)",
+            r"(let|make|have|must|should|ensure|needs?|sure|check)\b.{0,60}\b(all|every|each"
+            r"|both)\b",
+            r"\b(all|every|each|both)\b.{0,60}\b(must|should|has to|have to|needs? to)\b",
+            "TORCH_DISTRIBUTED_DEBUG|flight recorder",
+            r"(branch|condition|early return|if statement)\w*\b.{0,60}\b(rank|collective|call"
+            r"|skip|differ)",
+        ],
     },
     "subgroup-member-missing": {
         "story": "Rank 2 no longer takes part in the calls of its pair.",
@@ -79,16 +251,68 @@ CASES = {
             "wait-cycle 0,1,2",
             "wait-cycle 1,2",
         ],
+        "cause": [
+            r"(skip|left out|leaves? out|miss|omit|fewer|behind|did not|never|without)\w*"
+            r".{0,60}(group|broadcast|call|collective|pair)",
+            r"not (come|called|taken part|entered|reached|in)\b.{0,60}(group|pair|broadcast)",
+            r"sub-?group|(other|another|different|two) groups?\b|group of",
+        ],
+        "cure": [
+            r"(check|see|look|make sure)\b.{0,80}(member|(?<!process )group)",
+            r"(all|both|every)\b.{0,30}members",
+            "same (collectives?|calls?|order|sequence|operations?|branch|path|number)",
+            r"(let|make|have|must|should|ensure|needs?|sure|check)\b.{0,60}\b(all|every|each"
+            r"|both)\b",
+            r"\b(all|every|each|both)\b.{0,60}\b(must|should|has to|have to|needs? to)\b",
+            "TORCH_DISTRIBUTED_DEBUG|flight recorder",
+            r"(branch|condition|early return|if statement)\w*\b.{0,60}\b(rank|collective|call"
+            r"|skip|differ)",
+        ],
     },
     "compiled-region": {
         "story": "A compiled function has a collective in it; rank 1 takes the other branch.",
         "expected": ["collective-mismatch 1"],
+        "cause": [
+            "barrier.{0,100}all_?reduce|all_?reduce.{0,100}barrier",
+            r"(skip|left out|leaves? out|miss|omit|fewer|behind|did not|never|without)\w*"
+            r".{0,60}(reduce|collective|call)",
+            r"\bbranch",
+            "(different|other|not the same|another) (collective|operation|call)s?",
+            "(order|sequence) of .{0,30}(collective|call|operation)s?",
+        ],
+        "cure": [
+            "same (collectives?|calls?|order|sequence|operations?|branch|path|number)",
+            r"(let|make|have|must|should|ensure|needs?|sure|check)\b.{0,60}\b(all|every|each"
+            r"|both)\b",
+            r"\b(all|every|each|both)\b.{0,60}\b(must|should|has to|have to|needs? to)\b",
+            "TORCH_DISTRIBUTED_DEBUG|flight recorder",
+            r"(branch|condition|early return|if statement)\w*\b.{0,60}\b(rank|collective|call"
+            r"|skip|differ)",
+        ],
     },
     "pipeline-schedule": {
         "story": "The last stage of a GPipe schedule stands in its loss.",
         "source": "pytorch/pytorch#172668",
         "expected": ["not-in-collective 2"],
         "place": "stand",
+        "cause": [
+            r"\bevent\b",
+            r"threading\.py",
+            r"\b(lock|condition|semaphore)\b|acquire",
+            r"rank 2\b[^;,]{0,50}\b(asleep|sleeps|sleeping|blocked|waits|waiting|stuck)\b",
+        ],
+        "cure": [
+            r"who(ever)? .{0,20}(sets?|notif\w+|releases?|wakes?)\b",
+            "thread (that|which|of it that) .{0,30}(set|notif|release|wake)",
+            r"(set|notif\w+|release|wake)\w* (it|the (event|lock|condition))",
+            r"(set|give|add|pass|use|put|want|need|with|without)\w*\b.{0,40}\b(time-?out"
+            r"|deadline)",
+            "timeout ?=|settimeout",
+            r"(look|see|read|dump|take|check|inspect|show|print)\w*\b.{0,60}\bstacks?\b",
+            "py-spy|gdb|strace|faulthandler",
+            r"(see|look|check|find out|ask) (at |into |for )?(what|where|why|who)\b",
+            "look (at|into) (that|this|the|its) (function|line|frame|place|code|call)",
+        ],
     },
     "fine-tensor-parallel": {
         "story": "Column and row parallel layers.",

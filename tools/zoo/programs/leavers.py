@@ -13,22 +13,73 @@ CASES = {
     "becomes-another": {
         "story": "Rank 1 becomes another program in the middle of the run; its sockets stay open.",
         "expected": ["left-early 1", "not-in-collective 1", "rank-crashed 1", "rank-killed 1"],
+        "cause": [
+            r"\bexec(v|ve|vp|utable|s|ed)?\b",
+            "(another|other|different|new) (program|command|executable)",
+            "replaced|bec(a|o)me|no longer (runs|is|a) |now (runs|is) .{0,20}sleep",
+        ],
+        "cure": [
+            r"\bexec|subprocess|Popen|wrapper|(start|run|launch)\w* .{0,20}script",
+            r"(look|see|check|find)\w*\b.{0,60}(command|program|started|became)|ps -|/cmdline",
+        ],
         "launcher": "plain",
     },
     "leaves-a-child": {
         "story": "Rank 1 forks and exits; its child holds the sockets open.",
         "expected": ["left-early 1"],
+        "cause": [
+            "(child|forked process|sub-?process|descendant).{0,80}(hold|keep|open|socket"
+            "|alive|liv)",
+            r"(exit|code|status)\w*( with)?( code| status)?:? 0\b",
+            r"\b(exit|end|left|quit|finish|return)\w*.{0,60}(normal|clean|success|without "
+            r"(an |a )?\w+)",
+            r"\b(exit|end|finish|quit|gone)\w*.{0,60}(before|while|although|earlier than)",
+            "destroy_process_group",
+            "(left|closed|destroyed|leaves) (its |the )?(process )?group",
+        ],
+        "cure": [
+            r"(kill|end|stop)\b.{0,40}(child|orphan|left|remain)",
+            r"child\b.{0,60}(close|end|kill)|\bfork",
+            r"sys\.exit|os\._exit|exit\(|early (exit|return|stop)",
+            r"(look|see|check|read|search|find|grep)\w*\b.{0,80}(exit|log\b|output|stderr"
+            r"|left|leaves)",
+            r"agree|decide\w*.{0,30}together|(stop|leave|end)\w* (all )?together",
+            "(broadcast|all_?reduce) (the|a|that|this|its) .{0,20}(decision|flag|stop)",
+            r"(all|every)\b.{0,60}\b(together|at the same step|same number)",
+            "same (number|count) of (batch|step|sample|iteration|call|collective)",
+        ],
         "launcher": "plain",
     },
     "not-reaped": {
         "story": "Rank 1 is killed, and its parent never asks for it.",
         "expected": ["rank-killed 1"],
+        "cause": [
+            r"SIGKILL|signal 9\b|(?<!\w)-9\b|(code|status):? 137\b",
+            "OOM|out[- ]of[- ]memory",
+            "zombie|defunct|reap",
+        ],
+        "cure": [
+            r"parent\b.{0,60}(wait|reap|end|kill)|waitpid|\breap",
+            r"dmesg|journalctl|kernel('s)? log|memory\.events|sacct",
+            r"(look|check|see|find|ask)\w*\b.{0,80}(OOM|memory|killed|scheduler|batch system"
+            r"|cgroup)",
+            r"(lower|less|reduce|more|request|smaller|raise)\b.{0,40}(memory|batch size|--mem)",
+            "who(ever)? .{0,20}(sent|killed)",
+        ],
         "launcher": "own",
     },
     "suspended-by-child": {
         "story": "A helper of rank 2 suspends it, as gang schedulers do.",
         "source": "open-mpi/ompi#526",
         "expected": ["rank-stopped 2"],
+        "cause": [
+            "SIGSTOP|SIGTSTP|SIGTTOU|do_signal_stop|Ctrl-Z",
+            r"(stopped|suspended|frozen|held|paused) by|suspend|state T\b|\bT \(",
+        ],
+        "cure": [
+            r"SIGCONT|kill -(s )?(SIG)?CONT|\bfg\b",
+            "who(ever)? .{0,20}(stopped|sent|suspend)",
+        ],
     },
     "quick-exit": {
         "story": "Every rank leaves by os._exit after its last barrier.",

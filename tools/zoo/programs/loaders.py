@@ -16,6 +16,24 @@ CASES = {
         "source": "pytorch/pytorch#1355",
         "expected": ["not-in-collective 1", "loader-stuck 1"],
         "place": ["__iter__", "epochs"],
+        "cause": [
+            "(?<!broken )pipe(?!line)",
+            r"worker.{0,80}\b(asleep|sleep|block|wait|stuck|stand|stood|read|hang)",
+        ],
+        "cure": [
+            r"(look|see|check|inspect)\w*\b.{0,60}\b(worker|Dataset|__getitem__|sample)",
+            "num_workers ?= ?0|num_workers=0",
+            r"\bwriter\b|who(ever)? .{0,20}(writes|write|feeds|sends|fills)\b",
+            "(other|far|writing|write) (end|side)",
+            "lsof|fuser|non-?blocking|O_NONBLOCK",
+            r"(set|give|add|pass|use|put|want|need|with|without)\w*\b.{0,40}\b(time-?out"
+            r"|deadline)",
+            "timeout ?=|settimeout",
+            r"(look|see|read|dump|take|check|inspect|show|print)\w*\b.{0,60}\bstacks?\b",
+            "py-spy|gdb|strace|faulthandler",
+            r"(see|look|check|find out|ask) (at |into |for )?(what|where|why|who)\b",
+            "look (at|into) (that|this|the|its) (function|line|frame|place|code|call)",
+        ],
         "launcher": "plain",
     },
     "helper-dies": {
@@ -23,6 +41,18 @@ CASES = {
         "source": "pytorch/pytorch#8976",
         "expected": ["rank-crashed 1"],
         "place": "epochs",
+        "cause": [
+            "worker.{0,80}(killed|SIGKILL|died|signal|gone|exited|dead)",
+            "OOM|out[- ]of[- ]memory",
+        ],
+        "cure": [
+            "fewer workers|num_workers|/dev/shm|prefetch_factor",
+            r"dmesg|journalctl|kernel('s)? log|memory\.events|sacct",
+            r"(look|check|see|find|ask)\w*\b.{0,80}(OOM|memory|killed|scheduler|batch system"
+            r"|cgroup)",
+            r"(lower|less|reduce|more|request|smaller|raise)\b.{0,40}(memory|batch size|--mem)",
+            "who(ever)? .{0,20}(sent|killed)",
+        ],
         "launcher": "plain",
     },
     "taken": {
@@ -32,6 +62,17 @@ CASES = {
         ),
         "source": "pytorch/pytorch#8976",
         "expected": ["rank-killed 1"],
+        "cause": [
+            r"SIGKILL|signal 9\b|(?<!\w)-9\b|(code|status):? 137\b",
+            "OOM|out[- ]of[- ]memory",
+        ],
+        "cure": [
+            r"dmesg|journalctl|kernel('s)? log|memory\.events|sacct",
+            r"(look|check|see|find|ask)\w*\b.{0,80}(OOM|memory|killed|scheduler|batch system"
+            r"|cgroup)",
+            r"(lower|less|reduce|more|request|smaller|raise)\b.{0,40}(memory|batch size|--mem)",
+            "who(ever)? .{0,20}(sent|killed)",
+        ],
         "launcher": "plain",
     },
     "restarts": {
