@@ -16,12 +16,31 @@ CASES = {
         "source": "wandb/wandb#1771",
         "expected": ["not-in-collective 0"],
         "place": "confirm",
+        "cause": [
+            r"\bstdin\b|\bstandard input\b|\bkeyboard\b|\bprompts?\b|\bterminal\b",
+            r"\binput\(",
+            r"\bpipe\b|pipe_(read|wait)",
+        ],
+        "cure": [
+            "/dev/null",
+            r"\b(answer|reply)\b|--yes\b|non-?interactive|\bdo not ask",
+            r"\b(no|not|never|without|instead of|avoid)\b.{0,40}\b(prompt|input|ask)",
+            r"\b(no|not|never|without|instead of|avoid)\b.{0,40}\b(stdin|question)",
+            r"\b(write|close|writer|other end|write end|who)\b.{0,40}\b(pipe|stdin|writes?)\b",
+        ],
         "launcher": "own",
     },
     "throws": {
         "story": "Rank 1 raises a KeyError in a function that parses a broadcast object.",
         "expected": ["rank-crashed 1"],
         "place": "parse",
+        "cause": [r"\bKeyError\b", r"\bexception\b|\brais(ed|es)\b|\btraceback\b"],
+        "cure": [
+            r"\b(read|look|see|check|find)\b.{0,40}\b(traceback|logs?|stderr|output|message)\b",
+            r"\.get\(",
+            r"\b(check|fix|look|see|correct|catch|handle)\b.{0,60}\b(key|line|object)\b",
+            r"\b(check|fix|look|see|correct|catch|handle)\b.{0,60}\b(error|exception|function)\b",
+        ],
         "launcher": "own",
     },
     "exchange": {

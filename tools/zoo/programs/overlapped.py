@@ -16,17 +16,53 @@ CASES = {
         "story": "Two collectives in flight; rank 1 waits for a result that nobody computes.",
         "expected": ["not-in-collective 1"],
         "place": "promised",
+        "cause": [
+            r"\bfutures?\b",
+            r"\bwaits? for (a|the|its) result\b",
+            r"\b(asleep|sleeps|sleeping|idle)\b",
+            r"\b(wait|block|stand|stuck|sit|hang)\w* (in|at|inside) (its|own|the function|Python)",
+        ],
+        "cure": [
+            r"\b(who|which|should|must)\b.{0,50}\b(computes?|sets?|completes?|finish\w*)\b",
+            r"\b(look|see|check|find)\b.{0,60}\b(future|executor|pool|task|thread)\b",
+            r"\b(look|see|read|check|find)\b.{0,60}\b(stack|function|line|code|where|what|why)\b",
+            r"py-spy|pystack|\bgdb\b|\bstacks? (shows?|tells?|above|below)",
+            r"\b(set|give|pass|add|use|with|a) (\S+ ){0,4}time-?out(?!.{0,20}(collective|group))",
+        ],
     },
     "functional": {
         "story": "Functional collectives; rank 0 waits at an empty queue.",
         "expected": ["not-in-collective 0"],
         "place": "functional",
+        "cause": [
+            r"\bqueue\b",
+            r"\b(asleep|sleeps|sleeping|idle)\b",
+            r"\b(wait|block|stand|stuck|sit|hang)\w* (in|at|inside) (its|own|the function|Python)",
+        ],
+        "cure": [
+            r"\b(who|which|what|should|must|find|check)\b.{0,40}\b(puts?|fills?|feeds?)\b",
+            r"\b(who|which|what|should|must|find|check)\b.{0,40}\b(filled|fed)\b",
+            r"\b(look|see|check|find)\b.{0,50}\b(producer|feeder|source|queue|other end)\b",
+            r"\b(look|see|read|check|find)\b.{0,60}\b(stack|function|line|code|where|what|why)\b",
+            r"py-spy|pystack|\bgdb\b|\bstacks? (shows?|tells?|above|below)",
+            r"\b(set|give|pass|add|use|with|a) (\S+ ){0,4}time-?out(?!.{0,20}(collective|group))",
+        ],
         "world": 2,
     },
     "watched": {
         "story": "A monitored barrier, which rank 2 does not reach.",
         "expected": ["not-in-collective 2"],
         "place": "watched",
+        "cause": [
+            r"\btime\.sleep|nanosleep|\b(asleep|sleeps)\b|\bin (a |its )?sleep\b",
+            r"\b(wait|stand|stuck|sit|hang)\w* (in|at|inside) (its|own|the function|Python)",
+        ],
+        "cure": [
+            r"\b(look|see|read|check|find)\b.{0,60}\b(stack|function|line|code|where|what|why)\b",
+            r"py-spy|pystack|\bgdb\b|\bstacks? (shows?|tells?|above|below)",
+            r"\b(why|remove|shorten|replace|drop)\b.{0,40}\bsleeps?\b",
+            r"\b(set|give|pass|add|use|with|a) (\S+ ){0,4}time-?out(?!.{0,20}(collective|group))",
+        ],
     },
     "calm": {
         "story": "Collectives in flight while the ranks compute.",

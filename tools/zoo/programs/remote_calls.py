@@ -16,6 +16,17 @@ CASES = {
         "source": "pytorch/pytorch#44169",
         "expected": ["not-in-collective 0"],
         "place": "calls",
+        "cause": [
+            r"\brpc\b|\brpc_sync\b|\bremote (call|procedure)|\bTensorPipe\b",
+            r"\b(never|not|no)\b.{0,20}\b(answer|repl|return|respon)\w*",
+        ],
+        "cure": [
+            r"\brpc_timeout\b",
+            r"\b(set|give|pass|add|use|with|a) (\S+ ){0,4}time-?out(?!.{0,20}(collective|group))",
+            r"py-spy|pystack|\bgdb\b|\bstacks? (shows?|tells?|above|below)",
+            r"\b(look|see|check|find|threads?|stacks?)\b.{0,60}\b(callee|rank 1|remote)\b",
+            r"\b(look|see|check|find|threads?|stacks?)\b.{0,60}\b(peer|called|other)\b",
+        ],
     },
     "fine-calls": {"story": "Remote calls between collectives.", "expected": []},
     "parameter-server": {

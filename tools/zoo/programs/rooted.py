@@ -12,23 +12,69 @@ CASES = {
         "story": "Rank 0 gathers; rank 2 sleeps in place of sending, and rank 1 has long gone on.",
         "expected": ["not-in-collective 2"],
         "place": "collects",
+        "cause": [
+            r"\btime\.sleep|nanosleep|\b(asleep|sleeps)\b|\bin (a |its )?sleep\b",
+            r"\b(wait|stand|stuck|sit|hang)\w* (in|at|inside) (its|own|the function|Python)",
+        ],
+        "cure": [
+            r"\b(look|see|read|check|find)\b.{0,60}\b(stack|function|line|code|where|what|why)\b",
+            r"py-spy|pystack|\bgdb\b|\bstacks? (shows?|tells?|above|below)",
+            r"\b(why|remove|shorten|replace|drop)\b.{0,40}\bsleeps?\b",
+            r"\b(set|give|pass|add|use|with|a) (\S+ ){0,4}time-?out(?!.{0,20}(collective|group))",
+        ],
     },
     "hands-out": {
         "story": "The root of a scatter does not come.",
         "expected": ["not-in-collective 1"],
         "place": "hands_out",
+        "cause": [
+            r"\btime\.sleep|nanosleep|\b(asleep|sleeps)\b|\bin (a |its )?sleep\b",
+            r"\b(wait|stand|stuck|sit|hang)\w* (in|at|inside) (its|own|the function|Python)",
+        ],
+        "cure": [
+            r"\b(look|see|read|check|find)\b.{0,60}\b(stack|function|line|code|where|what|why)\b",
+            r"py-spy|pystack|\bgdb\b|\bstacks? (shows?|tells?|above|below)",
+            r"\b(why|remove|shorten|replace|drop)\b.{0,40}\bsleeps?\b",
+            r"\b(set|give|pass|add|use|with|a) (\S+ ){0,4}time-?out(?!.{0,20}(collective|group))",
+        ],
         "launcher": "plain",
     },
     "sums-up": {
         "story": "Rank 1 leaves out a reduction to rank 0 and goes on with a broadcast.",
         "expected": ["collective-mismatch 1"],
         "place": "sums_up",
+        "cause": [
+            r"\b(different|another|other|not the same)\b.{0,20}\b(collectives?|calls?)\b",
+            r"\b(different|another|other|not the same)\b.{0,20}\boperations?\b",
+            r"\breduce\b[\s\S]{0,160}\bbroadcast\b|\bbroadcast\b[\s\S]{0,160}\breduce\b",
+            r"\b(left|leaves) out\b|\bskip(s|ped)\b|\bomit",
+        ],
+        "cure": [
+            r"\bsame (collectives?|calls?|order|sequence|operations?)\b",
+            r"\b(all|every|each)( the)? ranks?\b.{0,60}\b(calls?|reach|enter|take|join|run)\b",
+            r"\b(call|reach|enter|run|join)\w*\b.{0,60}\b(on|by|in) (all|every|each)( the)? ranks?",
+            r"\b(branch|condition)\b.{0,40}\branks?\b|\branks?\b.{0,30}\b(branch|condition)",
+        ],
     },
     "triangle": {
         "story": "Three groups of two ranks, and each rank begins with another group.",
         "source": "meta-pytorch/torchrec#4149",
         "expected": ["wait-cycle 0,1,2"],
         "place": "triangle",
+        "cause": [
+            r"\bcircular|\ba (circle|cycle|ring)\b|\bdeadlock|\beach other\b",
+            r"\bwaits? for (rank )?\d[\s\S]{0,80}\bwaits? for (rank )?\d|\d ?-> ?\d",
+            r"\b(each|every|all)\b.{0,60}\bwaits?\b.{0,40}\b(next|other|another|for)\b",
+            r"\b(different|another|other|opposite)\b.{0,20}\b(order|groups?)\b",
+            r"\border\b.{0,40}\bgroups?\b|\bgroups?\b.{0,40}\border\b",
+        ],
+        "cure": [
+            r"\bsame order\b|\b(one|fixed|global|sorted|common) order\b",
+            r"\border\b.{0,40}\b(all|every)\b",
+            r"\basync_op\b|\basynchronous",
+            r"\b(change|swap|reverse|alternate|break)\b.{0,50}\b(order|cycle|circle)\b",
+            r"\b(change|swap|reverse|alternate|break)\b.{0,50}\b(sends?|recvs?)\b",
+        ],
     },
     "evaluates-alone": {
         "story": (
@@ -38,6 +84,21 @@ CASES = {
         "source": "pytorch/pytorch#54059",
         "expected": ["collective-mismatch 0"],
         "place": "evaluates_alone",
+        "cause": [
+            r"\bsync_(module_)?buffers|\bbuffers\b",
+            r"\b(different|another|other|not the same)\b.{0,20}\b(collectives?|calls?)\b",
+            r"\b(different|another|other|not the same)\b.{0,20}\boperations?\b",
+            r"\bbroadcast\b[\s\S]{0,160}\bbarrier\b|\bbarrier\b[\s\S]{0,160}\bbroadcast\b",
+            r"\b(DDP|DistributedDataParallel|wrapped)\b.{0,60}\b(alone|only|one rank|rank 0)\b",
+        ],
+        "cure": [
+            r"\b(model|ddp|net)\.module\b|\bunwrapped\b|\bunderlying\b|\b(inner|bare) model\b",
+            "broadcast_buffers",
+            r"\bsame (collectives?|calls?|order|sequence|operations?)\b",
+            r"\b(all|every|each)( the)? ranks?\b.{0,60}\b(calls?|reach|enter|take|join|run)\b",
+            r"\b(call|reach|enter|run|join)\w*\b.{0,60}\b(on|by|in) (all|every|each)( the)? ranks?",
+            r"\b(branch|condition)\b.{0,40}\branks?\b|\branks?\b.{0,30}\b(branch|condition)",
+        ],
     },
     "inner-mismatch": {
         "story": "In a group of two ranks, one calls a barrier and the other an all_reduce.",
@@ -48,12 +109,36 @@ CASES = {
             "rank-killed 3",
         ],
         "place": "inner_mismatch",
+        "cause": [
+            r"\b(different|another|other|not the same)\b.{0,20}\b(collectives?|calls?)\b",
+            r"\b(different|another|other|not the same)\b.{0,20}\boperations?\b",
+            r"\bbarrier\b[\s\S]{0,160}\ball_?reduce\b|\ball_?reduce\b[\s\S]{0,160}\bbarrier\b",
+            r"\bSIGABRT\b|\bsignal 6\b|\bpreamble\b",
+        ],
+        "cure": [
+            r"\bsame (collectives?|calls?|order|sequence|operations?)\b",
+            r"\b(all|every|each)( the)? ranks?\b.{0,60}\b(calls?|reach|enter|take|join|run)\b",
+            r"\b(call|reach|enter|run|join)\w*\b.{0,60}\b(on|by|in) (all|every|each)( the)? ranks?",
+            r"\b(branch|condition)\b.{0,40}\branks?\b|\branks?\b.{0,30}\b(branch|condition)",
+            r"\b(read|look|see|check|find)\b.{0,40}\b(traceback|logs?|stderr|output|message)\b",
+            "TORCH_DISTRIBUTED_DEBUG",
+        ],
         "world": 4,
     },
     "odd-one-asleep": {
         "story": "The ranks work in pairs; one sleeps, and only its partner waits at first.",
         "expected": ["not-in-collective 3"],
         "place": "odd_one_asleep",
+        "cause": [
+            r"\btime\.sleep|nanosleep|\b(asleep|sleeps)\b|\bin (a |its )?sleep\b",
+            r"\b(wait|stand|stuck|sit|hang)\w* (in|at|inside) (its|own|the function|Python)",
+        ],
+        "cure": [
+            r"\b(look|see|read|check|find)\b.{0,60}\b(stack|function|line|code|where|what|why)\b",
+            r"py-spy|pystack|\bgdb\b|\bstacks? (shows?|tells?|above|below)",
+            r"\b(why|remove|shorten|replace|drop)\b.{0,40}\bsleeps?\b",
+            r"\b(set|give|pass|add|use|with|a) (\S+ ){0,4}time-?out(?!.{0,20}(collective|group))",
+        ],
         "world": 4,
     },
 }

@@ -24,6 +24,18 @@ CASES = {
         "source": "horovod/horovod#584",
         "expected": ["no-progress 2"],
         "place": "tcp_ring",
+        "cause": [
+            r"\bevent\b|threading\.(py|Event|Condition)",
+            "futex",
+            r"\b(asleep|sleeps|sleeping|idle)\b",
+            r"\b(wait|block|stand|stuck|sit|hang)\w* (in|at|inside) (its|own|the function|Python)",
+        ],
+        "cure": [
+            r"\b(look|see|read|check|find)\b.{0,60}\b(stack|function|line|code|where|what|why)\b",
+            r"py-spy|pystack|\bgdb\b|\bstacks? (shows?|tells?|above|below)",
+            r"\b(who|which|what|should|must)\b.{0,40}\b(sets?|wakes?|notif\w+)\b",
+            r"\b(set|give|pass|add|use|with|a) (\S+ ){0,4}time-?out(?!.{0,20}(collective|group))",
+        ],
         "within_s": 35,
     },
     "shared-ring": {
@@ -34,6 +46,19 @@ CASES = {
         "source": "vllm-project/vllm#27313",
         "expected": ["no-progress 0"],
         "place": "shared_ring",
+        "cause": [
+            r"\bqueue\b",
+            r"\b(asleep|sleeps|sleeping|idle)\b",
+            r"\b(wait|block|stand|stuck|sit|hang)\w* (in|at|inside) (its|own|the function|Python)",
+        ],
+        "cure": [
+            r"\b(who|which|what|should|must|find|check)\b.{0,40}\b(puts?|fills?|feeds?)\b",
+            r"\b(who|which|what|should|must|find|check)\b.{0,40}\b(filled|fed)\b",
+            r"\b(look|see|check|find)\b.{0,50}\b(producer|feeder|source|queue|other end)\b",
+            r"\b(look|see|read|check|find)\b.{0,60}\b(stack|function|line|code|where|what|why)\b",
+            r"py-spy|pystack|\bgdb\b|\bstacks? (shows?|tells?|above|below)",
+            r"\b(set|give|pass|add|use|with|a) (\S+ ){0,4}time-?out(?!.{0,20}(collective|group))",
+        ],
         "within_s": 35,
     },
     "store-rounds": {
@@ -43,6 +68,17 @@ CASES = {
         ),
         "expected": ["no-progress 1"],
         "place": "store_rounds",
+        "cause": [
+            r"\bpipe\b|pipe_(read|wait)",
+            r"\b(wait|block|stuck|hang)\w*.{0,40}\bread",
+            r"\breads? (from|a|on)\b",
+        ],
+        "cure": [
+            r"\b(other|write|writing) (end|side)|\bwriter\b|\bwho (writes|should write)",
+            r"\blsof\b|/proc/\S+/fd|\bstrace\b",
+            r"\b(look|see|check|find)\b.{0,60}\b(pipe|file|disk|mount|storage|NFS|source|fd)\b",
+            r"\b(set|give|pass|add|use|with|a) (\S+ ){0,4}time-?out(?!.{0,20}(collective|group))",
+        ],
         "within_s": 35,
     },
     "file-rounds": {
@@ -52,12 +88,30 @@ CASES = {
         "source": "huggingface/datasets#1672",
         "expected": ["no-progress 2"],
         "place": "file_rounds",
+        "cause": [r"\bflock|\bfcntl|\bfile[- ]lock|\block file", r"\block\b"],
+        "cure": [
+            r"\blsof\b|\bfuser\b|\blslocks\b|/proc/locks",
+            r"\b(who|which|what|where|find|look|see|check)\b.{0,40}\b(holds?|held|owns?)\b",
+            r"\b(who|which|what|where|find|look|see|check)\b.{0,40}\b(took|taken)\b",
+            r"LOCK_UN|\breleas(e|es|ed|ing)\b|\bunlock",
+            "LOCK_NB|non-?blocking",
+            r"\b(set|give|pass|add|use|with|a) (\S+ ){0,4}time-?out(?!.{0,20}(collective|group))",
+        ],
         "within_s": 35,
     },
     "no-recorder": {
         "story": "Torch's flight recorder is switched off; rank 1 waits for a lock.",
         "expected": ["not-in-collective 1", "no-progress 1"],
         "place": "no_recorder",
+        "cause": [r"\block\b", r"\bacquir", r"\bdeadlock"],
+        "cure": [
+            r"\b(who|which|what|where|find|look|see|check)\b.{0,40}\b(holds?|held|owns?)\b",
+            r"\b(who|which|what|where|find|look|see|check)\b.{0,40}\b(took|taken)\b",
+            r"\breleas(e|es|ed|ing)\b|\bunlock",
+            r"\bRLock|re-?entrant",
+            r"py-spy|\bgdb\b|\bstacks? of (all|its|the other|every)",
+            r"\b(set|give|pass|add|use|with|a) (\S+ ){0,4}time-?out(?!.{0,20}(collective|group))",
+        ],
         "within_s": 35,
     },
     "mesh-for-some": {
@@ -65,6 +119,20 @@ CASES = {
         "source": "pytorch/pytorch#25390",
         "expected": ["wait-cycle 0,1,2", "not-in-collective 2", "collective-mismatch 2"],
         "place": "mesh_for_some",
+        "cause": [
+            r"\bnew_group\b",
+            r"\b(make|makes|making|create|creates|creating|creation of|new)\b.{0,20}\bgroups?\b",
+            r"\b(different|another|other|not the same)\b.{0,20}\b(collectives?|calls?)\b",
+            r"\b(different|another|other|not the same)\b.{0,20}\boperations?\b",
+        ],
+        "cure": [
+            r"\bsame (collectives?|calls?|order|sequence|operations?)\b",
+            r"\b(all|every|each)( the)? ranks?\b.{0,60}\b(calls?|reach|enter|take|join|run)\b",
+            r"\b(call|reach|enter|run|join)\w*\b.{0,60}\b(on|by|in) (all|every|each)( the)? ranks?",
+            r"\b(branch|condition)\b.{0,40}\branks?\b|\branks?\b.{0,30}\b(branch|condition)",
+            r"\bnew_group\b.{0,60}\b(all|every|each) ranks?\b",
+            r"\buse_local_synchronization\b",
+        ],
         "within_s": 35,
     },
     "ring-pauses": {
