@@ -20,6 +20,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from types import CodeType, FrameType
+from typing import Any
 
 from ddtop.agent.guard import guard
 from ddtop.agent.stacks.frames import FrameReader
@@ -35,16 +36,22 @@ PART = "order of calls"
 class Way:
     """One way in which the program makes a call.
 
-    `frames`: (code, place in it, line), innermost first. `after`: the ways that have followed it.
-    `calls`: for a step of the optimizer, how many calls lie between it and the one before.
+    `frames`: (code, place in it, line), innermost first. `code`, `at`, `above`: of the innermost
+    frame, and the place in the next one. `after`: the ways that have followed it, `next` is the
+    last one. `calls`: for a step of the optimizer, how many calls lie between it and the one
+    before.
     """
 
-    __slots__ = ("after", "calls", "frames", "op", "text")
+    __slots__ = ("above", "after", "at", "calls", "code", "frames", "next", "op", "text")
 
     def __init__(self, op: str, frame: FrameType | None, calls: int | None = None) -> None:
         self.op, self.calls, self.text = op, calls, b""
         self.frames: list[tuple[CodeType, int, int]] = []
         self.after: set[Way] = set()
+        self.next: Way | None = None
+        self.code, self.at = (frame.f_code, frame.f_lasti) if frame is not None else (None, -1)
+        above = frame.f_back if frame is not None else None
+        self.above = above.f_lasti if above is not None else None
         while frame is not None and len(self.frames) < FRAMES_MAX:
             self.frames.append((frame.f_code, frame.f_lasti, frame.f_lineno))
             frame = frame.f_back
@@ -94,8 +101,10 @@ class Order:
         self.made += 1
         if self.open is not None:
             self.open.then, self.open = way, None
-        if before is not None and way in before.after:
-            return
+        if before is not None:
+            before.next = way
+            if way in before.after:
+                return
         self.open = _Turn(
             self.number(), step, way, frozenset(before.after if before is not None else ())
         )
@@ -108,10 +117,11 @@ class CallNotes:
     """The orders of this rank, by the name of the group, and by the id of the living group.
 
     `on_page`: the two calls on the state page, `slot` is the last one's.
+    `stepping`: the default group, weakly, and the order of the optimizer's steps in it.
     `own` and `foreign`: code of the program and of libraries that has made a call, by its id.
     """
 
-    __slots__ = ("_reader", "by_id", "foreign", "on_page", "orders", "own", "slot")
+    __slots__ = ("_reader", "by_id", "foreign", "on_page", "orders", "own", "slot", "stepping")
 
     def __init__(self) -> None:
         self.orders: dict[str, Order] = {}
@@ -121,6 +131,7 @@ class CallNotes:
         self._reader = FrameReader()
         self.on_page: list[Way | None] = [None, None]
         self.slot = 0
+        self.stepping: tuple[Callable[[], Any], Order] | None = None
 
     def of(self, group: str, number: Callable[[], int]) -> Order:
         """The order of this group; it begins with the first call."""
@@ -129,9 +140,19 @@ class CallNotes:
     def note(self, order: Order, op: str, frame: FrameType | None) -> Way | None:
         """The next call of the group, which `frame` makes; None if the calls change too often.
 
-        Called on the program's threads, and raises nothing. 0.5 us.
+        Called on the program's threads, and raises nothing. 0.2 us in a loop.
         """
         try:
+            last = order.last
+            way = last.next if last is not None and order.open is None else None
+            # What followed the last call the time before, most often follows it again.
+            if way is not None and frame is not None and way.op is op and way.at == frame.f_lasti:
+                above = frame.f_back
+                above_at = above.f_lasti if above is not None else None
+                if way.code is frame.f_code and way.above == above_at:
+                    order.made += 1
+                    order.last = way
+                    return way
             if frame is not None and id(frame.f_code) not in self.own:
                 frame = self.users(frame)
             key: object = op
@@ -171,6 +192,7 @@ class CallNotes:
         Called by the program's thread, so that all ranks forget at the same call.
         """
         self.by_id.clear()
+        self.stepping = None
         for name in [group, f"{group}{BY_STEPS}"] if group is not None else list(self.orders):
             self.orders.pop(name, None)
 

@@ -1,21 +1,25 @@
 """Values of a few parameters that DistributedDataParallel keeps equal on all ranks, right after
 optimizer steps.
 
-Source: one element of each of a few parameters, read by the thread that trains after every 16th
-step of an optimizer. Caveat: only plain float32 parameters; a step that torch.compile or a CUDA
-graph runs is not counted. Check: print `next(model.parameters()).sum()` on two ranks.
+Source: one element of each of a few parameters, read by the thread that trains, after every 16th
+step of an optimizer, or after every 32nd, 64th, ... if steps are short. Caveat: only plain float32
+parameters; a step that torch.compile or a CUDA graph runs is not counted. Check: print
+`next(model.parameters()).sum()` on two ranks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import monotonic_ns
 from typing import Any
 from weakref import ref
 
 from ddtop.wire.records import Replica
 
-EVERY_STEPS = 16
-"""A sample takes 40 us: 0.003 ms a step in the mean."""
+EVERY_STEPS, RAREST_STEPS, APART_NS = 16, 1024, 1_000_000_000
+"""A sample takes 40 to 200 us. They become rarer, by powers of two, until they are so far apart.
+Ranks of different speeds still have steps in common.
+"""
 PARAMETERS = 4
 STEPS_KEPT = 256 * EVERY_STEPS
 """Reports of two ranks are a second or two apart: that many steps of a small model."""
@@ -47,7 +51,8 @@ class ReplicaNotes:
         series = self._series.get(id(optimizer))
         if series is None or series.optimizer() is not optimizer:
             series = self._series[id(optimizer)] = self._find(optimizer, torch)
-        series.count(torch)
+        if series.model is not _nothing:
+            series.count(torch)
 
     def _find(self, optimizer: Any, torch: Any) -> _Series:
         own = {id(each) for group in optimizer.param_groups for each in group["params"]}
@@ -123,24 +128,33 @@ class _Series:
         replica: Replica,
         parameters: list[ref[Any]],
     ) -> None:
-        self.optimizer, self._model, self.replica = ref(optimizer), model, replica
+        self.optimizer, self.model, self.replica = ref(optimizer), model, replica
         self._parameters, self._steps = parameters, 0
+        self._every, self._sampled_ns = EVERY_STEPS, 0
         self._on_its_way: tuple[int, Any, Any] | None = None
 
     def count(self, torch: Any) -> None:
         """One more step. It is sampled if it is its turn."""
-        model = self._model()
+        model = self.model()
         if model is None or not _averages(model):
             # The ranks train apart on purpose, for a while at least.
-            self._model, self.replica = _nothing, _NOTHING
+            self.model, self.replica = _nothing, _NOTHING
             return
         self._steps += 1
         if self._on_its_way is None:
-            if self._steps % EVERY_STEPS == 0:
+            if self._steps % self._every == 0:
                 self._sample(torch)
+                self._choose_pace(monotonic_ns())
         # To ask would break the capture of a CUDA graph.
         elif not torch.cuda.is_current_stream_capturing() and self._on_its_way[2].query():
             self._keep(*self._on_its_way)
+
+    def _choose_pace(self, now_ns: int) -> None:
+        apart_ns, self._sampled_ns = now_ns - self._sampled_ns, now_ns
+        if apart_ns < APART_NS:
+            self._every = min(2 * self._every, RAREST_STEPS)
+        elif apart_ns > 4 * APART_NS:
+            self._every = max(self._every // 2, EVERY_STEPS)
 
     def _sample(self, torch: Any) -> None:
         parameters: list[Any] = [reference() for reference in self._parameters]

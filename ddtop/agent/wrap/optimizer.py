@@ -19,6 +19,7 @@ from typing import Any
 from ddtop.agent import current
 from ddtop.agent.guard import guard
 from ddtop.agent.notes import GradientNotes
+from ddtop.agent.probes.calls import PART
 from ddtop.agent.probes.replicas import ReplicaNotes
 from ddtop.agent.wrap.collectives import note_step
 from ddtop.wire.page import ITERATION_AT, ITERATION_SOURCE_AT, SOURCE_OPTIMIZER, STEP_AT
@@ -65,7 +66,7 @@ def wrap(module: ModuleType) -> None:
         rank.stepper = get_ident()
         words[ITERATION_AT] += 1
         words[STEP_AT] = monotonic_ns()
-        note_step(rank, words[ITERATION_AT])
+        guard.run(PART, note_step, rank, words[ITERATION_AT])
 
     register(count)
 

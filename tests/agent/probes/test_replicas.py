@@ -15,6 +15,12 @@ from ddtop.agent.probes.replicas import EVERY_STEPS, STEPS_KEPT, ReplicaNotes
 pytestmark = pytest.mark.torch
 
 
+@pytest.fixture(autouse=True)
+def far_apart(monkeypatch):
+    """Steps are long enough for a sample after every 16th."""
+    monkeypatch.setattr(replicas, "APART_NS", 0)
+
+
 @pytest.fixture
 def torch():
     """With a process group of this process alone."""
@@ -61,6 +67,18 @@ def test_one_element_of_each_parameter_is_read_after_every_16th_step(torch):
     assert step == 16
     assert [value in parameters[name].flatten().tolist() for name, value in zip(
         names, values, strict=True)] == [True] * 4  # fmt: skip
+
+
+def test_where_steps_are_short_samples_become_rarer_by_powers_of_two(torch, monkeypatch):
+    monkeypatch.setattr(replicas, "APART_NS", 1 << 60)
+    training = Training(torch, torch.nn.Linear(4, 1))
+    taken = set()
+    for _ in range(40):
+        for _ in range(EVERY_STEPS):
+            training.notes.count(training.optimizer, torch)
+        taken |= {step for found in training.notes.read() for step, _ in found.taken}
+
+    assert taken == {16, 32, 64, 128, 256, 512}
 
 
 def test_at_most_four_parameters_are_read_spread_over_the_model(torch):

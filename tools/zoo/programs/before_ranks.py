@@ -61,7 +61,11 @@ CASES = {
         "expected": ["rendezvous-mismatch 2"],
         "launcher": "own",
         "within_s": 10,
-        "cause": [r"WORLD_SIZE", r"world size.{0,60}\b4\b", r"(disagree|different|other) .{0,40}world"],
+        "cause": [
+            r"WORLD_SIZE",
+            r"world size.{0,60}\b4\b",
+            r"(disagree|different|other) .{0,40}world",
+        ],
         "cure": [
             r"set .{0,60}(once|one place|all ranks|every rank)",
             r"same (WORLD_SIZE|world size|value)",
@@ -244,9 +248,7 @@ def file_member(rank, path, first):
 
     if first == "no" and rank == "0":
         mark()
-    dist.init_process_group(
-        "gloo", init_method=f"file://{path}", rank=int(rank), world_size=RANKS
-    )
+    dist.init_process_group("gloo", init_method=f"file://{path}", rank=int(rank), world_size=RANKS)
     open(f"{path}.up{rank}", "w").close()
     train(100_000)
 

@@ -284,9 +284,7 @@ def engine_job_stands():
             }
             command = [sys.executable, __file__, role, str(shared)]
             environment = os.environ | variables
-            started.append(
-                subprocess.Popen(command, env=environment, preexec_fn=end_with_parent)
-            )
+            started.append(subprocess.Popen(command, env=environment, preexec_fn=end_with_parent))
     for one in started:
         one.wait()
 
@@ -384,7 +382,9 @@ def worlds_in_turn(rank):
         if rank == (phase + 1) % world:
             time.sleep(3)
         path = os.path.abspath(f"phase{phase}.store")
-        dist.init_process_group("gloo", store=dist.FileStore(path, world), rank=rank, world_size=world)
+        dist.init_process_group(
+            "gloo", store=dist.FileStore(path, world), rank=rank, world_size=world
+        )
         train(100)
         dist.barrier()
         dist.destroy_process_group()
