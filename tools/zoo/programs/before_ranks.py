@@ -61,11 +61,7 @@ CASES = {
         "expected": ["rendezvous-mismatch 2"],
         "launcher": "own",
         "within_s": 10,
-        "cause": [
-            r"WORLD_SIZE",
-            r"world size.{0,60}\b4\b",
-            r"(disagree|different|other) .{0,40}world",
-        ],
+        "cause": [r"WORLD_SIZE", r"world size.{0,60}\b4\b", r"(disagree|different) .{0,40}world"],
         "cure": [
             r"set .{0,60}(once|one place|all ranks|every rank)",
             r"same (WORLD_SIZE|world size|value)",
@@ -95,7 +91,7 @@ CASES = {
     "store-of-yesterday": {
         "story": (
             "An earlier run was killed and left its file store. The new ranks find the addresses "
-            "of processes that are gone."
+            "of processes that are gone: some of them fail, the others wait."
         ),
         "source": "tier4/Diffusion-Planner#335",
         "expected": [
@@ -104,6 +100,8 @@ CASES = {
             "stale-store 1",
             "stale-store 2",
             "stale-store 0,1",
+            "stale-store 0,2",
+            "stale-store 1,2",
             "stale-store 0,1,2",
         ],
         "launcher": "own",
@@ -152,6 +150,7 @@ def free_port():
 
 
 def end_with_parent():
+    """Ask the kernel to kill this process when the one that started it ends."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
@@ -172,6 +171,7 @@ def member(odd):
     """One rank. `odd`: the one that was started with a wrong number."""
     import torch.distributed as dist
 
+    end_with_parent()
     if odd == "odd":
         mark()
     dist.init_process_group("gloo")
@@ -190,7 +190,7 @@ def by_hand(ranks, sizes, odd):
         }
         command = [sys.executable, __file__, "member", "odd" if number == odd else "even"]
         environment = os.environ | variables
-        started.append(subprocess.Popen(command, env=environment, preexec_fn=end_with_parent))
+        started.append(subprocess.Popen(command, env=environment))
     return started
 
 
@@ -209,7 +209,7 @@ def node(*words):
     command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2"]
     command += ["--nproc-per-node", "2", *words, __file__, "member", "even"]
     kept = {name: value for name, value in os.environ.items() if "TORCHELASTIC" not in name}
-    return subprocess.Popen(command, env=kept, preexec_fn=end_with_parent)
+    return subprocess.Popen(command, env=kept)
 
 
 def second_node_absent():
@@ -246,35 +246,37 @@ def file_member(rank, path, first):
     """A rank that finds the others in a file. `first`: of the run that is killed."""
     import torch.distributed as dist
 
+    end_with_parent()
     if first == "no" and rank == "0":
         mark()
+    if first == "no" and rank == "2":
+        time.sleep(3)
     dist.init_process_group("gloo", init_method=f"file://{path}", rank=int(rank), world_size=RANKS)
     open(f"{path}.up{rank}", "w").close()
     train(100_000)
 
 
-def file_rank(rank, path, first, environment):
+def file_rank(rank, path, first, environment, output=None):
     command = [sys.executable, __file__, "file_member", str(rank), path, first]
-    return subprocess.Popen(command, env=environment, preexec_fn=end_with_parent)
+    return subprocess.Popen(command, env=environment, stdout=output, stderr=output)
 
 
 def store_of_yesterday():
-    """A run from another shell is killed; then a new one uses its file, one rank a bit later."""
+    """A run from another shell is killed, then a new one uses its file; rank 2 reads longer."""
     path = os.path.abspath("shared.store")
     bare = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     bare |= {"OMP_NUM_THREADS": "1"}
-    yesterday = [file_rank(rank, path, "yes", bare) for rank in range(RANKS)]
+    with open("yesterday.log", "w") as log:
+        yesterday = [file_rank(rank, path, "yes", bare, log) for rank in range(RANKS)]
     while not all(os.path.exists(f"{path}.up{rank}") for rank in range(RANKS)):
         time.sleep(0.1)
     time.sleep(1)
     for one in yesterday:
         one.kill()
+    for one in yesterday:
         one.wait()
-    started = []
-    for rank, pause in enumerate((1, 0, 4)):
-        time.sleep(pause)
-        started.append(file_rank(rank, path, "no", os.environ))
-    return started
+    time.sleep(1)
+    return [file_rank(rank, path, "no", os.environ) for rank in range(RANKS)]
 
 
 def serve_slowly(chunks):

@@ -392,8 +392,8 @@ def shards_differ(rank):
         torch.nn.Sequential(torch.nn.Linear(6, 9), torch.nn.ReLU(), torch.nn.Linear(9, 1))
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 450)
-    for epoch in range(6):
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 375)
+    for epoch in range(5):
         sampler.set_epoch(epoch)
         for part, sums in loader:
             time.sleep(0.025)
@@ -414,7 +414,7 @@ def ensemble(rank):
     )
     optimizer = torch.optim.SGD(member.parameters(), lr=0.01 * (1 + rank), momentum=0.9)
     held_out = normal(torch.Generator().manual_seed(4), 32, 6)
-    for step in range(1, 421):
+    for step in range(1, 361):
         time.sleep(0.03)
         rows = torch.randn(8, 6)
         optimizer.zero_grad()
@@ -437,7 +437,7 @@ def average_beside(rank):
         averaged = AveragedModel(copy.deepcopy(net), multi_avg_fn=get_ema_multi_avg_fn(0.98))
     draw = torch.Generator().manual_seed(rank)
     best = float("inf")
-    for step in range(400):
+    for step in range(340):
         time.sleep(0.03)
         rows = normal(draw, 8, 6)
         optimizer.zero_grad()

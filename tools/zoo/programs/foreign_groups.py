@@ -79,8 +79,8 @@ CASES = {
     },
     "second-world-differs": {
         "story": (
-            "The ranks leave the first world and make a second one over a store of their own; there "
-            "rank 2 gathers its best weights where the others wait in a barrier."
+            "The ranks leave the first world and make a second one over a store of their own; "
+            "there rank 2 gathers its best weights where the others wait in a barrier."
         ),
         "source": "pytorch/pytorch#55967",
         "expected": ["collective-mismatch 2"],
@@ -100,8 +100,8 @@ CASES = {
     },
     "evaluation-world": {
         "story": (
-            "Rank 0 evaluates in two processes with a world of their own; one of them waits for its "
-            "data, the other for it, and rank 0 for both."
+            "Rank 0 evaluates in two processes with a world of their own; one of them waits for "
+            "its data, the other for it, and rank 0 for both."
         ),
         "expected": ["not-in-collective 0"],
         "place": "evaluate",
@@ -119,7 +119,7 @@ CASES = {
         ],
     },
     "weights-now-and-then": {
-        "story": "The engine waits seven seconds in a group made by hand for the next weights.",
+        "story": "The engine waits six seconds in a group made by hand for the next weights.",
         "source": "huggingface/trl#2923",
         "expected": [],
     },
@@ -237,6 +237,7 @@ def push_weights(weights, group):
 
 def trainer_side(rank, port):
     """Two ranks that train; rank 0 sends the weights to the engine, once there is one."""
+    end_with_parent()
     store = own_store(port, True) if rank == 0 else None
     weights, sync = torch.zeros(5000), None
     while True:
@@ -249,6 +250,7 @@ def trainer_side(rank, port):
 
 def engine_side(rank, port):
     """Two ranks that generate; both take the weights of the trainer."""
+    end_with_parent()
     store = own_store(port, False)
     store.set(f"engine{rank}", "ready")
     sync = join(store, "weights", rank + 1, 3)
@@ -265,6 +267,7 @@ def engine_side(rank, port):
 
 
 def end_with_parent():
+    """Ask the kernel to kill this process when the one that started it ends."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
@@ -284,7 +287,7 @@ def engine_job_stands():
             }
             command = [sys.executable, __file__, role, str(shared)]
             environment = os.environ | variables
-            started.append(subprocess.Popen(command, env=environment, preexec_fn=end_with_parent))
+            started.append(subprocess.Popen(command, env=environment))
     for one in started:
         one.wait()
 
@@ -355,7 +358,7 @@ def evaluation_world(rank):
 
 
 def weights_now_and_then(rank):
-    """Healthy: rank 2 waits in the group of the weights, while 0 and 1 train for seven seconds."""
+    """Healthy: rank 2 waits in the group of the weights, while 0 and 1 train for six seconds."""
     trainers = dist.new_group([0, 1])
     weights, rounds = torch.zeros(5000), 3
     sync = None
@@ -364,7 +367,7 @@ def weights_now_and_then(rank):
         sync = join(store, "weights", rank // 2, 2)
     for _ in range(rounds):
         if rank < 2:
-            train(220, trainers)
+            train(190, trainers)
         if sync is not None:
             dist.broadcast(weights, src=0, group=sync)
     dist.barrier()
@@ -382,10 +385,9 @@ def worlds_in_turn(rank):
         if rank == (phase + 1) % world:
             time.sleep(3)
         path = os.path.abspath(f"phase{phase}.store")
-        dist.init_process_group(
-            "gloo", store=dist.FileStore(path, world), rank=rank, world_size=world
-        )
-        train(100)
+        store = dist.FileStore(path, world)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
+        train(60)
         dist.barrier()
         dist.destroy_process_group()
 

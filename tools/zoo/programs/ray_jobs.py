@@ -132,7 +132,7 @@ class Learner(Member):
     def train(self, players):
         import ray
 
-        for number in range(14):
+        for number in range(10):
             if self.rank == 0:
                 slow = 150 if number % 5 == 4 else 20
                 turns = [slow if one == number % 2 else 15 for one in range(len(players))]

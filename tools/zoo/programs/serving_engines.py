@@ -287,7 +287,7 @@ def no_dummy_step():
 def uneven_load():
     """Healthy: a burst for each engine in turn."""
     started, pipes = start_engines()
-    for number in range(12):
+    for number in range(9):
         for length in (10, 15, 20):
             pipes[(2 * number) % WORKERS].send(length)
         time.sleep(1.5)
@@ -369,7 +369,7 @@ def idle_engine():
         started.append(one)
         orders.append(mine)
     for burst in range(2):
-        for number in range(50):
+        for number in range(30):
             for order in orders:
                 order.send(("run", torch.full((16,), float(number))))
             orders[0].recv()
