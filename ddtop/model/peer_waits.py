@@ -111,10 +111,14 @@ def _peer_behind(
     peer = ranks.get(call.peer)
     opposite = RECEIVES if call.name in SENDS else SENDS if call.name in RECEIVES else frozenset()
     if peer is not None and not peer.gone:
-        for theirs in peer.comm.open_calls:
-            if theirs.name in opposite and theirs.peer in (rank, None) and _same_tag(theirs, call):
-                return ()
-        if call.within is not None and _has_come(ranks[rank], peer, call):
+        has_come = _has_come(ranks[rank], peer, call)
+        # In a ring of Sendrecv, the open send of a peer that waits itself may be an older message.
+        if has_come is not False and any(
+            theirs.name in opposite and theirs.peer in (rank, None) and _same_tag(theirs, call)
+            for theirs in peer.comm.open_calls
+        ):
+            return ()
+        if call.within is not None and has_come:
             return ()
     return (call.peer,)
 
@@ -124,17 +128,17 @@ def _same_tag(call: OpenCall, other: OpenCall) -> bool:
     return call.group == other.group and (call.tag == other.tag or None in (call.tag, other.tag))
 
 
-def _has_come(facts: RankFields, peer: RankFields, call: OpenCall) -> bool:
-    """Whether the other side has begun as many of these requests as this one.
+def _has_come(facts: RankFields, peer: RankFields, call: OpenCall) -> bool | None:
+    """Whether the other side has begun as many of these requests as this one; None: not known.
 
     Then this request, one among others, is not the one that is missing.
     """
     if call.tag is None or facts.comm.mpi is None or peer.comm.mpi is None:
-        return False
+        return None
     ours = traffic_of(facts, call.group, call.peer, call.tag)
     theirs = traffic_of(peer, call.group, facts.rank, call.tag)
     if ours is None or theirs is None:
-        return False
+        return None
     return theirs.sent >= ours.received if call.name in RECEIVES else theirs.received >= ours.sent
 
 

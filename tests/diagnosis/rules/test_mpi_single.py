@@ -123,6 +123,23 @@ def test_the_halves_of_two_sendrecvs_that_miss_each_other_are_named():
     assert "rank 1 is in sendrecv: Send to rank 0, tag 1" in finding.summary
 
 
+def test_in_a_ring_of_sendrecv_an_older_message_of_the_rank_before_is_none_that_still_comes():
+    """Rank 2 takes from rank 0, which sends to rank 1 only. All sends have been delivered, and are
+    open because their Sendrecv is."""
+    job = MpiJob(4).passes(10)
+    begun = [(12, 13), (12, 13), (11, 11), (12, 12)]
+    for rank, (sends, receives) in enumerate(begun):
+        left = 0 if rank == 2 else (rank - 1) % 4
+        number = 1 if rank == 2 else receives
+        traffic = (sent((rank + 1) % 4, 3, sends), sent(left, 3, 0, number))
+        job.waits_for(
+            rank, "Sendrecv", ("Send", (rank + 1) % 4, 3), ("Recv", left, 3), traffic=traffic
+        )
+    finding = job.passes(8).finds("critical", "wait-cycle", 0, 2, 3)
+
+    assert finding.victims == (1,)
+
+
 def test_of_several_requests_only_those_that_are_owed_are_waited_for():
     """Rank 1 has sent its part and goes on computing. Rank 2 sleeps."""
     job = MpiJob(3).passes(10)
