@@ -56,26 +56,32 @@ class ReplicaNotes:
 
     def _find(self, optimizer: Any, torch: Any) -> _Series:
         own = {id(each) for group in optimizer.param_groups for each in group["params"]}
+        living = {key: one for key, one in self._series.items() if one.optimizer() is not None}
+        self._series = living
         for number, (reference, group) in reversed(list(enumerate(self.models))):
             model = reference()
             fit = {
                 name: each
                 for name, each in (model.module.named_parameters() if model is not None else ())
-                if id(each) in own
-                and name not in model.parameters_to_ignore
+                if name not in model.parameters_to_ignore
                 and _is_plain(each, torch)
                 # A model may be spread over several GPUs.
                 and each.device == model.device
             }
-            if fit:
-                # Spread over the model.
-                names = list(fit)[:: -(-len(fit) // PARAMETERS)]
-                return _Series(
-                    optimizer,
-                    reference,
-                    Replica((group, number, tuple(names))),
-                    [ref(fit[name]) for name in names],
-                )
+            # The optimizer of one rank may lack some parameters: all ranks must choose the same.
+            if own.isdisjoint(map(id, fit.values())):
+                continue
+            if any(reference is series.model for series in self._series.values()):
+                # One of its optimizers is enough.
+                break
+            # Spread over the model.
+            names = list(fit)[:: -(-len(fit) // PARAMETERS)]
+            return _Series(
+                optimizer,
+                reference,
+                Replica((group, number, tuple(names))),
+                [ref(fit[name]) for name in names],
+            )
         return _Series(optimizer, _nothing, _NOTHING, [])
 
     def read(self) -> tuple[Replica, ...]:

@@ -105,6 +105,30 @@ def test_older_samples_grow_rare_and_ranks_far_apart_have_two_in_common(torch):
         assert len(set(one) & set(other)) >= 2
 
 
+def test_an_optimizer_without_some_parameters_reads_the_same_as_those_of_other_ranks(torch):
+    def of_bias_alone(parameters, lr):
+        return torch.optim.SGD(list(parameters)[1:2], lr=lr)
+
+    whole, less = Training(torch), Training(torch, optimizer=of_bias_alone)
+
+    assert whole.steps()[0].key == less.steps()[0].key
+
+
+def test_of_two_optimizers_of_one_model_the_first_is_counted_until_it_is_gone(torch):
+    training = Training(torch)
+    ((first),) = training.steps()
+    before, training.optimizer = training.optimizer, torch.optim.SGD(
+        training.model.parameters(), lr=0.1
+    )  # fmt: skip
+    assert training.steps() == (first,)
+
+    del before
+    gc.collect()
+    training.optimizer = torch.optim.SGD(training.model.parameters(), lr=0.1)
+    ((second),) = training.steps()
+    assert len(second.taken) == 1
+
+
 def test_two_optimizers_of_two_models_are_counted_apart(torch):
     training = Training(torch)
     module = torch.nn.Linear(4, 4)
