@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+import msgspec
+
 from ddtop.model import gpus, hosts, progress, ratios
 from ddtop.model import snapshot as build
 from ddtop.model.call_order import numbers_of
@@ -19,6 +21,7 @@ from ddtop.wire.records import (
     Arrivals,
     CommStatus,
     Exit,
+    Group,
     GroupMade,
     Groups,
     Hello,
@@ -315,16 +318,27 @@ class Job(JobMemory):
             known, since = self.groups.get(group.name), self.groups_of.get(group.name, 0)
             if known is not None and memory.generation < since:
                 continue
+            if group.foreign is not None:
+                group = self._own_if_whole(group, envelope.rank or 0, memory.generation)
             # A rank that does not know the members must not hide them from ranks that do. But the
             # group is foreign if one member says so: for the others the map may fit by chance.
             if (
                 known is None
                 or memory.generation > since
                 or group.foreign is not None
+                or group.size
                 or (known.foreign is None and len(group.ranks) >= len(known.ranks))
             ):
                 self.groups[group.name], self.groups_of[group.name] = group, memory.generation
                 self.sorted_groups = None
+
+    def _own_if_whole(self, group: Group, rank: int, generation: int) -> Group:
+        """A group that a program has made by hand is of this job if all its members are ranks."""
+        met = self.met.setdefault((group.name, group.foreign or "", generation), {})
+        met[group.number] = rank
+        if len(set(met.values())) < group.size or set(met) != set(range(group.size)):
+            return group
+        return msgspec.structs.replace(group, ranks=tuple(sorted(met.values())), foreign=None)
 
     def _on_host(self, envelope: Envelope, host: HostState) -> None:
         known = self.hosts.get(envelope.sender)

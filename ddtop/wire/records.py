@@ -1259,8 +1259,9 @@ class Group(msgspec.Struct, frozen=True, array_like=True):
     (`wire.rank_runs`). `meanings`: what the program uses it for, the narrowest first: names of
     dimensions of a DeviceMesh ("tp"), or those of Megatron and DeepSpeed in the same words.
     `foreign`: its members are not ranks of this job, and the store in which they have met is at
-    this address (HOST:PORT or a path, empty where it has none); then `ranks` is empty. None: it is
-    a group of this job.
+    this address (HOST:PORT or a path, empty where it has none); then `ranks` is empty, `size` says
+    how many members there are, and `number` which of them this rank is. None: it is a group of this
+    job.
     """
 
     name: str
@@ -1270,6 +1271,8 @@ class Group(msgspec.Struct, frozen=True, array_like=True):
     runs: tuple[tuple[int, int, int], ...] = ()
     meanings: tuple[str, ...] = ()
     foreign: str | None = None
+    size: int = 0
+    number: int = 0
 
 
 class CallSite(msgspec.Struct, frozen=True, array_like=True, gc=False):

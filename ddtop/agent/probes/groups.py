@@ -402,9 +402,10 @@ def describe(world: Any, name: str, group: Any, meanings: tuple[str, ...] = ()) 
     """The record of the group. `name`: torch's; with `BESIDE` at its end it is the gloo half."""
     own, foreign = name.removesuffix(BESIDE), foreign_store(world, group)
     ranks = tuple(sorted(world.pg_group_ranks.get(group, ()))) if foreign is None else ()
+    met = (foreign, group.size(), group.rank()) if foreign is not None else ()
     description = redact(str(getattr(group, "group_desc", "") or ""))
     if description in ("", "undefined"):
         description = "default_pg" if group is world.default_pg else own
     if name != own:
-        return pack(Group(name, f"{description} (gloo)", ranks, "gloo", (), meanings, foreign))
-    return pack(Group(name, description, ranks, _backend(world, group), (), meanings, foreign))
+        return pack(Group(name, f"{description} (gloo)", ranks, "gloo", (), meanings, *met))
+    return pack(Group(name, description, ranks, _backend(world, group), (), meanings, *met))

@@ -47,7 +47,7 @@ def test_a_group_with_a_store_of_its_own_is_not_of_this_job(dist):
     group = describe(world, "weights", made)
 
     assert group.foreign == f"127.0.0.1:{own.port}"
-    assert group.ranks == ()
+    assert (group.ranks, group.size, group.number) == ((), 1, 0)
 
 
 def test_a_file_of_its_own_is_a_store_of_its_own(dist, tmp_path):

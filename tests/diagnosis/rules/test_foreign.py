@@ -81,6 +81,37 @@ def test_two_groups_of_other_jobs_with_one_name_are_not_compared():
     assert job.passes(18).ever() == []
 
 
+def by_hand(job, number, rank, store=STORE, size=2):
+    """That rank says that it is this member of the group for the weights."""
+    group = Group("weights", "weights", (), "gloo", (), (), store, size, number)
+    job.say(Groups((job.groups[WORLD], group)), job.ranks[rank])
+    job.ranks[rank].standings["weights"] = Standing()
+
+
+def test_a_group_made_by_hand_all_of_whose_members_are_ranks_is_of_this_job():
+    """Trainer and engine are two ranks of one job."""
+    job = FakeJob(3)
+    by_hand(job, 0, 0)
+    by_hand(job, 1, 2)
+    job.trains(10)
+    job.ranks[0].waits_in("broadcast", group="weights")
+    job.ranks[1].waits_in("barrier")
+    job.ranks[2].stands_at("hold", "engine.py")
+
+    assert job.passes(8).kinds() == [("critical", "not-in-collective", (2,))]
+    assert job.snapshot().group("weights").ranks == (0, 2)
+
+
+@pytest.mark.parametrize("other", [{"number": 0}, {"number": 1, "store": "10.0.0.2:1"},
+                                   {"number": 1, "size": 3}])  # fmt: skip
+def test_two_members_of_two_such_groups_do_not_make_one(other):
+    job = FakeJob(3)
+    by_hand(job, 0, 0, size=other.get("size", 2))
+    by_hand(job, rank=2, **other)
+
+    assert job.snapshot().group("weights").foreign is not None
+
+
 @pytest.mark.parametrize("first", [0, 1])
 def test_one_member_that_sees_the_contradiction_is_enough(first):
     """The map {0: 0, 1: 1} fits rank 0 by chance: only rank 1 is another member than it says."""
