@@ -49,7 +49,8 @@ class Way:
         self.frames: list[tuple[CodeType, int, int]] = []
         self.after: set[Way] = set()
         self.next: Way | None = None
-        self.code, self.at = (frame.f_code, frame.f_lasti) if frame is not None else (None, -1)
+        self.code: CodeType | None = frame.f_code if frame is not None else None
+        self.at = frame.f_lasti if frame is not None else -1
         above = frame.f_back if frame is not None else None
         self.above = above.f_lasti if above is not None else None
         while frame is not None and len(self.frames) < FRAMES_MAX:
