@@ -11,11 +11,11 @@ from ddtop.diagnosis.finding import CRITICAL, WARNING, Context, Finding
 from ddtop.diagnosis.kinds import Kind
 from ddtop.model.facts import Parting, Snapshot
 from ddtop.words.sentences import made_text, names_of_groups, ranks_text, verb
-from ddtop.words.units import duration
+from ddtop.words.units import duration, plural
 
 ADVICE = (
     "make the same calls in the same order on all ranks: look for a condition before this call that"
-    " is not the same everywhere"
+    " is not the same everywhere (data, loss, clock, exceptions), and let one rank decide for all"
 )
 
 
@@ -41,6 +41,11 @@ def _finding(snapshot: Snapshot, parting: Parting, severity: str) -> Finding:
     majority = len(parting.ranks) < len(parting.others)
     spot = f"{parting.spot} of {group}"
     odd_call, usual_call = made_text(parting.made), made_text(parting.instead)
+    instead = f"{others} {usual_call}"
+    if parting.made.calls is not None and parting.instead.calls is not None:
+        more = parting.made.calls - parting.instead.calls
+        number = plural(abs(more), "call")
+        instead = f"{number} {'more' if more > 0 else 'fewer'} than {others}"
     subject = (
         f"{odd} {verb(parting.ranks, 'has', 'have')}" if majority else f"{odd} and {others} have"
     )
@@ -60,7 +65,7 @@ def _finding(snapshot: Snapshot, parting: Parting, severity: str) -> Finding:
         since_unix_ns=parting.since_unix_ns,
         summary=(
             f"{subject} been out of step since {spot} ({age}): {pronoun} {odd_call},"
-            f" {others} {usual_call}{stands}"
+            f" {instead}{stands}"
         ),
         evidence=(f"{odd}: {odd_call} ({spot})", f"{others}: {usual_call} ({spot})"),
         advice=ADVICE,

@@ -84,8 +84,9 @@ def _finding(
             "one element of each parameter; steps count since the model was wrapped",
         ),
         advice=(
-            "look for what only some ranks do: another learning rate, an optimizer.step that is"
-            " skipped, a checkpoint that is loaded after the model was wrapped. The ranks train"
-            " different models now: go back to a checkpoint from before that step"
+            "look for what only some ranks do after the gradients are averaged: another learning"
+            " rate or clipping, an optimizer.step that is skipped, parameters that are loaded, set"
+            " or clamped. The ranks train different models now: go back to a checkpoint from before"
+            " that step"
         ),
     )

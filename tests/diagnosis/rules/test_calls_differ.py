@@ -55,7 +55,9 @@ def test_steps_with_other_numbers_of_calls_are_named_by_step():
     finding = job.passes(5).finds("warning", "calls-differ", 1)
 
     assert "since step 92 (#93) of default_pg" in finding.summary
-    assert "it made 2 calls before the optimizer's step in fit (t.py:30)" in finding.summary
+    assert finding.summary.endswith(
+        "it made 2 calls before the optimizer's step in fit (t.py:30), 1 call more than ranks 0,2"
+    )
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,8 @@ class Ddtop:
 
     def looks(self, job: Job) -> Iterator[Look]:
         """The findings of each moment, twice a second."""
-        entry = job.stage.entry(1)
+        # Before there is a rank, a launcher may be what there is to say something about.
+        entry = job.stage.entry(0)
         seconds = HEALTHY_S if job.case.healthy else watched_s(job.case)
         until = time.monotonic() + (BEGIN_S + seconds) * job.slower
         while entry is not None:
