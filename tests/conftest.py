@@ -44,6 +44,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 settings.register_profile(
     "ddtop",
+    max_examples=50,
     deadline=None,
     derandomize=True,
     database=None,

@@ -50,7 +50,7 @@ def test_only_members_are_said_to_wait_in_a_group(kind: str) -> None:
 
 def test_who_waits_for_a_lost_host_is_counted_over_all_its_groups() -> None:
     """Its 8 ranks are in 8 groups of 64 ranks: to name three of them hides most that wait."""
-    watcher = Watcher(simulated(512, Incident("host-lost", 3.0, rank=13)))
+    watcher = Watcher(simulated(512, Incident("host-lost", 3.0, rank=13)), from_s=25.0)
 
     _, verdict = watcher.until(40.0)
 

@@ -567,7 +567,7 @@ class Training:
             self.optimizer.param_groups[0]["lr"] = values["lr"]
             self.callbacks.append(AverageWeights(values["every"]))
 
-    def step(self, rows):
+    def train_on(self, rows):
         self.optimizer.zero_grad()
         mse_loss(self.model(rows), rows.tanh()).backward()
         share_gradients(self.model)
@@ -594,7 +594,7 @@ def registered_twice(rank):
                 write_settings()
                 mark()
             training.configure()
-            training.step(torch.randn(8, 8))
+            training.train_on(torch.randn(8, 8))
 
 
 class RateSearch:
