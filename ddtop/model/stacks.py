@@ -116,7 +116,7 @@ class Frame:
         return self.function.rpartition(".")[2], self.file, self.line if self.user else 0
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class Member:
     """One thread of one process.
 
@@ -130,6 +130,11 @@ class Member:
     taken_unix_ns: int
     thread_id: int | None = None
     name: str | None = None
+
+    @property
+    def order(self) -> tuple[int, int, int, int, str]:
+        """What members are sorted by. Two answers of one process may name its threads or not."""
+        return self.rank, self.pid, self.place, self.taken_unix_ns, self.name or ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,7 +370,7 @@ def _starts_threads(frame: Frame) -> bool:
 
 
 def _class(role: str, worker: bool, entries: list[_Entry]) -> StackClass:
-    entries.sort(key=lambda entry: entry[0])
+    entries.sort(key=lambda entry: entry[0].order)
     _, thread, frames = entries[0]
     return StackClass(
         role, worker, frames, tuple(member for member, _, _ in entries), thread.omitted
@@ -378,7 +383,7 @@ def _order(stack_class: StackClass, at_fault: frozenset[int]) -> tuple[object, .
         not stack_class.main,
         at_fault.isdisjoint(stack_class.ranks),
         len(stack_class.members),
-        stack_class.members[0],
+        stack_class.members[0].order,
         stack_class.role,
         keys,
     )

@@ -248,6 +248,16 @@ ANSWERS = st.lists(
 )
 
 
+def test_two_answers_of_one_process_of_which_one_names_its_threads_are_merged():
+    """Two processes without a rank may have the same pid: one in a container, or a worker."""
+    named = Stacks("r", None, 1, 1, "agent", (thread(LOAD, name="main"),))
+    unnamed = Stacks("r", None, 1, 1, "agent", (thread(STEP),), worker=True)
+
+    merged = merge([named, unnamed])
+
+    assert [len(merged.classes), len(merged.workers)] == [1, 1]
+
+
 @given(ANSWERS)
 def test_every_thread_is_in_exactly_one_class(stacks):
     merged = merge(stacks)

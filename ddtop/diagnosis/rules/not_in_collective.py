@@ -457,7 +457,13 @@ def _next_step(
             " time limit"
         )
     elif blame.condition == STILL and rank.reported.place is not None:
-        text = f"find out why it is stuck at {file_line(rank.reported.place)}; {_rule_of(blame)}"
+        where = f"find out why it is stuck at {file_line(rank.reported.place)}"
+        if (rule := _rule_of(blame)) != SAME_CALLS:
+            text = f"{where}; {rule}"
+        else:
+            stacks = f"ddtop stacks --rank {rank.rank}"
+            stacks = f"py-spy dump --pid {rank.pid}" if rank.from_outside else stacks
+            text = f"{where}: {stacks} shows all its threads; give what it waits for a time limit"
     else:
         text = f"{_rule_of(blame)}" + ("" if blame.peer_wait else " in the same order")
     return text
@@ -492,9 +498,10 @@ def _rule_of(blame: Blame) -> str:
             "a nonblocking collective progresses only inside MPI calls: call its Wait sooner, or"
             " call Test in between"
         )
-    return "every rank must make the same collective calls"
+    return SAME_CALLS
 
 
+SAME_CALLS = "every rank must make the same collective calls"
 _OF_SINGLE = {"monitored_barrier": "all ranks must reach the barrier"}
 _BY_WORD = {
     "gc": (
