@@ -52,7 +52,10 @@ settings.register_profile(
 )
 settings.load_profile("ddtop")
 
-PURE = {Path(__file__).parent / room for room in ("diagnosis", "model", "words", "launch", "wire")}
+PURE, LONG = (
+    {Path(__file__).parent / room for room in rooms}
+    for rooms in (("diagnosis", "model", "words", "launch", "wire"), ("ui", "sim"))
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -69,10 +72,13 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The pure rooms come first, so that a broken rule is named within a minute. Without torch,
-    what needs it is skipped; it is not imported to find that out.
+    """The pure rooms come first, so that a broken rule is named within a minute; then those with
+    long files, for which nobody waits at the end. Without torch, what needs it is skipped; it is
+    not imported to find that out.
     """
-    items.sort(key=lambda item: not PURE.isdisjoint(item.path.parents), reverse=True)
+    items.sort(
+        key=lambda item: (PURE.isdisjoint(item.path.parents), LONG.isdisjoint(item.path.parents))
+    )
     if find_spec("torch") is None:
         for item in items:
             if item.get_closest_marker("torch"):

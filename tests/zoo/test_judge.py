@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.zoo.case import read_case
+from tools.zoo.case import CaseError, read_case
 from tools.zoo.judge import Outcome, begun, ended, take
 from tools.zoo.place import Places
 from tools.zoo.tool import Claim, Look
@@ -61,6 +61,24 @@ def test_right_is_the_kind_about_exactly_the_ranks_in_the_place_and_the_first_ti
     assert (outcome.kind_s, outcome.named_s, outcome.placed_s) == (1.0, 2.0, 3.0)
     assert outcome.right
     assert [one.ranks for one in outcome.beside] == [[0, 1]]
+
+
+def test_cause_and_cure_are_said_by_a_right_finding_with_one_of_the_phrases_each(tmp_path):
+    values = {**FAULT, "cause": ["asleep|waits", "lock"], "cure": [r"time-?out", "stacks"]}
+    right = Claim(frozenset({"not-in-collective"}), (1,), "critical", "Asleep", "set a timeout")
+    other = Claim(frozenset({"rank-killed"}), (1,), "warning", "its lock", "ddtop stacks")
+
+    said = judged(tmp_path, values, (1.0, right), (2.0, claim()))
+    assert (said.caused, said.cured) == (True, True)
+    unsaid = judged(tmp_path, values, (1.0, other), (2.0, claim()))
+    assert (unsaid.caused, unsaid.cured) == (False, False)
+    assert judged(tmp_path, FAULT, (1.0, right)).caused is None
+
+
+@pytest.mark.parametrize("key", ["cause", "cure"])
+def test_a_phrase_that_is_no_regular_expression_is_refused(tmp_path, key):
+    with pytest.raises(CaseError, match=r"f.py, it-waits: \("):
+        judged(tmp_path, {**FAULT, key: ["("]})
 
 
 @pytest.mark.parametrize(

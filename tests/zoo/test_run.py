@@ -149,7 +149,8 @@ def test_the_table_of_tools_counts_what_a_tool_cannot_say_as_not_right():
 
 
 def test_a_line_says_what_was_wrong_and_what_was_not_able():
-    assert line(outcome("own-lock", 5.0)).endswith("ok")
+    assert line(outcome("own-lock", 5.0, caused=True, cured=True)).endswith("ok")
+    assert line(outcome("own-lock", 5.0, caused=True)).endswith("not said: cure")
     assert "wrong +1.0..+2.0 s critical rank-killed: rank 0" in line(
         outcome("own-lock", 5.0, wrong=["critical"])
     )
