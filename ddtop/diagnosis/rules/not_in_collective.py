@@ -457,16 +457,20 @@ def _next_step(
             " time limit"
         )
     elif blame.condition == STILL and rank.reported.place is not None:
-        where = f"find out why it is stuck at {file_line(rank.reported.place)}"
-        if (rule := _rule_of(blame)) != SAME_CALLS:
-            text = f"{where}; {rule}"
-        else:
-            stacks = f"ddtop stacks --rank {rank.rank}"
-            stacks = f"py-spy dump --pid {rank.pid}" if rank.from_outside else stacks
-            text = f"{where}: {stacks} shows all its threads; give what it waits for a time limit"
+        text = f"find out why it is stuck at {file_line(rank.reported.place)}{_how(rank, blame)}"
     else:
         text = f"{_rule_of(blame)}" + ("" if blame.peer_wait else " in the same order")
     return text
+
+
+def _how(rank: RankFacts, blame: Blame) -> str:
+    """Where to look, or the rule of the call in which the others are if it is a special one."""
+    rule = _rule_of(blame)
+    if rule != SAME_CALLS:
+        return f"; {rule}"
+    stacks = f"ddtop stacks --rank {rank.rank}"
+    stacks = f"py-spy dump --pid {rank.pid}" if rank.from_outside else stacks
+    return f": {stacks} shows all its threads; give what it waits for a time limit"
 
 
 def _one_call(rank: RankFacts, blame: Blame, policy: Policy) -> str | None:

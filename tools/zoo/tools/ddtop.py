@@ -41,8 +41,7 @@ class Ddtop:
 
     def looks(self, job: Job) -> Iterator[Look]:
         """The findings of each moment, twice a second."""
-        # Before there is a rank, a launcher may be what there is to say something about.
-        entry = job.stage.entry(0)
+        entry = job.stage.entry(1)
         seconds = HEALTHY_S if job.case.healthy else watched_s(job.case)
         until = time.monotonic() + (BEGIN_S + seconds) * job.slower
         while entry is not None:
