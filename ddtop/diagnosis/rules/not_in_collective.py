@@ -89,6 +89,8 @@ def rule(context: Context) -> list[Finding]:
         if (
             snapshot.rank(blame.root).hello is None
             or about.idle.gives_orders(blame)
+            # A rollout takes as long as it takes: whoever waits for its weights waits on purpose.
+            or (blame.group in about.by_hand and blame.condition != STILL)
             or _just_left(snapshot.rank(blame.root), policy)
         ):
             continue
@@ -115,6 +117,7 @@ class _About:
     def __init__(self, snapshot: Snapshot, policy: Policy) -> None:
         self._snapshot, self._policy = snapshot, policy
         self.idle = Idle(snapshot, policy)
+        self.by_hand = {group.name for group in snapshot.groups if group.size}
         self._limits: dict[_Key, float] = {}
 
     def _finishes(self, blame: Blame) -> bool:

@@ -102,6 +102,18 @@ def test_a_group_made_by_hand_all_of_whose_members_are_ranks_is_of_this_job():
     assert job.snapshot().group("weights").ranks == (0, 2)
 
 
+def test_in_such_a_group_a_rank_that_works_is_waited_for_on_purpose():
+    """A rollout takes as long as it takes."""
+    job = FakeJob(3)
+    by_hand(job, 0, 0)
+    by_hand(job, 1, 2)
+    job.trains(10)
+    job.ranks[0].waits_in("broadcast", group="weights")
+    job.ranks[2].works_at("generate")
+
+    assert job.passes(60).ever() == []
+
+
 @pytest.mark.parametrize("other", [{"number": 0}, {"number": 1, "store": "10.0.0.2:1"},
                                    {"number": 1, "size": 3}])  # fmt: skip
 def test_two_members_of_two_such_groups_do_not_make_one(other):
