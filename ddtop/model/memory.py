@@ -571,7 +571,7 @@ class JobMemory:
         self.sorted_groups: tuple[Group, ...] | None = None
         #: The generation of the rank that reported each group.
         self.groups_of: dict[str, int] = {}
-        #: Of groups made by hand, by name, store and generation: by member, which rank it is.
+        #: Groups made by hand, by name, store and generation: the rank of each member number.
         self.met: dict[tuple[str, str, int], dict[int, int]] = {}
         #: Groups in which ranks have made their turns at other numbers; None: turns have changed.
         self.uneven: frozenset[str] | None = None

@@ -17,8 +17,8 @@ from weakref import ref
 from ddtop.wire.records import Replica
 
 EVERY_STEPS, RAREST_STEPS, APART_NS = 16, 1024, 1_000_000_000
-"""A sample takes 40 to 200 us. They become rarer, by powers of two, until they are so far apart.
-Ranks of different speeds still have steps in common.
+"""A sample takes 40 to 200 us. Samples become rarer, by powers of two, until they are `APART_NS`
+apart. Ranks of different speeds still have steps in common.
 """
 PARAMETERS = 4
 STEPS_KEPT = 256 * EVERY_STEPS

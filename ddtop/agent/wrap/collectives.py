@@ -120,7 +120,7 @@ def _number(rank: Rank, name: str) -> int:
 def note_step(rank: Rank, step: int) -> None:
     """The optimizer has made this step: how many calls has the rank made since the last one?
 
-    5 us, because nothing of it is in the caches of the CPU: it looks up as little as it can.
+    It looks up as little as it can: nothing of it is in the caches of the CPU after a long step.
     """
     notes: CallNotes = rank.notes[CallNotes]
     stepping = notes.stepping or _begin_steps(rank, notes)

@@ -693,7 +693,7 @@ def _lines(device: Device, ranks: tuple[int, ...], snapshot: Snapshot) -> tuple[
             f"{ranks_text(extra)} {has} a context there too, but"
             f" {verb(extra, 'computes', 'compute')} on another GPU"
         )
-    # Ranks on one GPU have the same line where only the GPU is known.
+    # The lines of ranks on one GPU are equal if torch has told nothing of the ranks.
     return tuple(dict.fromkeys(lines))
 
 

@@ -469,7 +469,7 @@ def _next_step(
 def _how(rank: RankFacts, blame: Blame) -> str:
     """Where to look, or the rule of the call in which the others are if it is a special one."""
     rule = _rule_of(blame)
-    if rule != SAME_CALLS:
+    if rule != EVERY_RANK:
         return f"; {rule}"
     stacks = f"ddtop stacks --rank {rank.rank}"
     stacks = f"py-spy dump --pid {rank.pid}" if rank.from_outside else stacks
@@ -505,10 +505,10 @@ def _rule_of(blame: Blame) -> str:
             "a nonblocking collective progresses only inside MPI calls: call its Wait sooner, or"
             " call Test in between"
         )
-    return SAME_CALLS
+    return EVERY_RANK
 
 
-SAME_CALLS = "every rank must make the same collective calls"
+EVERY_RANK = "every rank must make the same collective calls"
 _OF_SINGLE = {"monitored_barrier": "all ranks must reach the barrier"}
 _BY_WORD = {
     "gc": (
