@@ -47,12 +47,29 @@ class ReplicaNotes:
         self._series = {}
 
     def count(self, optimizer: Any, torch: Any) -> None:
-        """The optimizer has made a step, on this thread. Nothing waits for a GPU."""
+        """The optimizer has made a step, on this thread. Nothing waits for a GPU.
+
+        One function, because after a long step each call costs microseconds: nothing of it is in
+        the caches of the CPU.
+        """
         series = self._series.get(id(optimizer))
         if series is None or series.optimizer() is not optimizer:
             series = self._series[id(optimizer)] = self._find(optimizer, torch)
-        if series.model is not _nothing:
-            series.count(torch)
+        model = series.model()
+        # Each rank has the same gradients now: not in `no_sync` or `join`, nor with a hook of the
+        # program, as those that average parameters now and then have.
+        if (
+            model is not None
+            and model.require_backward_grad_sync
+            and not model._join_config.enable
+            and not getattr(model, "_comm_hooks", True)
+        ):
+            series.steps += 1
+            if series.on_its_way is not None or series.steps % series.every == 0:
+                series.look(torch)
+        elif series.model is not _nothing:
+            # The ranks train apart on purpose, for a while at least.
+            series.model, series.replica = _nothing, _NOTHING
 
     def _find(self, optimizer: Any, torch: Any) -> _Series:
         own = {id(each) for group in optimizer.param_groups for each in group["params"]}
@@ -114,18 +131,12 @@ def _is_plain(parameter: Any, torch: Any) -> bool:
     )
 
 
-def _averages(model: Any) -> bool:
-    """Whether each rank has the same gradients now: not in `no_sync` or `join`, nor with a hook of
-    the program, as those that average parameters now and then have."""
-    return (
-        model.require_backward_grad_sync
-        and not model._join_config.enable
-        and not getattr(model, "_comm_hooks", True)
-    )
-
-
 class _Series:
-    """The samples of what one optimizer trains of one model: `replica`."""
+    """The samples of what one optimizer trains of one model: `replica`.
+
+    `steps`: how many it has made; every `every`th is sampled. `on_its_way`: the step, values and
+    event of a sample that the GPU has not yet taken.
+    """
 
     def __init__(
         self,
@@ -135,32 +146,25 @@ class _Series:
         parameters: list[ref[Any]],
     ) -> None:
         self.optimizer, self.model, self.replica = ref(optimizer), model, replica
-        self._parameters, self._steps = parameters, 0
-        self._every, self._sampled_ns = EVERY_STEPS, 0
-        self._on_its_way: tuple[int, Any, Any] | None = None
+        self._parameters, self.steps = parameters, 0
+        self.every, self._sampled_ns = EVERY_STEPS, 0
+        self.on_its_way: tuple[int, Any, Any] | None = None
 
-    def count(self, torch: Any) -> None:
-        """One more step. It is sampled if it is its turn."""
-        model = self.model()
-        if model is None or not _averages(model):
-            # The ranks train apart on purpose, for a while at least.
-            self.model, self.replica = _nothing, _NOTHING
-            return
-        self._steps += 1
-        if self._on_its_way is None:
-            if self._steps % self._every == 0:
-                self._sample(torch)
-                self._choose_pace(monotonic_ns())
+    def look(self, torch: Any) -> None:
+        """Take the sample of this step, or the one that is on its way."""
+        if self.on_its_way is None:
+            self._sample(torch)
+            self._choose_pace(monotonic_ns())
         # To ask would break the capture of a CUDA graph.
-        elif not torch.cuda.is_current_stream_capturing() and self._on_its_way[2].query():
-            self._keep(*self._on_its_way)
+        elif not torch.cuda.is_current_stream_capturing() and self.on_its_way[2].query():
+            self._keep(*self.on_its_way)
 
     def _choose_pace(self, now_ns: int) -> None:
         apart_ns, self._sampled_ns = now_ns - self._sampled_ns, now_ns
         if apart_ns < APART_NS:
-            self._every = min(2 * self._every, RAREST_STEPS)
+            self.every = min(2 * self.every, RAREST_STEPS)
         elif apart_ns > 4 * APART_NS:
-            self._every = max(self._every // 2, EVERY_STEPS)
+            self.every = max(self.every // 2, EVERY_STEPS)
 
     def _sample(self, torch: Any) -> None:
         parameters: list[Any] = [reference() for reference in self._parameters]
@@ -176,14 +180,14 @@ class _Series:
             [each.detach().view(-1)[int(PLACE * each.numel())] for each in parameters]
         )
         if not values.is_cuda:
-            self._keep(self._steps, values)
+            self._keep(self.steps, values)
             return
         # On the program's own stream: the next step cannot change them before they are read.
         host = torch.empty(len(parameters), device="cpu", pin_memory=True)
         host.copy_(values, non_blocking=True)
         event = torch.cuda.Event()
         event.record(torch.cuda.current_stream(values.device))
-        self._on_its_way = self._steps, host, event
+        self.on_its_way = self.steps, host, event
 
     def _keep(self, step: int, values: Any, _event: Any = None) -> None:
         """Of older samples, only those at multiples of higher powers of two remain: two ranks have
@@ -195,4 +199,4 @@ class _Series:
             if step - known[0] < min(2 * (known[0] & -known[0]), STEPS_KEPT)
         ]
         taken = (*kept, (step, tuple(values.tolist())))
-        self.replica, self._on_its_way = Replica(self.replica.key, taken), None
+        self.replica, self.on_its_way = Replica(self.replica.key, taken), None

@@ -129,6 +129,10 @@ def note_step(rank: Rank, step: int) -> None:
     order = stepping[1]
     total = number_of(stepping[0]()) or 0
     calls, order.total = total - order.total, total
+    last = order.last
+    if last is not None and last.calls == calls and last.next is last and order.open is None:
+        order.made += 1
+        return
     way = order.ways.get(calls)
     if way is None:
         if len(order.ways) >= WAYS_MAX:

@@ -24,6 +24,8 @@ from ddtop.agent.probes.replicas import ReplicaNotes
 from ddtop.agent.wrap.collectives import note_step
 from ddtop.wire.page import ITERATION_AT, ITERATION_SOURCE_AT, SOURCE_OPTIMIZER, STEP_AT
 
+SAMPLES = "replica samples"
+"""Name in `probes_off`."""
 _SEEDS = 1 << 32
 """Seeds that people choose are below. A generator that nobody seeds draws one of 53 bits."""
 
@@ -47,8 +49,11 @@ def wrap(module: ModuleType) -> None:
         if rank is None:
             return
         replicas = rank.notes[ReplicaNotes]
-        if replicas.models:
-            guard.run("replica samples", replicas.count, optimizer, torch)
+        if replicas.models and SAMPLES not in guard.off:
+            try:
+                replicas.count(optimizer, torch)
+            except Exception as error:  # noqa: BLE001 - the job must not see it
+                guard.note(SAMPLES, f"{type(error).__name__}: {error}")
         if counted != id(optimizer):
             others += 1
             if counted and others < rank.limits.optimizer_forget_steps:
@@ -66,7 +71,11 @@ def wrap(module: ModuleType) -> None:
         rank.stepper = get_ident()
         words[ITERATION_AT] += 1
         words[STEP_AT] = monotonic_ns()
-        guard.run(PART, note_step, rank, words[ITERATION_AT])
+        if PART not in guard.off:
+            try:
+                note_step(rank, words[ITERATION_AT])
+            except Exception as error:  # noqa: BLE001 - the job must not see it
+                guard.note(PART, f"{type(error).__name__}: {error}")
 
     register(count)
 

@@ -303,7 +303,6 @@ class Host:
 def gpu(monkeypatch):
     """A series of one parameter on a GPU, and what the double of torch says."""
     monkeypatch.setattr(replicas, "_is_plain", lambda _parameter, _torch: True)
-    monkeypatch.setattr(replicas, "_averages", lambda _model: True)
     events = []
 
     def event():
@@ -324,15 +323,19 @@ def gpu(monkeypatch):
         empty=lambda *_, **__: Host(),
     )
     said.parameter, said.model, said.optimizer = Value(), Value(), Value()
+    said.model.require_backward_grad_sync, said.model._comm_hooks = True, []
+    said.model._join_config = SimpleNamespace(enable=False)
+    said.notes = ReplicaNotes()
     said.series = replicas._Series(
         said.optimizer, ref(said.model), replicas.Replica(("0", 0, ("w",))), [ref(said.parameter)]
     )
+    said.notes._series[id(said.optimizer)] = said.series
     return said
 
 
 def count(gpu, steps):
     for _ in range(steps):
-        gpu.series.count(gpu.torch)
+        gpu.notes.count(gpu.optimizer, gpu.torch)
     return gpu.series.replica.taken
 
 
