@@ -139,8 +139,10 @@ class JaxProbe(Communication):
         task = f"self/task/{rank.page.words[LEAD_AT] or rank.pid}"
         slept, cpu_ns, word = switches(task), time.process_time_ns(), wchan(task)
         busy = cpu_ns - self._before[1] > BUSY_RATIO * (now - self._looked_at) and _on_cpu()
-        self._asleep = word is not None and not rank.destroyed and not tick.groups
-        self._call = self._find_call() if self._asleep and "futex" in (word or "") else None
+        self._asleep = word is not None and not tick.groups
+        waits = self._asleep and "futex" in (word or "")
+        # Who is in `shutdown` computes no more.
+        self._call = self._find_call() if waits and not rank.destroyed else None
         moved = not self._asleep or busy or slept != self._before[0] or (was != self._call)
         if moved:
             if was is not None:

@@ -195,6 +195,14 @@ def test_a_thread_that_sleeps_in_a_computation_waits_since_it_fell_asleep(kernel
     assert kernel.probe.stuck_key() is not None
 
 
+def test_a_thread_that_sleeps_in_the_shutdown_waits_in_no_computation(kernel, rank):
+    """It had fewer batches; the others wait for its part of their next step."""
+    rank.stack, rank.destroyed = [EXECUTES], True
+    look = kernel.passes(5)
+
+    assert (look.kind, look.asleep, look.since_unix_ns) == (None, True, 1000 * S + S // 4)
+
+
 def test_the_name_of_a_wait_for_all_hosts_is_that_of_the_function_that_the_program_called(
     kernel, rank, line
 ):
