@@ -287,6 +287,9 @@ def engine_job_stands():
             }
             command = [sys.executable, __file__, role, str(shared)]
             environment = os.environ | variables
+            if "DDTOP_JOB" in environment:
+                # Two jobs have two names.
+                environment["DDTOP_JOB"] += f"-{role}"
             started.append(subprocess.Popen(command, env=environment))
     for one in started:
         one.wait()

@@ -5,19 +5,21 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 from ddtop import registry
+from ddtop.cli.outside_jobs import judge_launchers
 from ddtop.diagnosis.finding import Finding
 from ddtop.folders import RegistryError
-from tools.benchmarks.stage import Stage
+from tools.benchmarks.stage import APPEAR_S, Stage, StageError
 from tools.benchmarks.viewer import follow
 from tools.zoo.case import Case
 from tools.zoo.judge import watched_s
 from tools.zoo.start import Started, start
 from tools.zoo.tool import BEGIN_S, Claim, Job, Look
+from tools.zoo.tools.asked import processes
 
-HEALTHY_S = 60.0
+HEALTHY_S, LOOK_S = 60.0, 0.5
 _OF_RANKS = re.compile(r"ranks? ([\d,-]+)\b")
 
 
@@ -41,7 +43,7 @@ class Ddtop:
 
     def looks(self, job: Job) -> Iterator[Look]:
         """The findings of each moment, twice a second."""
-        entry = job.stage.entry(1)
+        entry = yield from _entry(job)
         seconds = HEALTHY_S if job.case.healthy else watched_s(job.case)
         until = time.monotonic() + (BEGIN_S + seconds) * job.slower
         while entry is not None:
@@ -51,6 +53,21 @@ class Ddtop:
                 entry = _hub_instead(followed)
                 if entry is not None:
                     break
+
+
+def _entry(job: Job) -> Generator[Look, None, registry.JobEntry]:
+    """The job's entry. Until there is a rank, what is said about a launcher that waits."""
+    until = time.monotonic() + APPEAR_S
+    while True:
+        try:
+            return job.stage.entry(1, LOOK_S)
+        except StageError:
+            ended = any(process.poll() for process in job.stage.processes)
+            if ended or time.monotonic() > until:
+                raise
+        judged = judge_launchers("", processes(job.stage))
+        if judged is not None and judged[1].findings:
+            yield Look(time.time_ns(), tuple(claim(one) for one in judged[1].findings))
 
 
 def _hub_instead(entry: registry.JobEntry) -> registry.JobEntry | None:
