@@ -435,13 +435,27 @@ def _of_python(
         if any(other.reported.spots_samples for other in others)
         else ""
     )
-    text = f"spends {about(share)} of the time in {_spot(spot)}{beside}"
+    does = _does(rank, others, more, share)
+    text = f"spends {about(share)} of the time {does}in {_spot(spot)}{beside}"
     return Cause(
         PYTHON,
         text,
         f"look at {_spot(spot)}: what does this rank do there more often, or for longer, than the"
         " others?",
     )
+
+
+def _does(rank: RankFacts, others: Sequence[RankFacts], more: float, share: float) -> str:
+    """What it does at a place where it spends this share of its time, so much more than the others:
+    `computing `, `asleep or waiting `, or nothing if the CPU time of its process does not show it.
+    """
+    own = rank.process.cpu_ratio
+    theirs = [ratio for other in others if (ratio := other.process.cpu_ratio) is not None]
+    if own is None or not theirs:
+        return ""
+    if own - median(theirs) >= more / 2:
+        return "computing "
+    return "asleep or waiting " if own + delay_of(rank) <= share / 2 else ""
 
 
 class _Excess(NamedTuple):

@@ -18,6 +18,9 @@ NEW_GROUP, SPLIT_GROUP, OF_MEMBERS_ONLY = "new_group", "split_group", 1
 where a group other than that of all ranks is split, only some: then the tag on the state page is
 OF_MEMBERS_ONLY. So is that of a monitored_barrier in a group that is not of this job."""
 GROUP_MAKERS = (NEW_GROUP, SPLIT_GROUP)
+MAKES_BY_HAND = "_new_process_group_helper"
+"""A private function of torch that programs call to share a group with processes outside their
+job. It waits for all members."""
 
 MPI_CALLS: tuple[str, ...] = (
     "",

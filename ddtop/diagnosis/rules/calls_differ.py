@@ -15,7 +15,8 @@ from ddtop.words.units import duration, plural
 
 ADVICE = (
     "make the same calls in the same order on all ranks: look for a condition before this call that"
-    " is not the same everywhere (data, loss, clock, exceptions), and let one rank decide for all"
+    " is not the same everywhere (uneven batches, data, loss, clock, exceptions), and let one rank"
+    " decide for all"
 )
 
 

@@ -138,7 +138,10 @@ def _unmatched_finding(
     instead = _instead_text(about, first, odd)
     if (stray := other_tag(snapshot, first)) is not None:
         instead += f", and {stray}"
-    advice = "make peer and tag of send and recv match, and let both ranks take the same branch"
+    advice = (
+        "check that each recv has its send, with the same peer and tag, and that both ranks take"
+        " the same branch"
+    )
     if (total := too_few_receives(snapshot, first)) is not None:
         instead += f"; {total}"
         advice = "receive once for each message: a receive from any rank takes only one"
@@ -199,7 +202,10 @@ def _cycle(
         lines += _sent_texts(snapshot, single)
         advice = "make the tags of send and recv match, or receive first what was sent first"
     elif single and not collective and all(wait.call in RECEIVES for wait in single):
-        advice = "no rank sends: check the source of each receive, and let one rank send first"
+        advice = (
+            "no rank sends: check the source of each receive (does that neighbour send to this"
+            " rank?), and let one rank send first"
+        )
     elif (stray := _stray_send(single)) is not None and not collective:
         sender, peer, waiter = stray
         advice = (

@@ -179,11 +179,13 @@ _OF_SIGNALS = {
         " grep -i kill)"
     ),
     6: (
-        "a C++ abort: the reason is on the rank's stderr; gloo aborts when a peer sends a"
-        " different size or dtype, which also happens if two threads use one group"
+        "a C++ abort: read the reason on the rank's stderr; gloo aborts when a peer sends a"
+        " different size or dtype: check that all ranks make the same calls with the same sizes,"
+        " and that only one thread uses a group"
     ),
     7: "a bus error usually means that /dev/shm is full: df -h /dev/shm",
     11: "native code crashed: run the rank with PYTHONFAULTHANDLER=1",
+    24: "its limit of CPU seconds is used up: raise it (ulimit -t, or the batch system's h_cpu)",
 }
 _CRASHES = (4, 6, 7, 11)
 """SIGILL, SIGABRT, SIGBUS, SIGSEGV: what the kernel or the C library sends to a process that made a

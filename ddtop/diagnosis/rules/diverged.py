@@ -85,8 +85,9 @@ def _finding(
         ),
         advice=(
             "look for what only some ranks do after the gradients are averaged: another learning"
-            " rate or clipping, an optimizer.step that is skipped, parameters that are loaded, set"
-            " or clamped. The ranks train different models now: go back to a checkpoint from before"
-            " that step"
+            " rate or clipping, an optimizer.step that is skipped, parameters that are missing in"
+            " the optimizer, drawn with another seed, loaded, clamped or overwritten in memory. The"
+            " ranks train different models now: broadcast the parameters of one rank, or go back to"
+            " a checkpoint from before that step"
         ),
     )

@@ -43,9 +43,24 @@ from ddtop.diagnosis.waiters import called_at, waits_clause
 from ddtop.model.facts import Blame, RankFacts, Snapshot, State
 from ddtop.model.wait_graph import GONE, LOST, STILL, STOPPED, UNKNOWN, WORKING, waiters_of
 from ddtop.policy import Policy, Waits
-from ddtop.wire.names import FINALIZE, GROUP_MAKERS, MPI_STARTED, NAME_ONLY, SENDS
+from ddtop.wire.names import (
+    FINALIZE,
+    GROUP_MAKERS,
+    MAKES_BY_HAND,
+    MPI_STARTED,
+    NAME_ONLY,
+    SENDS,
+)
 from ddtop.wire.records import TrainingProgress
-from ddtop.words.sentences import file_line, framework_text, function_text, ranks_text, verb
+from ddtop.words.sentences import (
+    COLLECTIVE,
+    P2P,
+    file_line,
+    framework_text,
+    function_text,
+    ranks_text,
+    verb,
+)
 from ddtop.words.units import duration
 
 
@@ -138,20 +153,26 @@ class _About:
         """
         if blame.peer_wait is not None and blame.peer_wait.likely:
             return WARNING
-        if _may_have_raised(self._snapshot.rank(blame.root)):
+        rank = self._snapshot.rank(blame.root)
+        # Who has not come to a group that it makes by hand is not known.
+        if _may_have_raised(rank) or _makes_by_hand(rank):
             return WARNING
         works = blame.condition in (WORKING, UNKNOWN) or self._finishes(blame)
         if not works and kind == Kind.LEFT_EARLY:
             return CRITICAL
         waited_s = (self._snapshot.time_unix_ns - blame.since_unix_ns) / 1e9
-        phase = phase_of(self._snapshot.rank(blame.root))
-        process = self._snapshot.rank(blame.root).process
+        phase, process = phase_of(rank), rank.process
         is_slow = process.transfers or process.lacks_cpu
         key = (id(blame.waiters), blame.group, works, is_slow, phase)
         limit_s = self._limits.get(key)
         if limit_s is None:
             limit_s = self._limits[key] = _limit_s(self._snapshot, blame, self._policy, works)
         return CRITICAL if waited_s > limit_s else WARNING
+
+
+def _makes_by_hand(rank: RankFacts) -> bool:
+    """Whether it waits for the other members of a group that the program makes by hand."""
+    return rank.reported.place is not None and rank.reported.place.callee == MAKES_BY_HAND
 
 
 def _may_have_raised(rank: RankFacts) -> bool:
@@ -418,27 +439,24 @@ def _evidence(snapshot: Snapshot, blames: list[Blame], policy: Policy) -> tuple[
 def _next_step(
     snapshot: Snapshot, kind: Kind, severity: str, rank: RankFacts, blame: Blame, policy: Policy
 ) -> str:
-    by_word = _BY_WORD.get(classify(rank, policy).word)
+    word = classify(rank, policy).word
+    by_word = _BY_WORD.get(_waits_on(rank) or word, _BY_WORD.get(word))
     stands = severity == CRITICAL or blame.condition == STILL or _only_around_it(rank, policy)
-    stands = stands or classify(rank, policy).word == OTHER_WORLD
+    stands = stands or word == OTHER_WORLD
     stands = stands and not (severity == WARNING and phase_of(rank) is not None)
-    if _new_program(rank) is not None:
-        text = "start that program as a child, or call exec after the last collective"
-    elif kind == Kind.LEFT_EARLY:
-        text = left_advice(rank, [snapshot.rank(number) for number in blame.waiters])
-        if _may_have_raised(rank):
-            text = f"look for an exception in the output of rank {rank.rank}; otherwise {text}"
+    if (special := _special_step(snapshot, kind, rank, blame)) is not None:
+        text = special
     elif by_word is not None and stands:
         text = by_word.format(pid=rank.pid)
     elif (
         stands
-        and classify(rank, policy).word == "socket"
+        and word == "socket"
         and rank.process.report is not None
         and rank.process.report.remote is not None
     ):
         text = (
-            f"find out why {rank.process.report.remote} does not answer, and give that call a"
-            " timeout"
+            f"give that call a timeout, and find out why {rank.process.report.remote} does not"
+            " answer"
         )
     elif kind == Kind.INTERPRETER_FROZEN:
         # A rank that was started without ddtop has no handler for the signal.
@@ -453,27 +471,67 @@ def _next_step(
     elif not stands:
         text = "let it finish, or do this work on all ranks or outside the collective"
     elif rank.reported.activity == "loader":
-        text = "check the source of that dataset (file server, lock, worker)"
+        text = (
+            "see where that dataset waits (file server, lock, worker):"
+            f" {_stacks(rank)} shows all its threads"
+        )
     elif (path := awaited_path(rank, policy)) is not None:
         text = (
             f"find out which process should have made, opened or removed {path}; give that wait a"
             " time limit"
         )
-    elif blame.condition == STILL and rank.reported.place is not None:
-        text = f"find out why it is stuck at {file_line(rank.reported.place)}{_how(rank, blame)}"
+    elif rank.reported.place is not None and (
+        blame.condition == STILL or word not in (COLLECTIVE.word, P2P.word)
+    ):
+        how = _how(rank, blame, policy)
+        text = f"find out why it is stuck at {file_line(rank.reported.place)}{how}"
     else:
         text = f"{_rule_of(blame)}" + ("" if blame.peer_wait else " in the same order")
     return text
 
 
-def _how(rank: RankFacts, blame: Blame) -> str:
+def _special_step(snapshot: Snapshot, kind: Kind, rank: RankFacts, blame: Blame) -> str | None:
+    """The next step for a rank that does not come back, or waits for processes that nobody knows;
+    None for others."""
+    if _new_program(rank) is not None:
+        return "start that program as a child, or call exec after the last collective"
+    if _makes_by_hand(rank):
+        return (
+            "it waits for all members of the group that it makes there: make such groups in the"
+            " same order on all of them, and check that none has ended: ddtop jobs, ddtop diagnose"
+        )
+    if kind != Kind.LEFT_EARLY:
+        return None
+    text = left_advice(rank, [snapshot.rank(number) for number in blame.waiters])
+    if _may_have_raised(rank):
+        text = f"look for an exception in the output of rank {rank.rank}; otherwise {text}"
+    return text
+
+
+def _how(rank: RankFacts, blame: Blame, policy: Policy) -> str:
     """Where to look, or the rule of the call in which the others are if it is a special one."""
     rule = _rule_of(blame)
     if rule != EVERY_RANK:
         return f"; {rule}"
-    stacks = f"ddtop stacks --rank {rank.rank}"
-    stacks = f"py-spy dump --pid {rank.pid}" if rank.from_outside else stacks
-    return f": {stacks} shows all its threads; give what it waits for a time limit"
+    word = classify(rank, policy).word
+    ask = _ASKS.get(_waits_on(rank) or "") or _ASKS.get(word)
+    if word == "pipe" and rank.process.report is not None and rank.process.report.children:
+        ask = f"{ask}, or what its child processes do: {_CHILDREN}"
+    limit = "give what it waits for a time limit"
+    if ask is not None:
+        limit = f"give that wait a timeout, and see {ask.format(pid=rank.pid)}"
+    return f": {_stacks(rank)} shows all its threads; {limit}"
+
+
+def _stacks(rank: RankFacts) -> str:
+    """The command that shows where its threads are."""
+    if rank.from_outside:
+        return f"py-spy dump --pid {rank.pid}"
+    return f"ddtop stacks --rank {rank.rank}"
+
+
+def _waits_on(rank: RankFacts) -> str | None:
+    return rank.reported.place.waits_on if rank.reported.place is not None else None
 
 
 def _one_call(rank: RankFacts, blame: Blame, policy: Policy) -> str | None:
@@ -509,6 +567,11 @@ def _rule_of(blame: Blame) -> str:
 
 
 EVERY_RANK = "every rank must make the same collective calls"
+_CHILDREN = "ps -o pid,stat,wchan:32,args --ppid {pid}"
+_RAY = (
+    "see what that task or actor does, waits for or lacks (CPUs, GPUs): ray list tasks, ray list"
+    " actors, ray status; give the call a timeout"
+)
 _OF_SINGLE = {"monitored_barrier": "all ranks must reach the barrier"}
 _BY_WORD = {
     "gc": (
@@ -520,9 +583,20 @@ _BY_WORD = {
     "debugger": "continue or quit in that debugger",
     OTHER_WORLD: "see where the processes of that world are: ddtop jobs, on their host",
     "rpc": "check the process that it calls: ddtop stacks",
-    "child": "see what its child processes are doing: ps -o pid,stat,wchan:32,args --ppid {pid}",
+    "ray.get": _RAY,
+    "ray.wait": _RAY,
+    "child": f"see what its child processes are doing: {_CHILDREN}",
 }
-"""Advice for activities that need special advice."""
+"""Advice for activities that need special advice, by `Place.waits_on` or the word of the class."""
+_ASKS = {
+    "lock": "which thread holds that lock, or has to notify it and has ended by an exception",
+    "future": "who has to set that future, and whether it has ended by an exception",
+    "queue": "who has to put into that queue, and whether it has ended by an exception",
+    "pipe": "who has the other end: lsof -p {pid}",
+    "socket": "which server or process has to answer: ss -tnp",
+    "asyncio": "which tasks wait, and who has to wake them: asyncio.all_tasks()",
+}
+"""What to find out about a wait, by the same."""
 
 
 # -- `not-in-collective` and `interpreter-frozen` if the waiting ranks cannot report, because C

@@ -442,7 +442,10 @@ def _unreachable_findings(snapshot: Snapshot, joining: Joining) -> list[Finding]
 
 _ADVICE = {
     "open": "set MASTER_ADDR to rank 0's host: whatever answers there is not a torch store",
-    "refused": "start rank 0 there, or set MASTER_ADDR and MASTER_PORT to where it listens",
+    "refused": (
+        "start rank 0 there, or set MASTER_ADDR and MASTER_PORT to where it listens (ss -ltn on"
+        " that host); under torchrun leave address and port to the launcher"
+    ),
     "timed out": "check MASTER_ADDR, and the firewall between the hosts: nc -zv {store}",
     "name not found": "set MASTER_ADDR to a name or number of rank 0's host: getent hosts NAME",
     "unreachable": "check MASTER_ADDR and the routes: ip route get ADDRESS",

@@ -291,7 +291,7 @@ def _full_text(disk: Disk, policy: Policy) -> str | None:
         and disk.inodes_free <= policy.disk_full_ratio * disk.inodes
         and disk.inodes_free < policy.of(ResourceLimits).disk_full_inodes
     ):
-        return f"room for {disk.inodes_free:,} more files"
+        return f"inodes for {disk.inodes_free:,} more files"
     return None
 
 

@@ -342,7 +342,7 @@ def test_a_disk_without_inodes_is_full_too():
         "load": HostLoad(disks=(Disk("/tmp", "TMPDIR", 100 * GIB, 50 * GIB, 1_000_000, 12),))
     }
 
-    assert "has room for 12 more files (TMPDIR of ranks 0,1)" in job.trains(10).finding().summary
+    assert "has inodes for 12 more files (TMPDIR of ranks 0,1)" in job.trains(10).finding().summary
 
 
 def test_two_full_disks_are_two_findings():

@@ -446,9 +446,48 @@ def test_a_server_that_does_not_answer_is_named():
         " for 8 s"
     )
     assert finding.advice.startswith(
-        "find out why 10.0.0.7:8080 does not answer, and give that call a timeout; the process"
+        "give that call a timeout, and find out why 10.0.0.7:8080 does not answer; the process"
         " group times out"
     )
+
+
+@pytest.mark.parametrize(
+    ("waits_on", "advice"),
+    [
+        ("lock", "which thread holds that lock, or has to notify it"),
+        ("queue", "who has to put into that queue"),
+        ("pipe", "who has the other end: lsof -p 4802"),
+        ("asyncio", "asyncio.all_tasks()"),
+    ],
+)
+def test_of_a_wait_the_advice_says_whom_to_look_for(waits_on, advice):
+    """A buffer was empty because the thread that fills it had ended by an exception."""
+    job = hang()
+    job.ranks[2].stands_at("draw_batch", "/home/ada/train.py", 53, waits_on=waits_on)
+    finding = job.passes(8).finding()
+
+    assert finding.advice.startswith(
+        "find out why it is stuck at train.py:53: ddtop stacks --rank 2 shows all its threads;"
+        " give that wait a timeout, and see "
+    )
+    assert advice in finding.advice
+
+
+def test_children_of_a_rank_that_reads_a_pipe_are_worth_a_look():
+    job = hang()
+    job.ranks[2].stands_at("evaluate", "/home/ada/train.py", 53, waits_on="pipe")
+    job.ranks[2].children = 3
+
+    assert "--ppid" in job.passes(8).finding().advice
+
+
+def test_who_is_missing_in_a_group_that_is_made_by_hand_is_not_known():
+    """Two ranks joined the groups of two models in opposite order: neither is at fault alone."""
+    job = hang()
+    job.ranks[2].stands_at("connect", "/home/ada/train.py", 53, callee="_new_process_group_helper")
+    finding = job.passes(30).finds("warning", "not-in-collective", 2)
+
+    assert finding.advice.startswith("it waits for all members of the group that it makes there")
 
 
 def test_without_the_relays_look_the_rank_gets_the_benefit_of_the_doubt():

@@ -151,6 +151,22 @@ def test_the_function_in_which_only_the_slow_rank_is_found_is_the_cause():
     assert flame(job.snapshot().rank(0), POLICY) == ["97% in step (t.py:9)"]
 
 
+@pytest.mark.parametrize(
+    ("own_ratio", "word"),
+    [(0.6, "computing in"), (0.05, "asleep or waiting in"), (0.4, "in")],
+)
+def test_the_cpu_time_of_a_slow_rank_says_whether_it_computes_there(own_ratio, word):
+    spots = (Spot("Augment.rotate", AUG, 88, 62), Spot("step", "/home/ada/t.py", 9, 30))
+    job = job_with()
+    for rank in job.ranks:
+        rank.cores = own_ratio if rank.number == 1 else 0.2
+        slow = spots if rank.number == 1 else (Spot("step", "/home/ada/t.py", 9, 97),)
+        rank.says = {"spots": slow, "spots_samples": 100}
+    read_once(job)
+
+    assert f"it spends 60% of the time {word} Augment.rotate (aug.py:88)" in job.finding().summary
+
+
 def test_work_and_wait_at_one_line_are_distinguished():
     job = job_with()
     job.ranks[1].says = {"spots": (Spot("main", "/home/ada/t.py", 9, 90),), "spots_samples": 100}
