@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,7 +32,8 @@ class Places:
         self._file = running.name
         self._lines: set[int] = set()
         self._names: set[str] = set()
-        original, copy = ast.parse(case.program.read_text()), ast.parse(running.read_text())
+        original = _tree(case.program)
+        copy = original if running == case.program else ast.parse(running.read_text())
         self._files = {place for place in case.place if place.endswith(".py")}
         for place in (one for one in case.place if one not in self._files):
             if place.startswith("@"):
@@ -54,6 +56,11 @@ class Places:
             if file in self._files or (file == self._file and int(line) in self._lines):
                 return True
         return any(re.search(rf"\bin {re.escape(name)}\b", text) for name in self._names)
+
+
+@functools.cache
+def _tree(program: Path) -> ast.Module:
+    return ast.parse(program.read_text())
 
 
 def _functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
