@@ -323,7 +323,7 @@ def _of_cpu(
     foreign = _foreign_cores(rank, host, snapshot, policy) > 0
     if load is not None and load.cpus_count and host is not None and load.cpus_count < host.cores:
         foreign = False
-        parts.append(f"it may only use {'CPU' if load.cpus_count == 1 else 'CPUs'} {load.cpus}")
+        parts.append(f"it is bound to {'CPU' if load.cpus_count == 1 else 'CPUs'} {load.cpus}")
     if host is not None and host.load is not None and (host.load.runnable or 0) > host.cores:
         # The number differs between samples, so it is only in the evidence.
         parts.append(f"{host.host} has more threads to run than cores ({host.cores})")

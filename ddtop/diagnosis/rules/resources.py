@@ -469,7 +469,7 @@ def _finding(
     }
     if pinned is not None:
         cpus = f"CPU {pinned[0]}" if pinned[1] == 1 else f"CPUs {pinned[0]}"
-        summary += f": all of them may use only {cpus} of {host.cores} cores"
+        summary += f": all of them are bound to {cpus} of {host.cores} cores"
         advice = "give each rank its own CPUs (srun --cpu-bind=cores, numactl, taskset -cp)"
     elif any(_throttled_ratio(rank) >= policy.throttled_told_ratio for rank in ranks):
         summary += ": more threads run than the CPU quota of its cgroup allows"

@@ -55,7 +55,7 @@ def test_ranks_that_are_pinned_to_the_same_cpus_are_told_so():
     job = FakeJob(4)
     loaded(job, 40, run_delay_ns=0.7, cpus="2", cpus_count=1)
 
-    assert job.finding().summary.endswith("all of them may use only CPU 2 of 4 cores")
+    assert job.finding().summary.endswith("all of them are bound to CPU 2 of 4 cores")
 
 
 def test_a_quota_that_holds_the_ranks_is_named():

@@ -221,7 +221,7 @@ def test_looks_that_come_late_on_one_rank_are_c_code_that_holds_the_gil():
 
 def test_a_rank_without_a_cpu_is_reported_with_the_cpus_that_it_may_use():
     assert (
-        "it waits 70% of the time for a CPU; it may only use CPU 0; node0 has more threads to run"
+        "it waits 70% of the time for a CPU; it is bound to CPU 0; node0 has more threads to run"
         " than cores (4)" in lacking_cpu(4.0, cpus="0", cpus_count=1).finding().summary
     )
 
