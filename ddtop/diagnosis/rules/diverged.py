@@ -85,7 +85,7 @@ def _finding(
         ),
         advice=(
             "look for what only some ranks do after the gradients are averaged: another learning"
-            " rate or clipping, an optimizer.step that is skipped, parameters that are missing in"
+            " rate or clipping, an optimizer.step that is skipped, parameters that are not in"
             " the optimizer, drawn with another seed, loaded, clamped or overwritten in memory. The"
             " ranks train different models now: broadcast the parameters of one rank, or go back to"
             " a checkpoint from before that step"
