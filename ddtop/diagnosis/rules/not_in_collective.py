@@ -171,8 +171,10 @@ class _About:
 
 
 def _makes_by_hand(rank: RankFacts) -> bool:
-    """Whether it waits for the other members of a group that the program makes by hand."""
-    return rank.reported.place is not None and rank.reported.place.callee == MAKES_BY_HAND
+    """Whether it waits for the other members of a group that the program makes by hand: torch's
+    own calls that make groups are open calls."""
+    place = rank.reported.place
+    return place is not None and place.callee == MAKES_BY_HAND and not rank.comm.open_calls
 
 
 def _may_have_raised(rank: RankFacts) -> bool:

@@ -374,7 +374,7 @@ def _candidate_line(candidate: Candidate) -> str:
     text = f"pid {process.pid} on {candidate.host}: state {process.state}"
     text += f", {candidate.cpu_ratio:.0%} of a core" if candidate.cpu_ratio is not None else ""
     text += (
-        f", in {process.syscall}"
+        f", in {process.syscall}{f' of {process.file}' if process.file else ''}"
         if process.syscall
         else f", wchan {process.wchan}"
         if process.wchan

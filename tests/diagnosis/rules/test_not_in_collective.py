@@ -488,6 +488,8 @@ def test_who_is_missing_in_a_group_that_is_made_by_hand_is_not_known():
     finding = job.passes(30).finds("warning", "not-in-collective", 2)
 
     assert finding.advice.startswith("it waits for all members of the group that it makes there")
+    job.ranks[2].calls = [OpenCall("init_process_group", finding.since_unix_ns)]
+    assert job.passes(2).finding().severity == "critical"
 
 
 def test_without_the_relays_look_the_rank_gets_the_benefit_of_the_doubt():
