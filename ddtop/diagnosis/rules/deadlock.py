@@ -229,7 +229,7 @@ def _cycle(
             )
         )
     else:
-        advice = "use the groups in the same order on all ranks"
+        advice = "use the groups in the same order on all ranks, and leave out no call of them"
     return Finding(
         kind=Kind.WAIT_CYCLE,
         severity=CRITICAL,

@@ -354,6 +354,11 @@ def _crashed_finding(
             )
         if _WORKER_GONE.search(exception.text):
             advice = _worker_advice(exception.worker)
+        elif exception.type == "MemoryError":
+            advice = (
+                f"rank {first.rank} asked for more memory than it may have: allocate less there, or"
+                " in smaller parts; free -h and ulimit -v show what there is"
+            )
         elif _NO_GUARD in exception.text:
             advice = (
                 "a process that it started with spawn or forkserver ran the script again: put"

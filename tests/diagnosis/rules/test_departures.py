@@ -176,6 +176,14 @@ def test_a_child_that_runs_the_script_again_is_told_about_the_guard():
     assert "__main__" in job.passes(3).finding().advice
 
 
+def test_a_rank_that_asked_for_too_much_memory_is_told_so():
+    job = trained()
+    job.ranks[2].raises("MemoryError", "")
+    job.ranks[2].ends(1)
+
+    assert job.passes(3).finding().advice.startswith("rank 2 asked for more memory than it may")
+
+
 TORCHS = "[enforce fail at inline_container.cc:863] . PytorchStreamWriter failed writing file"
 MIB = 1 << 20
 
