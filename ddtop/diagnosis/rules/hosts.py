@@ -207,6 +207,10 @@ _ADVICE = (
     "name the interface that the hosts share: GLOO_SOCKET_IFNAME (gloo), NCCL_SOCKET_IFNAME"
     " (NCCL); ip -br addr lists them; if it is right, check for a firewall between these hosts"
 )
+_AGAIN = (
+    "start the job again by hand: ranks of a restarted job may connect to addresses of the previous"
+    " attempt"
+)
 _MESH = re.compile(r"connectfullmesh", re.IGNORECASE)
 _REMOTE = re.compile(r"remote=\[([^\]]{1,60})\]:(\d{1,5})")
 _BRIDGES = ("172.17.", "192.168.122.")
@@ -233,7 +237,7 @@ def unreachable(context: Context) -> list[Finding]:
     if joining is None:
         return []
     if not joining.inside:
-        return _after_the_end(joining)
+        return _after_the_end(snapshot, joining)
     return _cannot_connect(snapshot, joining, policy) or _does_not_return(snapshot, joining, policy)
 
 
@@ -264,7 +268,7 @@ def _cannot_connect(snapshot: Snapshot, joining: Joining, policy: Policy) -> lis
             since_unix_ns=joining.since_unix_ns,
             summary=(
                 f"{ranks_text(callers)} {verb(callers, 'has', 'have')} reached the store, but not"
-                f" {whose}{', '.join(dialled[:4])}{_kind_of(dialled)}, in {INIT} for"
+                f" {whose}{', '.join(dialled[:4])}{_kind_of(dialled, snapshot)}, in {INIT} for"
                 f" {duration(waited_s)}"
             ),
             evidence=tuple(
@@ -273,7 +277,7 @@ def _cannot_connect(snapshot: Snapshot, joining: Joining, policy: Policy) -> lis
                 for rank in dialling[:6]
             )
             + tuple(line for rank in found[:4] if (line := _interface_line(rank)) is not None),
-            advice=_ADVICE,
+            advice=_advice(snapshot),
         )
     ]
 
@@ -307,10 +311,7 @@ def _does_not_return(snapshot: Snapshot, joining: Joining, policy: Policy) -> li
             f"attempt {snapshot.attempt} of this job: the store may still hold keys of the"
             " previous attempt"
         )
-        advice = (
-            "start the job again by hand: ranks of a restarted job may connect to addresses of the"
-            f" previous attempt; {advice}"
-        )
+        advice = f"{_AGAIN}; {advice}"
     return [
         Finding(
             kind=Kind.COLLECTIVE_STUCK,
@@ -334,7 +335,7 @@ def _does_not_return(snapshot: Snapshot, joining: Joining, policy: Policy) -> li
     ]
 
 
-def _after_the_end(joining: Joining) -> list[Finding]:
+def _after_the_end(snapshot: Snapshot, joining: Joining) -> list[Finding]:
     """Ranks failed while they connected to each other, and no rank ended before them."""
     failed = [
         rank
@@ -358,13 +359,13 @@ def _after_the_end(joining: Joining) -> list[Finding]:
             since_unix_ns=joining.since_unix_ns,
             summary=(
                 f"{ranks_text(callers)} reached the store, but not the"
-                f" others{at}{_kind_of(dialled)}, and gave up in {INIT}"
+                f" others{at}{_kind_of(dialled, snapshot)}, and gave up in {INIT}"
             ),
             evidence=tuple(
                 f"rank {rank} raised {clipped(text, 160)}"
                 for rank, text in zip(callers[:4], texts, strict=False)
             ),
-            advice=_ADVICE,
+            advice=_advice(snapshot),
         )
     ]
 
@@ -378,9 +379,14 @@ def _waited_s(snapshot: Snapshot, rank: RankFacts) -> float:
     return (snapshot.time_unix_ns - (entered_unix_ns(rank) or snapshot.time_unix_ns)) / 1e9
 
 
-def _kind_of(dialled: list[str]) -> str:
+def _advice(snapshot: Snapshot) -> str:
+    return f"{_AGAIN}; {_ADVICE}" if snapshot.attempt else _ADVICE
+
+
+def _kind_of(dialled: list[str], snapshot: Snapshot) -> str:
     if any(address.startswith("127.") for address in dialled):
-        return " (loopback: each host reaches only itself)"
+        several = len({rank.host for rank in snapshot.ranks if rank.host}) > 1
+        return " (loopback: each host reaches only itself)" if several else ""
     return (
         " (a container bridge)" if any(address.startswith(_BRIDGES) for address in dialled) else ""
     )

@@ -9,9 +9,9 @@ from tests.jobs import BASE, SECOND
 PORT = 29500
 
 
-def meets(world_size=3, absent=(), environments=None, **told):
+def meets(world_size=3, absent=(), environments=None, hosts=1, attempt=0, **told):
     """All running ranks look for the store of rank 0 on this host."""
-    job = early(world_size, absent)
+    job = early(world_size, absent, hosts, attempt)
     for rank in job.ranks:
         rank.told |= {"environment": {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(PORT)}} | told
     for number, variables in (environments or {}).items():

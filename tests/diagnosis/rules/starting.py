@@ -6,9 +6,9 @@ from ddtop.wire.records import Candidacy, ProcessState
 from tests.jobs import SECOND, FakeJob, unix_ns
 
 
-def early(world_size=4, absent=(), hosts=1):
+def early(world_size=4, absent=(), hosts=1, attempt=0):
     """A job whose ranks have just begun."""
-    job = FakeJob(world_size, hosts=hosts, absent=absent)
+    job = FakeJob(world_size, hosts=hosts, absent=absent, attempt=attempt)
     for rank in job.ranks:
         rank.phase, rank.trains, rank.iteration = "starting", False, None
         rank.works_at("<module>", line=1, waits_on="import")

@@ -40,9 +40,9 @@ def test_whoever_has_no_store_yet_does_not_know_its_peers():
     assert "peer-unreachable" not in [kind for _, kind, _ in job.passes(10).ever()]
 
 
-def test_ranks_that_gave_up_on_each_other_say_at_which_address():
+def gave_up(hosts, attempt=0):
     """The host's own name resolves to 127.0.1.1, and each rank gives that address to the others."""
-    job = meets(2)
+    job = meets(2, hosts=hosts, attempt=attempt)
     all_enter(job, 0, 1)
     job.passes(2)
     for rank in job.ranks:
@@ -51,13 +51,26 @@ def test_ranks_that_gave_up_on_each_other_say_at_which_address():
             "Gloo connectFullMesh failed: SO_ERROR: Connection refused, remote=[127.0.1.1]:3492",
         )
         rank.ends(1)
-    finding = job.passes(2).finds("critical", "peer-unreachable")
+    return job.passes(2).finds("critical", "peer-unreachable")
+
+
+def test_ranks_that_gave_up_on_each_other_say_at_which_address():
+    finding = gave_up(hosts=2)
 
     assert finding.victims == (0, 1)
     assert (
         "but not the others at 127.0.1.1:3492 (loopback: each host reaches only itself)"
         in finding.summary
     )
+    assert finding.advice.startswith("name the interface that the hosts share")
+
+
+def test_on_one_host_the_loopback_is_no_reason_and_a_restart_is():
+    """The second attempt of torchrun got the addresses of the first one."""
+    finding = gave_up(hosts=1, attempt=1)
+
+    assert "but not the others at 127.0.1.1:3492, and gave up" in finding.summary
+    assert finding.advice.startswith("start the job again by hand")
 
 
 def test_a_rank_that_left_is_why_the_others_gave_up_on_it():
