@@ -355,7 +355,8 @@ def _advice(op: str | None) -> str:
         return "remove the barriers: each collective waits for all ranks anyway"
     return (
         "combine small tensors into one (flatten them, as DDP does; a larger bucket_cap_mb there),"
-        " reduce metrics only every few steps, accumulate gradients with no_sync()"
+        " remove barriers that a step does not need, reduce metrics only every few steps,"
+        " accumulate gradients with no_sync()"
     )
 
 
