@@ -68,6 +68,37 @@ def size_text(value: int | None) -> str:
     return f"{value / 1024:.0f} KiB"
 
 
+# -- Whom to look for, where a rank waits
+
+
+CHILDREN = "ps -o pid,stat,wchan:32,args --ppid {pid}"
+_ASKS = {
+    "lock": "which thread holds that lock, or has to notify it and has ended by an exception",
+    "future": "who has to set that future, and whether it has ended by an exception",
+    "queue": "who has to put into that queue, and whether it has ended by an exception",
+    "pipe": "who has the other end: lsof -p {pid}",
+    "socket": "which server or process has to answer: ss -tnp",
+    "asyncio": "which tasks wait, and who has to wake them: asyncio.all_tasks()",
+}
+"""By `Place.waits_on` or the word of the class."""
+
+
+def waits_on(rank: RankFacts) -> str | None:
+    """What its frames wait on, as `Place.waits_on`."""
+    return rank.reported.place.waits_on if rank.reported.place is not None else None
+
+
+def whom_to_ask(rank: RankFacts, policy: Policy) -> str | None:
+    """What to find out about its wait: `who has the other end: lsof -p 4711`; None if its wait is
+    of no such kind.
+    """
+    word = classify(rank, policy).word
+    ask = _ASKS.get(waits_on(rank) or "") or _ASKS.get(word)
+    if word == "pipe" and rank.process.report is not None and rank.process.report.children:
+        ask = f"{ask}, or what its child processes do: {CHILDREN}"
+    return ask.format(pid=rank.pid) if ask is not None else None
+
+
 # -- Lines about a rank's process, place, stacks and DataLoader
 
 
@@ -259,8 +290,8 @@ def left_advice(rank: RankFacts, waiters: Collection[RankFacts]) -> str:
     if rank.progress.iteration is None or any(_is_ahead(facts, rank) for facts in waiters):
         return _uneven_advice(rank)
     return (
-        "make that call on every rank or on none: even if one rank saves, all ranks must take part"
-        " if a sharded model is gathered"
+        "make that call on every rank or on none, and leave the loop on all at the same step: even"
+        " if one rank saves, all ranks must take part if a sharded model is gathered"
     )
 
 

@@ -12,7 +12,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ddtop.diagnosis.activity import fresh_stacks, stack_line, where_text
-from ddtop.diagnosis.evidence import call_lines, place_line, process_line, stack_lines
+from ddtop.diagnosis.evidence import (
+    call_lines,
+    place_line,
+    process_line,
+    stack_lines,
+    whom_to_ask,
+)
 from ddtop.diagnosis.finding import CRITICAL, INFO, WARNING, Context, Finding
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.standstill import (
@@ -250,4 +256,6 @@ def _advice(lead: RankFacts, still: Standstill, idle: bool, policy: Policy) -> s
         )
     if not still.any_is(STILL):
         return "let it finish, or check whether its loop ends: ddtop stacks"
-    return "see what each rank waits for: ddtop stacks"
+    ask = whom_to_ask(lead, policy)
+    about = f"; give the wait of rank {lead.rank} a timeout, and see {ask}" if ask else ""
+    return f"see what each rank waits for: ddtop stacks{about}"

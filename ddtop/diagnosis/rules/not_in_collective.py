@@ -22,6 +22,7 @@ from ddtop.diagnosis.activity import (
     where_text,
 )
 from ddtop.diagnosis.evidence import (
+    CHILDREN,
     NEW_GROUP_RULE,
     call_lines,
     collecting_line,
@@ -32,6 +33,8 @@ from ddtop.diagnosis.evidence import (
     reporters,
     stack_lines,
     timeout_s,
+    waits_on,
+    whom_to_ask,
     with_timeout,
 )
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Context, Finding
@@ -442,7 +445,10 @@ def _next_step(
     snapshot: Snapshot, kind: Kind, severity: str, rank: RankFacts, blame: Blame, policy: Policy
 ) -> str:
     word = classify(rank, policy).word
-    by_word = _BY_WORD.get(_waits_on(rank) or word, _BY_WORD.get(word))
+    by_word = _BY_WORD.get(waits_on(rank) or word, _BY_WORD.get(word))
+    if word == "gc" and rank.process.working is False:
+        # A collection computes. One that sleeps is in a finalizer or a callback of the program.
+        by_word = None
     stands = severity == CRITICAL or blame.condition == STILL or _only_around_it(rank, policy)
     stands = stands or word == OTHER_WORLD
     stands = stands and not (severity == WARNING and phase_of(rank) is not None)
@@ -479,8 +485,8 @@ def _next_step(
         )
     elif (path := awaited_path(rank, policy)) is not None:
         text = (
-            f"find out which process should have made, opened or removed {path}; give that wait a"
-            " time limit"
+            f"find out which process should have made, opened or removed {path}, or holds it"
+            f" (fuser {path}); give that wait a time limit"
         )
     elif rank.reported.place is not None and (
         blame.condition == STILL or word not in (COLLECTIVE.word, P2P.word)
@@ -515,13 +521,10 @@ def _how(rank: RankFacts, blame: Blame, policy: Policy) -> str:
     rule = _rule_of(blame)
     if rule != EVERY_RANK:
         return f"; {rule}"
-    word = classify(rank, policy).word
-    ask = _ASKS.get(_waits_on(rank) or "") or _ASKS.get(word)
-    if word == "pipe" and rank.process.report is not None and rank.process.report.children:
-        ask = f"{ask}, or what its child processes do: {_CHILDREN}"
+    ask = whom_to_ask(rank, policy)
     limit = "give what it waits for a time limit"
     if ask is not None:
-        limit = f"give that wait a timeout, and see {ask.format(pid=rank.pid)}"
+        limit = f"give that wait a timeout, and see {ask}"
     return f": {_stacks(rank)} shows all its threads; {limit}"
 
 
@@ -530,10 +533,6 @@ def _stacks(rank: RankFacts) -> str:
     if rank.from_outside:
         return f"py-spy dump --pid {rank.pid}"
     return f"ddtop stacks --rank {rank.rank}"
-
-
-def _waits_on(rank: RankFacts) -> str | None:
-    return rank.reported.place.waits_on if rank.reported.place is not None else None
 
 
 def _one_call(rank: RankFacts, blame: Blame, policy: Policy) -> str | None:
@@ -569,7 +568,6 @@ def _rule_of(blame: Blame) -> str:
 
 
 EVERY_RANK = "every rank must make the same collective calls"
-_CHILDREN = "ps -o pid,stat,wchan:32,args --ppid {pid}"
 _RAY = (
     "see what that task or actor does, waits for or lacks (CPUs, GPUs): ray list tasks, ray list"
     " actors, ray status; give the call a timeout"
@@ -587,18 +585,9 @@ _BY_WORD = {
     "rpc": "check the process that it calls: ddtop stacks",
     "ray.get": _RAY,
     "ray.wait": _RAY,
-    "child": f"see what its child processes are doing: {_CHILDREN}",
+    "child": f"see what its child processes are doing: {CHILDREN}",
 }
 """Advice for activities that need special advice, by `Place.waits_on` or the word of the class."""
-_ASKS = {
-    "lock": "which thread holds that lock, or has to notify it and has ended by an exception",
-    "future": "who has to set that future, and whether it has ended by an exception",
-    "queue": "who has to put into that queue, and whether it has ended by an exception",
-    "pipe": "who has the other end: lsof -p {pid}",
-    "socket": "which server or process has to answer: ss -tnp",
-    "asyncio": "which tasks wait, and who has to wake them: asyncio.all_tasks()",
-}
-"""What to find out about a wait, by the same."""
 
 
 # -- `not-in-collective` and `interpreter-frozen` if the waiting ranks cannot report, because C

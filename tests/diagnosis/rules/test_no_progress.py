@@ -97,6 +97,7 @@ def test_a_rank_outside_of_all_calls_is_marked_though_half_of_them_are_there():
 
     assert job.kinds() == [("critical", KIND, (1, 3))]
     assert job.finding().victims == (0, 2)
+    assert "give the wait of rank 1 a timeout, and see which thread holds" in job.finding().advice
 
 
 def test_a_rule_that_knows_more_replaces_it():

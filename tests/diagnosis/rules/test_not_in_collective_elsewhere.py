@@ -32,6 +32,18 @@ def test_a_full_garbage_collection_is_named_with_its_time():
     assert finding.evidence[0] == "rank 2: its garbage collection has been going on for 8 s"
 
 
+@pytest.mark.parametrize(
+    ("cores", "letter", "advice"),
+    [(1.0, "R", "call gc.freeze()"), (0.0, "S", "find out why it is stuck at train.py:53")],
+)
+def test_a_collection_that_sleeps_is_in_a_callback_of_the_program(cores, letter, advice):
+    job = hang()
+    job.ranks[2].seen_outside = {"gc_since_unix_ns": unix_ns(job.now)}
+    job.ranks[2].cores, job.ranks[2].letter = cores, letter
+
+    assert job.passes(70).finding().advice.startswith(advice)
+
+
 def test_a_silent_rank_is_placed_by_the_stacks_that_were_taken_since():
     """The agent reported the line before; faulthandler wrote the current one."""
     job = hang()
