@@ -354,11 +354,8 @@ def _crashed_finding(
             )
         if _WORKER_GONE.search(exception.text):
             advice = _worker_advice(exception.worker)
-        elif exception.type == "MemoryError":
-            advice = (
-                f"rank {first.rank} asked for more memory than it may have: allocate less there, or"
-                " in smaller parts; free -h and ulimit -v show what there is"
-            )
+        elif (lack := _lack(f"{exception.type}: {exception.text}")) is not None:
+            advice = f"rank {first.rank} {lack}"
         elif _NO_GUARD in exception.text:
             advice = (
                 "a process that it started with spawn or forkserver ran the script again: put"
@@ -404,6 +401,31 @@ def _fatal_save(rank: RankFacts, policy: Policy) -> FailedSave | None:
         if abs(went_unix_ns(rank) - save.unix_ns) <= policy.of(SaveLimits).ends_s * 1e9
         else None
     )
+
+
+_LACKS = {
+    "MemoryError": (
+        "asked for more memory than it may have: allocate less there, or in smaller parts; free -h"
+        " and ulimit -v show what there is"
+    ),
+    "No space left on device": (
+        "found its disk full: free some space or write elsewhere: df -h, df -i; the last file is"
+        " incomplete"
+    ),
+    "File too large": (
+        "wrote a larger file than it may: raise the limit (ulimit -f, or the batch system's), or"
+        " write smaller files"
+    ),
+    "Too many open files": (
+        "has more files open than it may: raise the limit (ulimit -n), or close them; DataLoader"
+        " workers keep one for each shared tensor"
+    ),
+}
+"""What an exception lacks, by a part of its type and text."""
+
+
+def _lack(error: str) -> str | None:
+    return next((text for part, text in _LACKS.items() if part in error), None)
 
 
 def _worker_advice(worker: WorkerEnd | None) -> str:

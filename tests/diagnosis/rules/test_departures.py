@@ -176,12 +176,21 @@ def test_a_child_that_runs_the_script_again_is_told_about_the_guard():
     assert "__main__" in job.passes(3).finding().advice
 
 
-def test_a_rank_that_asked_for_too_much_memory_is_told_so():
+@pytest.mark.parametrize(
+    ("kind", "text", "advice"),
+    [
+        ("MemoryError", "", "rank 2 asked for more memory than it may have"),
+        ("OSError", "[Errno 28] No space left on device", "rank 2 found its disk full"),
+        ("OSError", "[Errno 27] File too large", "rank 2 wrote a larger file than it may"),
+        ("OSError", "[Errno 24] Too many open files: 'a.pt'", "rank 2 has more files open"),
+    ],
+)
+def test_a_rank_that_lacks_something_is_told_what(kind, text, advice):
     job = trained()
-    job.ranks[2].raises("MemoryError", "")
+    job.ranks[2].raises(kind, text)
     job.ranks[2].ends(1)
 
-    assert job.passes(3).finding().advice.startswith("rank 2 asked for more memory than it may")
+    assert job.passes(3).finding().advice.startswith(advice)
 
 
 TORCHS = "[enforce fail at inline_container.cc:863] . PytorchStreamWriter failed writing file"
