@@ -94,7 +94,9 @@ def whom_to_ask(rank: RankFacts, policy: Policy) -> str | None:
     """
     word = classify(rank, policy).word
     ask = _ASKS.get(waits_on(rank) or "") or _ASKS.get(word)
-    if word == "pipe" and rank.process.report is not None and rank.process.report.children:
+    loader, process = rank.loader.report, rank.process.report
+    workers = (loader.workers_alive or 0) if loader is not None else 0
+    if word == "pipe" and process is not None and (process.children or 0) > workers:
         ask = f"{ask}, or what its child processes do: {CHILDREN}"
     return ask.format(pid=rank.pid) if ask is not None else None
 

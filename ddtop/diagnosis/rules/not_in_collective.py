@@ -522,10 +522,9 @@ def _how(rank: RankFacts, blame: Blame, policy: Policy) -> str:
     if rule != EVERY_RANK:
         return f"; {rule}"
     ask = whom_to_ask(rank, policy)
-    limit = "give what it waits for a time limit"
     if ask is not None:
-        limit = f"give that wait a timeout, and see {ask}"
-    return f": {_stacks(rank)} shows all its threads; {limit}"
+        return f": {_stacks(rank)}; give that wait a timeout, and see {ask}"
+    return f": {_stacks(rank)} shows all its threads; give what it waits for a time limit"
 
 
 def _stacks(rank: RankFacts) -> str:

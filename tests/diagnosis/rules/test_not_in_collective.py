@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddtop.wire.names import OF_MEMBERS_ONLY
-from ddtop.wire.records import Asked, OpenCall
+from ddtop.wire.records import Asked, Loader, OpenCall
 from tests.jobs import WORLD, FakeJob, place, trained, unix_ns
 
 
@@ -467,18 +467,20 @@ def test_of_a_wait_the_advice_says_whom_to_look_for(waits_on, advice):
     finding = job.passes(8).finding()
 
     assert finding.advice.startswith(
-        "find out why it is stuck at train.py:53: ddtop stacks --rank 2 shows all its threads;"
-        " give that wait a timeout, and see "
+        "find out why it is stuck at train.py:53: ddtop stacks --rank 2; give that wait a timeout,"
+        " and see "
     )
     assert advice in finding.advice
 
 
-def test_children_of_a_rank_that_reads_a_pipe_are_worth_a_look():
+@pytest.mark.parametrize(("workers", "asked"), [(0, True), (2, True), (3, False)])
+def test_children_of_a_rank_that_reads_a_pipe_are_worth_a_look_if_they_load_no_data(workers, asked):
     job = hang()
+    job.ranks[2].loader = Loader(workers=workers, workers_alive=workers)
     job.ranks[2].stands_at("evaluate", "/home/ada/train.py", 53, waits_on="pipe")
     job.ranks[2].children = 3
 
-    assert "--ppid" in job.passes(8).finding().advice
+    assert ("--ppid" in job.passes(8).finding().advice) is asked
 
 
 def test_who_is_missing_in_a_group_that_is_made_by_hand_is_not_known():
