@@ -73,12 +73,12 @@ def size_text(value: int | None) -> str:
 
 CHILDREN = "ps -o pid,stat,wchan:32,args --ppid {pid}"
 _ASKS = {
-    "lock": "which thread holds that lock, or has to notify it and has ended by an exception",
-    "future": "who has to set that future, and whether it has ended by an exception",
-    "queue": "who has to put into that queue, and whether it has ended by an exception",
+    "lock": "which thread holds that lock or should notify it, and whether an exception ended it",
+    "future": "who should set that future, and whether an exception ended it",
+    "queue": "who should fill that queue, and whether an exception ended it",
     "pipe": "who has the other end: lsof -p {pid}",
-    "socket": "which server or process has to answer: ss -tnp",
-    "asyncio": "which tasks wait, and who has to wake them: asyncio.all_tasks()",
+    "socket": "which server or process should answer: ss -tnp",
+    "asyncio": "which tasks wait, and who should wake them: asyncio.all_tasks()",
 }
 """By `Place.waits_on` or the word of the class."""
 
@@ -89,9 +89,8 @@ def waits_on(rank: RankFacts) -> str | None:
 
 
 def whom_to_ask(rank: RankFacts, policy: Policy) -> str | None:
-    """What to find out about its wait: `who has the other end: lsof -p 4711`; None if its wait is
-    of no such kind.
-    """
+    """What to find out about its wait: `who has the other end: lsof -p 4711`; None for other
+    waits."""
     word = classify(rank, policy).word
     ask = _ASKS.get(waits_on(rank) or "") or _ASKS.get(word)
     loader, process = rank.loader.report, rank.process.report

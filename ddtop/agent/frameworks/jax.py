@@ -141,7 +141,7 @@ class JaxProbe(Communication):
         busy = cpu_ns - self._before[1] > BUSY_RATIO * (now - self._looked_at) and _on_cpu()
         self._asleep = word is not None and not tick.groups
         waits = self._asleep and "futex" in (word or "")
-        # Who is in `shutdown` computes no more.
+        # A process in `shutdown` does not compute any more.
         self._call = self._find_call() if waits and not rank.destroyed else None
         moved = not self._asleep or busy or slept != self._before[0] or (was != self._call)
         if moved:

@@ -49,6 +49,7 @@ def wrap(module: ModuleType) -> None:
         if rank is None:
             return
         replicas = rank.notes[ReplicaNotes]
+        # As `guard.run` does, which costs 4 us here because nothing of it is in the caches.
         if replicas.models and SAMPLES not in guard.off:
             try:
                 replicas.count(optimizer, torch)

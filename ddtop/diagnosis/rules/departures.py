@@ -354,7 +354,7 @@ def _crashed_finding(
             )
         if _WORKER_GONE.search(exception.text):
             advice = _worker_advice(exception.worker)
-        elif (lack := _lack(f"{exception.type}: {exception.text}")) is not None:
+        elif (lack := _lack(f" {exception.type}: {exception.text}")) is not None:
             advice = f"rank {first.rank} {lack}"
         elif _NO_GUARD in exception.text:
             advice = (
@@ -404,7 +404,8 @@ def _fatal_save(rank: RankFacts, policy: Policy) -> FailedSave | None:
 
 
 _LACKS = {
-    "MemoryError": (
+    # With the space: torch raises an OutOfMemoryError about a GPU.
+    " MemoryError": (
         "asked for more memory than it may have: allocate less there, or in smaller parts; free -h"
         " and ulimit -v show what there is"
     ),
@@ -421,11 +422,11 @@ _LACKS = {
         " workers keep one for each shared tensor"
     ),
 }
-"""What an exception lacks, by a part of its type and text."""
+"""What the rank lacks, by a part of ` TYPE: TEXT` of its exception."""
 
 
 def _lack(error: str) -> str | None:
-    return next((text for part, text in _LACKS.items() if part in error), None)
+    return next((lack for part, lack in _LACKS.items() if part in error), None)
 
 
 def _worker_advice(worker: WorkerEnd | None) -> str:

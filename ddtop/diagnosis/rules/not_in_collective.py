@@ -157,7 +157,7 @@ class _About:
         if blame.peer_wait is not None and blame.peer_wait.likely:
             return WARNING
         rank = self._snapshot.rank(blame.root)
-        # Who has not come to a group that it makes by hand is not known.
+        # Nobody knows which member of a group made by hand is missing.
         if _may_have_raised(rank) or _makes_by_hand(rank):
             return WARNING
         works = blame.condition in (WORKING, UNKNOWN) or self._finishes(blame)
@@ -445,7 +445,7 @@ def _next_step(
     snapshot: Snapshot, kind: Kind, severity: str, rank: RankFacts, blame: Blame, policy: Policy
 ) -> str:
     word = classify(rank, policy).word
-    by_word = _BY_WORD.get(waits_on(rank) or word, _BY_WORD.get(word))
+    by_word = _BY_WORD.get((waits_on(rank) if word == "rpc" else None) or word)
     if word == "gc" and rank.process.working is False:
         # A collection computes. One that sleeps is in a finalizer or a callback of the program.
         by_word = None
@@ -586,7 +586,8 @@ _BY_WORD = {
     "ray.wait": _RAY,
     "child": f"see what its child processes are doing: {CHILDREN}",
 }
-"""Advice for activities that need special advice, by `Place.waits_on` or the word of the class."""
+"""Advice for activities that need special advice, by the word of the class; of RPCs by
+`Place.waits_on`."""
 
 
 # -- `not-in-collective` and `interpreter-frozen` if the waiting ranks cannot report, because C

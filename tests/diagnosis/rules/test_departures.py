@@ -180,6 +180,7 @@ def test_a_child_that_runs_the_script_again_is_told_about_the_guard():
     ("kind", "text", "advice"),
     [
         ("MemoryError", "", "rank 2 asked for more memory than it may have"),
+        ("OutOfMemoryError", "CUDA out of memory", "the rank itself uses the memory"),
         ("OSError", "[Errno 28] No space left on device", "rank 2 found its disk full"),
         ("OSError", "[Errno 27] File too large", "rank 2 wrote a larger file than it may"),
         ("OSError", "[Errno 24] Too many open files: 'a.pt'", "rank 2 has more files open"),

@@ -454,8 +454,8 @@ def test_a_server_that_does_not_answer_is_named():
 @pytest.mark.parametrize(
     ("waits_on", "advice"),
     [
-        ("lock", "which thread holds that lock, or has to notify it"),
-        ("queue", "who has to put into that queue"),
+        ("lock", "which thread holds that lock or should notify it"),
+        ("queue", "who should fill that queue"),
         ("pipe", "who has the other end: lsof -p 4802"),
         ("asyncio", "asyncio.all_tasks()"),
     ],
