@@ -11,8 +11,7 @@ from contextlib import contextmanager
 TORCHRUN = """
 import os, socket, subprocess, sys, threading
 
-place = next(word for word in sys.argv if word.startswith("--rdzv-endpoint=")).partition("=")[2]
-port, role, kept = int(place.rpartition(":")[2]), os.environ["PLAYS"], []
+port, role, kept = int(os.environ["PORT"]), os.environ["PLAYS"], []
 
 def serve(server):
     while True:
@@ -40,15 +39,16 @@ def free_port():
 
 @contextmanager
 def torchrun(folder, plays, port, *words):
-    """Such a launcher of two nodes; yields its pid once it has the sockets of its part."""
+    """Such a launcher with these words, else of two nodes; yields its pid once it has the sockets
+    of its part."""
     script = folder / "torchrun"
     script.write_text(TORCHRUN)
-    command = [sys.executable, str(script), "--nnodes", "2", f"--rdzv-endpoint=127.0.0.1:{port}"]
+    words = words or ("--nnodes", "2", f"--rdzv-endpoint=127.0.0.1:{port}")
     process = subprocess.Popen(
-        [*command, *words, "tabular.py"],
+        [sys.executable, str(script), *words, "tabular.py"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env=os.environ | {"PLAYS": plays},
+        env=os.environ | {"PLAYS": plays, "PORT": str(port)},
     )
     try:
         assert process.stdout.readline() == b"ready\n"

@@ -55,6 +55,16 @@ def test_a_program_that_is_not_in_the_rendezvous_does_not_look_for_the_store(tmp
         assert seen(pid).waited_s == 0.0
 
 
+@pytest.mark.parametrize(
+    "words", [["--standalone"], ["--nnodes", "1"]], ids=["standalone", "one node"]
+)
+def test_a_single_node_without_an_address_opens_its_own_store_and_waits_for_nobody(tmp_path, words):
+    """On a busy machine it stays in the rendezvous for seconds before its ranks start."""
+    with torchrun(tmp_path, "none", free_port(), *words) as pid:
+        assert pid not in {one.launchers[0] for one in targets.without_ranks(read())}
+        assert targets.waiting_launchers([pid]) == ()
+
+
 def test_launchers_with_a_child_and_other_programs_are_left_out(tmp_path):
     port = free_port()
     with torchrun(tmp_path, "none", port) as waits, torchrun(tmp_path, "with a child", port) as has:

@@ -27,6 +27,7 @@ from ddtop.feeds.outside.jobs import (
     read_one,
 )
 from ddtop.launch.command_line import script_base
+from ddtop.launch.start import NodeOptions
 from ddtop.model.facts import WaitingLauncher
 from ddtop.procfs import (
     children,
@@ -372,12 +373,19 @@ def without_ranks(host: HostProcesses) -> list[OutsideJob]:
 
 
 def _waits(process: Process) -> bool:
-    """Whether it is a launcher that has not had ranks."""
+    """Whether it is a launcher that has not had ranks and can wait for others: without an address,
+    the store of a single node is its own."""
     fields = stat_fields(process.pid)
     if fields is None or not process.python or not process.argv:
         return False
     role = identify(process.environment, process.argv, process.pid).role
-    return role == LAUNCHER and _cpu_s(fields[13:15]) < RANKS_CPU_S
+    given = _nodes(process)
+    meets = given.endpoint is not None or given.nodes_max > 1
+    return role == LAUNCHER and meets and _cpu_s(fields[13:15]) < RANKS_CPU_S
+
+
+def _nodes(process: Process) -> NodeOptions:
+    return launch.node_options(process.environment, lambda: iter([process.argv]))
 
 
 def _cpu_s(ticks: list[str]) -> float:
@@ -394,7 +402,7 @@ def waiting_launchers(pids: Iterable[int]) -> tuple[WaitingLauncher, ...]:
 
 def look(process: Process) -> WaitingLauncher:
     """What this launcher waits for."""
-    given = launch.node_options(process.environment, lambda: iter([process.argv]))
+    given = _nodes(process)
     place = given.endpoint or f"localhost:{launch.MASTER_PORT}"
     address, _, text = (place if ":" in place else f"{place}:{STORE_PORT}").rpartition(":")
     port = int(text) if text.isdigit() else 0
