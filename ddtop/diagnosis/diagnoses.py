@@ -105,8 +105,8 @@ def _with_places(finding: Finding, snapshot: Snapshot) -> Finding:
 
 
 def _with_troubles(finding: Finding, snapshot: Snapshot, policy: Policy) -> Finding:
-    """The finding, with what its ranks handle: a rank that has failed and waits in its handler is
-    often the reason why it does not do what the others do.
+    """The finding, with what its ranks handle, and the exception that ended a thread of them: often
+    the reason why they do not do what the others do.
 
     What a waiting rank handles too is left out: some programs run as a whole in `except
     ImportError`.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from ddtop.diagnosis.activity import CPU, classify, fresh_stacks, other_threads, stack_line
 from ddtop.diagnosis.finding import Finding
 from ddtop.diagnosis.kernel_wait import sleeps
-from ddtop.model.ending import comm_failure, went_unix_ns
+from ddtop.model.ending import comm_failure, fatal_exception, went_unix_ns
 from ddtop.model.facts import Blame, PeerWait, RankFacts, Snapshot, State
 from ddtop.model.peer_waits import takes_any
 from ddtop.policy import Limits, Policy
@@ -338,24 +338,33 @@ def for_outside(finding: Finding, snapshot: Snapshot) -> Finding:
 
 
 def troubles(rank: RankFacts, since_unix_ns: int, policy: Policy) -> dict[object, str]:
-    """What has gone wrong in a rank at fault, or has called it away, as text by what is the same on
-    another rank: `rank 1 is handling OSError: [Errno 28] No space left on device (save,
-    train.py:31)`.
+    """What has gone wrong in a rank at fault or a thread of it, or has called it away, as text by
+    what is the same on another rank: `rank 1 is handling OSError: [Errno 28] No space left on
+    device (save, train.py:31)`.
 
     `since_unix_ns`: when the wait for it began. A save counts that has failed about then or later.
     """
     found: dict[object, str] = {}
     reported, who = rank.reported, f"rank {rank.rank}"
     handling, handler, save = reported.handling, reported.in_handler, reported.failed_save
+    error = reported.exception
     if save is not None and since_unix_ns - save.unix_ns <= policy.still_limit_s * 1e9:
         full = "its disk is full: " if is_full(save.free_bytes, save.total_bytes, policy) else ""
-        error = full + clipped(save.error, TROUBLE_CHARACTERS)
-        found[save.call, save.error] = f"{who}'s {save.call} to {save.path} has failed: {error}"
+        why = full + clipped(save.error, TROUBLE_CHARACTERS)
+        found[save.call, save.error] = f"{who}'s {save.call} to {save.path} has failed: {why}"
     elif handling is not None:
         text = f": {handling.text}" if handling.text else ""
         of = f": {handling.path}" if handling.path else ""
         found[handling.type, handling.place] = (
             f"{who} is handling {handling.type}{text}{of}{_at(handling.place)}"
+        )
+    if error is not None and not fatal_exception(rank):
+        # Its queue may have fed the rank for long after it.
+        before_s = (since_unix_ns - error.unix_ns) / 1e9
+        before = f", {duration(before_s)} before" if before_s >= 1.0 else ""
+        text = clipped(f"{error.type}: {error.text}", TROUBLE_CHARACTERS)
+        found[error.type, error.place] = (
+            f"{who}'s thread {error.thread} raised {text}{_at(error.place)}{before}"
         )
     if handler is not None:
         found[handler.type] = f"{who} is in its handler of {handler.type}{_at(handler.place)}"

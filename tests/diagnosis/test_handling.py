@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from ddtop.wire.records import FailedSave, Handling, Place
+from ddtop.wire.records import FailedSave, Handling, LastException, Place
 from tests import jobs
 from tests.jobs import FakeJob, unix_ns
 
@@ -116,3 +116,29 @@ def test_a_signal_that_the_waiting_ranks_have_got_too_is_not_the_reason():
     finding = after("in_handler", SIGNAL, 0, 1).finds("critical", "not-in-collective", 1)
 
     assert "SIGUSR1" not in "".join((finding.summary, *finding.evidence))
+
+
+# -- a thread that has ended by an exception
+
+
+def of_a_thread(ago_s: float, thread: str = "Thread-1 (fill)") -> LastException:
+    at = unix_ns(jobs.trained().now - ago_s)
+    return LastException("KeyError", "'shard 17'", at, Place("fill", "/w/data.py", 31), thread)
+
+
+@pytest.mark.parametrize(("ago_s", "before"), [(0.3, ""), (-3.0, ""), (16.0, ", 16 s before")])
+def test_the_exception_of_a_thread_is_in_the_sentence_with_its_age(ago_s, before):
+    """A queue feeds the rank for some time after the thread that fills it has ended."""
+    finding = after("exception", of_a_thread(ago_s), 1).finds("critical", "not-in-collective", 1)
+
+    assert finding.summary.endswith(
+        f"; rank 1's thread Thread-1 (fill) raised KeyError: 'shard 17' (fill, data.py:31){before}"
+    )
+
+
+def test_what_has_ended_a_thread_of_the_ranks_that_wait_too_is_not_the_reason():
+    finding = after("exception", of_a_thread(0.3), 0, 1, 2, 3).finds(
+        "critical", "not-in-collective", 1
+    )
+
+    assert "KeyError" not in "".join((finding.summary, *finding.evidence))
