@@ -78,12 +78,12 @@ def milliseconds(value: float | None) -> str:
     """At most seven columns, with one decimal as long as there is room."""
     if value is None:
         return NOT_MEASURED
-    return f"{value:.1f}" if value < 99_999.95 else narrow_count(round(value), 7)
+    return f"{value:.1f}" if value < 99_999.95 else narrow_count(round(min(value, 1e15)), 7)
 
 
 def percent(ratio: float | None) -> str:
     """`31%`, at most four columns."""
-    return NOT_MEASURED if ratio is None else f"{min(round(ratio * 100), 999)}%"
+    return NOT_MEASURED if ratio is None else f"{round(min(ratio * 100, 999))}%"
 
 
 def cores(ratio: float | None) -> str:
@@ -91,7 +91,7 @@ def cores(ratio: float | None) -> str:
     columns."""
     if ratio is None:
         return NOT_MEASURED
-    return str(round(ratio * 100)) if ratio < 9.995 else f"{min(round(ratio), 999)}c"
+    return str(round(ratio * 100)) if ratio < 9.995 else f"{round(min(ratio, 999))}c"
 
 
 def size(number: int | None) -> str:

@@ -138,6 +138,12 @@ def test_numbers_in_cells_never_outgrow_their_column(value):
     assert len(units.cores(value)) <= 4
 
 
+@pytest.mark.parametrize("value", [1e308, float("inf")])
+def test_a_number_without_sense_is_a_large_number(value):
+    assert (units.percent(value), units.cores(value)) == ("999%", "999c")
+    assert units.milliseconds(value) == "9" * 7
+
+
 def test_durations_in_sentences_have_two_units_at_most():
     spoken = [units.duration(seconds) for seconds in (31, 120, 1769, 3660, 90_000)]
 
