@@ -9,8 +9,10 @@ is no difference: the program was written like that.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ddtop.model.facts import Parting, RankFields
 from ddtop.policy import Limits, Policy
@@ -31,94 +33,110 @@ Numbers = tuple[tuple[str, tuple[int, ...]], ...]
 
 def numbers_of(turns: tuple[Turn, ...]) -> Numbers:
     """What must be equal on ranks in step."""
-    found: dict[str, tuple[int, ...]] = {}
+    found: dict[str, list[int]] = {}
     for turn in turns:
-        found[turn.group] = (*found.get(turn.group, ()), turn.number)
-    return tuple(found.items())
+        found.setdefault(turn.group, []).append(turn.number)
+    return tuple((group, tuple(numbers)) for group, numbers in found.items())
 
 
-def uneven(every: Mapping[int, Numbers]) -> frozenset[str]:
+def uneven(every: Iterable[Numbers]) -> frozenset[str]:
     """The groups in which two ranks have made their turns at other numbers."""
     first: dict[str, tuple[int, ...]] = {}
     return frozenset(
-        group
-        for numbers in every.values()
-        for group, own in numbers
-        if first.setdefault(group, own) != own
+        group for numbers in every for group, own in numbers if first.setdefault(group, own) != own
     )
 
 
-def partings_of(
-    facts: Mapping[int, RankFields],
-    turns: Mapping[int, tuple[Turn, ...]],
-    names: frozenset[str],
-    groups: tuple[Group, ...],
-    now_unix_ns: int,
-    policy: Policy,
-) -> tuple[Parting, ...]:
-    """The first difference of each of these groups, the earliest first."""
+class Parted(NamedTuple):
+    """A first difference that shows in the turns alone. `stayed`: the members that did not make
+    that turn; they count once they are past its number."""
+
+    name: str
+    stayed: tuple[int, ...]
+    parting: Parting
+
+
+def compare(
+    turns: Mapping[int, tuple[Turn, ...]], names: frozenset[str], groups: tuple[Group, ...]
+) -> tuple[Parted, ...]:
+    """Compare the turns of all ranks in each group of this job that is among these."""
     found = []
     for group in groups:
         for name in {group.name, group.name + BY_STEPS} & names:
             members = {
                 rank: {turn.number: turn for turn in turns[rank] if turn.group == name}
                 for rank in group.ranks
-                if rank in turns and rank in facts
+                if rank in turns
             }
             whole = group.foreign is None and len(members) == len(group.ranks)
-            parting = _first(name, members, facts) if whole else None
-            if parting is not None and _is_settled(parting, now_unix_ns, policy):
-                found.append(parting)
-    return tuple(sorted(found, key=lambda parting: parting.since_unix_ns))
+            parted = _first(name, members) if whole else None
+            if parted is not None:
+                found.append(parted)
+    return tuple(found)
 
 
-def _is_settled(parting: Parting, now_unix_ns: int, policy: Policy) -> bool:
-    return now_unix_ns - parting.since_unix_ns >= policy.of(PartingLimits).settled_s * 1e9
+def partings_of(
+    found: tuple[Parted, ...], facts: Mapping[int, RankFields], now_unix_ns: int, policy: Policy
+) -> tuple[Parting, ...]:
+    """Those of them that have stood long enough, the earliest first."""
+    settled_unix_ns = now_unix_ns - policy.of(PartingLimits).settled_s * 1e9
+    settled = [
+        one.parting
+        for one in found
+        if one.parting.since_unix_ns <= settled_unix_ns
+        and facts.keys() >= {*one.parting.ranks, *one.parting.others}
+        and all(_passed(facts[rank], one.name) >= one.parting.seq for rank in one.stayed)
+    ]
+    return tuple(sorted(settled, key=lambda parting: parting.since_unix_ns))
 
 
-def _first(
-    name: str, members: dict[int, dict[int, Turn]], facts: Mapping[int, RankFields]
-) -> Parting | None:
+def _first(name: str, members: dict[int, dict[int, Turn]]) -> Parted | None:
     if any(UNORDERED in own for own in members.values()):
         return None
     # Of a rank that has made many turns the first ones are forgotten.
     known = max((min(own) for own in members.values() if own), default=0)
-    for number in sorted({number for own in members.values() for number in own}):
-        made = {rank: own[number] for rank, own in members.items() if number in own}
-        others = [rank for rank in members if rank not in made]
-        if not others:
+    makers: dict[int, dict[int, Turn]] = {}
+    for rank, own in members.items():
+        for number, turn in own.items():
+            makers.setdefault(number, {})[rank] = turn
+    sites = {rank: {turn.made for turn in own.values()} for rank, own in members.items()}
+    having = Counter(site for own in sites.values() for site in own)
+    for number, made in sorted(makers.items()):
+        if len(made) == len(members):
             continue
-        if any(not _has_passed(facts[rank], name, number) for rank in others):
-            return None
         if any(turn.open for turn in made.values()):
             return None
-        sites = {turn.made for turn in made.values()}
         instead = {turn.instead for turn in made.values()}
-        if number < known or None in instead or len(sites) > 1 or len(instead) > 1:
+        alike = len({turn.made for turn in made.values()}) == 1 == len(instead)
+        usual = instead.pop()
+        if number < known or usual is None or not alike:
             continue
         # Ranks that follow a leader's calls from lines of their own are in step with it.
-        usual = instead.pop()
-        if all(usual in {turn.made for turn in members[rank].values()} for rank in others):
-            return _parting(name, number, made, others)
+        stayed = len(members) - len(made)
+        if having[usual] - sum(usual in sites[rank] for rank in made) == stayed:
+            others = tuple(rank for rank in members if rank not in made)
+            return Parted(name, others, _parting(name, number, made, others))
     return None
 
 
-def _has_passed(rank: RankFields, name: str, number: int) -> bool:
-    """Whether it has made its turn at that number, if it makes one there: a call, or all steps
-    before the next call."""
-    least = number + name.endswith(BY_STEPS)
-    return any(
-        group.enqueued - (group.p2p_offset or 0) >= least
-        for group in rank.comm.groups
-        if group.group == name.removesuffix(BY_STEPS)
+def _passed(rank: RankFields, name: str) -> int:
+    """The last number at which it has made its turn, if it makes one there: that of its last call,
+    of steps that of the call before it."""
+    return max(
+        (
+            group.enqueued - (group.p2p_offset or 0) - name.endswith(BY_STEPS)
+            for group in rank.comm.groups
+            if group.group == name.removesuffix(BY_STEPS)
+        ),
+        default=UNORDERED,
     )
 
 
-def _parting(name: str, number: int, made: dict[int, Turn], others: list[int]) -> Parting:
+def _parting(name: str, number: int, made: dict[int, Turn], others: tuple[int, ...]) -> Parting:
     first = next(iter(made.values()))
     turned, stayed = (
         (tuple(sorted(made)), first.made),
-        (tuple(others), first.instead or CallSite("")),
+        (others, first.instead or CallSite("")),
     )
     odd, even = (turned, stayed) if len(made) <= len(others) else (stayed, turned)
     return Parting(

@@ -501,7 +501,7 @@ def _begin(job: JobMemory, sender: str, attempt: int, hello: Hello) -> None:
     if not stays:
         # Otherwise a faster host may already have reported the groups.
         job.groups.clear()
-        job.sorted_groups = None
+        job.sorted_groups = job.parted = None
 
 
 def _started_with(job: JobMemory, memory: RankMemory) -> RankMemory | None:

@@ -30,7 +30,9 @@ from ddtop.wire.records import (
     Place,
     ProcessState,
     RankState,
+    Replica,
     Stacks,
+    size_of,
     unpack,
 )
 
@@ -50,6 +52,9 @@ OTHERS_MAX = 64
 """Further processes that are remembered for one rank that they all claim."""
 WORKERS_MAX = 256
 """Stacks of DataLoader workers that are remembered for one rank."""
+MEMBERS_MAX = 1 << 20
+"""Members of the groups of one rank, those with the same ranks once: a record of a mebibyte could
+list a hundred thousand groups of all ranks."""
 _BACKWARD, _COLLECTIVE = ACTIVITIES.index("backward"), ACTIVITIES.index("collective")
 
 
@@ -278,12 +283,15 @@ class Job(JobMemory):
     def _apart(self, memory: RankMemory, state: RankState, at: int) -> Apart:
         """Compares its parameters with those of the first rank of their group."""
         found = {}
+        firsts: dict[int, dict[object, Replica]] = {}
         for own in state.replicas:
             group = self.groups.get(own.key[0])
             first = self.ranks.get(group.ranks[0]) if group is not None and group.ranks else None
             if first is None or first.state is None or first.generation != memory.generation:
                 continue
-            other = next((one for one in first.state.replicas if one.key == own.key), None)
+            if id(first) not in firsts:
+                firsts[id(first)] = {one.key: one for one in first.state.replicas}
+            other = firsts[id(first)].get(own.key)
             since = progress.apart(memory.apart.get(own.key), own, other, at, self.policy)
             if since is not None:
                 found[own.key] = since
@@ -308,12 +316,15 @@ class Job(JobMemory):
 
     def _on_groups(self, memory: RankMemory, envelope: Envelope, record: Groups) -> None:
         memory.made = _shared(record.made)
+        if sum(map(size_of, {group.runs: group for group in record.groups}.values())) > MEMBERS_MAX:
+            self.garbled += 1
+            return
         coordinates = coordinates_of(record.groups, envelope.rank or 0)
         if coordinates != memory.coordinates:
             memory.coordinates, self.axes = coordinates, None
         if record.turns != memory.turns:
             memory.turns, memory.turn_numbers = record.turns, numbers_of(record.turns)
-            self.uneven = None
+            self.parted = None
         for group in map(unpack, record.groups):
             known, since = self.groups.get(group.name), self.groups_of.get(group.name, 0)
             if known is not None and memory.generation < since:
@@ -330,7 +341,7 @@ class Job(JobMemory):
                 or (known.foreign is None and len(group.ranks) >= len(known.ranks))
             ):
                 self.groups[group.name], self.groups_of[group.name] = group, memory.generation
-                self.sorted_groups = None
+                self.sorted_groups = self.parted = None
 
     def _own_if_whole(self, group: Group, rank: int, generation: int) -> Group:
         """A group that a program has made by hand is of this job if all its members are ranks."""

@@ -19,7 +19,7 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from ddtop.model import progress
-from ddtop.model.call_order import Numbers
+from ddtop.model.call_order import Numbers, Parted
 from ddtop.model.facts import Apart, Axis, Balance, Began, Candidate, Coordinates, Late, Own
 from ddtop.model.gpu_memory import JobGpus
 from ddtop.policy import Limits, Policy
@@ -573,8 +573,8 @@ class JobMemory:
         self.groups_of: dict[str, int] = {}
         #: Groups made by hand, by name, store and generation: the rank of each member number.
         self.met: dict[tuple[str, str, int], dict[int, int]] = {}
-        #: Groups in which ranks have made their turns at other numbers; None: turns have changed.
-        self.uneven: frozenset[str] | None = None
+        #: The first differences in the turns; None: turns, groups or ranks have changed.
+        self.parted: tuple[Parted, ...] | None = None
         #: The grid of ranks; None: coordinates have changed since it was worked out.
         self.axes: tuple[Axis, ...] | None = None
         #: By host: when its relay reported last, and the report.
@@ -610,7 +610,7 @@ class JobMemory:
 
     def place(self, rank: int, memory: RankMemory) -> RankMemory:
         """Make this process the rank from now on."""
-        self.axes = self.uneven = None
+        self.axes = self.parted = None
         self.remove(rank)
         self.ranks[rank] = memory
         self.ranks_of.setdefault(memory.sender, set()).add(rank)

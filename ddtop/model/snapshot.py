@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ddtop.model import gpus, hosts, stragglers, wait_graph
 from ddtop.model import progress as job_progress
-from ddtop.model.call_order import partings_of, uneven
+from ddtop.model.call_order import compare, partings_of, uneven
 from ddtop.model.ending import find_end
 from ddtop.model.facts import (
     Axis,
@@ -122,13 +122,12 @@ def _axes(job: JobMemory, ranks: tuple[RankFacts, ...]) -> tuple[Axis, ...]:
 def _partings(
     job: JobMemory, facts: dict[int, RankFields], groups: tuple[Group, ...], now_unix_ns: int
 ) -> tuple[Parting, ...]:
-    """Where calls have parted; the groups are compared again only when some rank made a turn."""
-    if job.uneven is None:
-        job.uneven = uneven({rank: memory.turn_numbers for rank, memory in job.ranks.items()})
-    if not job.uneven:
-        return ()
-    turns = {rank: memory.turns for rank, memory in job.ranks.items()}
-    return partings_of(facts, turns, job.uneven, groups, now_unix_ns, job.policy)
+    """Where calls have parted; the turns are compared again only when there are others."""
+    if job.parted is None:
+        names = uneven(memory.turn_numbers for memory in job.ranks.values())
+        turns = {rank: memory.turns for rank, memory in job.ranks.items()} if names else {}
+        job.parted = compare(turns, names, groups)
+    return partings_of(job.parted, facts, now_unix_ns, job.policy)
 
 
 def _notes(

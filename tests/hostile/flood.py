@@ -16,14 +16,19 @@ import msgspec
 from ddtop import registry
 from ddtop.wire import bridge, frames
 from ddtop.wire.records import (
+    CallSite,
     Exit,
+    Group,
+    Groups,
     Hello,
     HostState,
     RankState,
+    Replica,
     Reply,
     StackFrame,
     Stacks,
     ThreadStack,
+    Turn,
 )
 
 JOB = "train"
@@ -96,7 +101,25 @@ def replies(number: int) -> bytes:
     return sealed(Reply("stacks", text=LARGE[:30_000]), number)
 
 
-KINDS = {one.__name__: one for one in (noise, reports, ranks, hosts, stacks, exits, replies)}
+def calls(number: int) -> bytes:
+    turns = tuple(
+        Turn("0", n, CallSite(LARGE[:100], LARGE[:100], n), CallSite("", LARGE[:100], number))
+        for n in range(2000)
+    )
+    groups = (Group("0", LARGE[:900], tuple(range(4)), "gloo"),)
+    return sealed(Groups(groups, turns), number, number % 4)
+
+
+def replicas(number: int) -> bytes:
+    taken = ((number, (0.5,) * 2000),)
+    own = tuple(Replica((f"{n}", number, (LARGE[:100],)), taken) for n in range(20))
+    return sealed(RankState("running", replicas=own), number, number % 4)
+
+
+KINDS = {
+    one.__name__: one
+    for one in (noise, reports, ranks, hosts, stacks, exits, replies, calls, replicas)
+}
 
 
 def flood(kind: str) -> Iterator[bytes]:

@@ -8,10 +8,22 @@ from __future__ import annotations
 import os
 
 import msgspec
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ddtop.wire.records import Hello, ProcessState
+from ddtop.model.call_order import compare
+from ddtop.model.job import Job
+from ddtop.policy import POLICY
+from ddtop.wire.records import (
+    CallSite,
+    Group,
+    Hello,
+    ProcessState,
+    RankState,
+    Replica,
+    Turn,
+)
 from tests.hostile.any_record import ANY, VALID, bears, sealed
 from tests.wire.strategies import RECORDS
 
@@ -89,3 +101,51 @@ def spoilt(record, data):
         if isinstance(getattr(record, field.name), str) and field.name not in ("job", "run")
     }
     return msgspec.structs.replace(record, **texts) if texts else record
+
+
+class Counted(str):
+    """A text that counts how often it is hashed: how often a call that has it is compared."""
+
+    times = 0
+
+    def __hash__(self) -> int:
+        Counted.times += 1
+        return str.__hash__(self)
+
+
+@pytest.mark.parametrize(("ranks", "turns"), [(4, 2000), (200, 32)])
+def test_ranks_that_all_make_other_calls_are_compared_call_by_call(ranks, turns):
+    """With 1,000 ranks a look took minutes: each call was compared with all those of each rank."""
+    every = {
+        rank: tuple(
+            Turn(
+                "0",
+                number * ranks + rank,
+                CallSite("all_reduce", Counted(f"{rank}.py"), number),
+                CallSite("all_reduce", "other.py", number),
+            )
+            for number in range(turns)
+        )
+        for rank in range(ranks)
+    }
+    Counted.times = 0
+    group = Group("0", "default_pg", tuple(range(ranks)), "gloo")
+
+    assert compare(every, frozenset(["0"]), (group,)) == ()
+    assert Counted.times <= 8 * ranks * turns
+
+
+@pytest.mark.parametrize("models", [500])
+def test_invented_models_are_compared_by_their_key(models):
+    """A record of a mebibyte holds a hundred thousand of them."""
+    job = Job("train", POLICY)
+    for envelope, record in VALID:
+        if isinstance(record, RankState):
+            keys = [("0", number, (Counted("weight"),)) for number in range(models)]
+            record = msgspec.structs.replace(
+                record, replicas=tuple(Replica(key, ((1, (0.5,)),)) for key in keys)
+            )
+            Counted.times = 0
+        job.apply(envelope, record)
+
+    assert 0 < Counted.times <= 8 * models

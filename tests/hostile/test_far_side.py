@@ -90,7 +90,7 @@ def test_json_is_passed_on_unchanged(far):
 
 
 @pytest.mark.job
-@pytest.mark.parametrize("kind", ["everything", "ranks", "stacks", "answers"])
+@pytest.mark.parametrize("kind", ["everything", "ranks", "stacks", "calls", "answers"])
 def test_a_bridge_that_floods_makes_a_view_hold_less_than_128_mib(far, kind):
     """Once it took a gibibyte after ten seconds."""
     far(f"exec {sys.executable} -m tests.hostile.flood {kind}")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ddtop.model.facts import State
 from ddtop.model.job import HOSTS_MAX, WORLD_MAX, Job
 from ddtop.policy import POLICY
-from ddtop.wire.records import Command, Exit, HostState, ProcessState, Reply
+from ddtop.wire.records import Command, Exit, Group, Groups, HostState, ProcessState, Reply
 from tests.jobs import FakeJob, unix_ns
 
 
@@ -427,3 +427,14 @@ def test_the_last_report_of_a_stopped_rank_is_not_a_wait():
     job.ranks[0].is_stopped()
 
     assert job.passes(3).snapshot().waits == ()
+
+
+def test_groups_with_absurdly_many_members_are_refused():
+    """Each of them is a few bytes on the wire, and a mebibyte in memory."""
+    runs = [((first, WORLD_MAX - first, 1),) for first in range(20)]
+    job = FakeJob(1)
+    groups = tuple(Group(f"{n + 1}", "", (), "gloo", one) for n, one in enumerate(runs))
+    job.say(Groups(groups), job.ranks[0])
+
+    assert [group.name for group in job.snapshot().groups] == ["0"]
+    assert job.snapshot().garbled == 1
