@@ -342,6 +342,9 @@ class Job(JobMemory):
             ):
                 self.groups[group.name], self.groups_of[group.name] = group, memory.generation
                 self.sorted_groups = self.parted = None
+        memory.groups = tuple([group.name for group in record.groups])
+        if len(self.groups) > self.groups_most:
+            self.forget_groups()
 
     def _own_if_whole(self, group: Group, rank: int, generation: int) -> Group:
         """A group that a program has made by hand is of this job if all its members are ranks."""

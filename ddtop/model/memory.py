@@ -396,6 +396,8 @@ Record = TypeVar("Record", bound=msgspec.Struct)
 ORDERS_MAX = 64
 """Orders of people that are remembered. The recording has all of them."""
 NOTES_MAX = 32
+GROUPS_KEPT = 256
+"""Groups of a job that are remembered in any case, also after no rank lists them any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -446,6 +448,8 @@ class RankMemory:
     made: tuple[GroupMade, ...] | None = None
     #: Its place in each of its groups whose meaning is known.
     coordinates: Coordinates = ()
+    #: The names of the groups that it has listed last.
+    groups: tuple[str, ...] = ()
     #: Of its collective calls, and what of them must be equal on ranks in step.
     turns: tuple[Turn, ...] = ()
     turn_numbers: Numbers = ()
@@ -567,6 +571,8 @@ class JobMemory:
         self.newest_hello: Hello | None = None
         self.ranks_of: dict[str, set[int]] = {}
         self.groups: dict[str, Group] = {}
+        #: With more than these, those that no rank lists any more are forgotten.
+        self.groups_most = GROUPS_KEPT
         #: The same by name; None: they have changed since they were sorted.
         self.sorted_groups: tuple[Group, ...] | None = None
         #: The generation of the rank that reported each group.
@@ -621,6 +627,15 @@ class JobMemory:
         before = self.ranks.pop(rank, None)
         if before is not None:
             self.ranks_of[before.sender].discard(rank)
+
+    def forget_groups(self) -> None:
+        """Forget the groups that no rank lists any more: a program may make one in each round."""
+        listed = {name for memory in self.ranks.values() for name in memory.groups}
+        self.groups = {name: group for name, group in self.groups.items() if name in listed}
+        self.groups_of = {name: since for name, since in self.groups_of.items() if name in listed}
+        self.met = {key: ranks for key, ranks in self.met.items() if key[0] in listed}
+        self.groups_most = max(GROUPS_KEPT, 2 * len(self.groups))
+        self.sorted_groups = self.parted = None
 
     def groups_by_name(self) -> tuple[Group, ...]:
         """All groups. The same tuple, until one of them changes."""

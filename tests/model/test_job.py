@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ddtop.model.facts import State
 from ddtop.model.job import HOSTS_MAX, WORLD_MAX, Job
+from ddtop.model.memory import GROUPS_KEPT
 from ddtop.policy import POLICY
 from ddtop.wire.records import Command, Exit, Group, Groups, HostState, ProcessState, Reply
 from tests.jobs import FakeJob, unix_ns
@@ -427,6 +428,27 @@ def test_the_last_report_of_a_stopped_rank_is_not_a_wait():
     job.ranks[0].is_stopped()
 
     assert job.passes(3).snapshot().waits == ()
+
+
+def test_groups_that_no_rank_lists_any_more_are_forgotten():
+    """A program may make a group in each round and destroy it; a view of it stays open for days."""
+    job = FakeJob(2)
+    default = Group("0", "default_pg", (0, 1), "gloo")
+    for number in range(3 * GROUPS_KEPT):
+        for rank in job.ranks:
+            job.say(Groups((default, Group(f"{number}g", "round", (0, 1), "gloo"))), rank)
+    found = {group.name for group in job.snapshot().groups}
+
+    assert {"0", f"{3 * GROUPS_KEPT - 1}g"} <= found
+    assert len(found) <= 2 * GROUPS_KEPT
+
+
+def test_many_groups_that_a_rank_lists_are_all_kept():
+    job = FakeJob(1)
+    names = [f"{number}" for number in range(3 * GROUPS_KEPT)]
+    job.say(Groups(tuple(Group(name, "", (0,), "gloo") for name in names)), job.ranks[0])
+
+    assert len(job.snapshot().groups) == len(names)
 
 
 def test_groups_with_absurdly_many_members_are_refused():
