@@ -429,11 +429,13 @@ def _took_along(parent: HelperEnd, first_unix_ns: int, policy: Policy) -> bool:
 
 
 def _explains(helper: HelperEnd, first_unix_ns: int, policy: Policy) -> bool:
-    # A process that raises after the ranks have ended fails because of them.
-    if helper.exception is not None:
-        early = helper.unix_ns <= first_unix_ns + policy.of(Ending).cancel_gap_s * 1e9
-        return early and _went_wrong(helper)
-    if helper.signal is not None:
+    # A process that fails after the ranks have ended fails because of them, or beside them. When it
+    # raised is known; that it has gone is noticed later. A launcher may wait for its ranks first.
+    limits, raised = policy.of(Ending), helper.exception is not None
+    late_s = limits.cancel_gap_s if raised else limits.noticed_late_s
+    if (raised or not helper.launcher) and helper.unix_ns > first_unix_ns + late_s * 1e9:
+        return False
+    if helper.signal is not None and not raised:
         return not helper.launcher and helper.signal not in CANCEL_SIGNALS
     return _went_wrong(helper)
 

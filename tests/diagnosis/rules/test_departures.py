@@ -370,6 +370,22 @@ def test_a_rank_that_raised_is_the_cause_though_a_signal_ended_its_process():
     assert job.passes(5).ever() == [("critical", "rank-crashed", (1,))]
 
 
+@pytest.mark.parametrize(
+    ("later_s", "kind"), [(0.5, "helper-crashed"), (4.0, "comm-error")], ids=["soon", "later"]
+)
+def test_a_process_that_fails_well_after_the_first_rank_has_not_ended_it(later_s, kind):
+    """Both failed for one reason: a file store of an earlier run. One of them was no rank yet."""
+    job = trained(3)
+    job.ranks[0].raises("RuntimeError", RESET)
+    job.passes(later_s)
+    job.ranks[0].ends(1)
+    job.host_says = {"helpers": (HelperEnd(4990, unix_ns(job.now), 1),)}
+    job.passes(5)
+
+    assert job.finding().kind == kind
+    assert all(found in (kind, "comm-error") for _, found, _ in job.ever())
+
+
 def test_one_sigterm_before_the_others_follow_later_is_a_kill():
     """A person typed kill PID for one rank. A second later torchrun ended the others."""
     job = trained()
