@@ -6,17 +6,14 @@ import json
 import os
 import sys
 from contextlib import asynccontextmanager
+from importlib.util import find_spec
 
 import pytest
 
-pytest.importorskip("mcp")
-
-from mcp import ClientSession, StdioServerParameters
-from mcp.client.stdio import stdio_client
-
-from ddtop.cli import mcp_server
 from tests.cli.commands import ddtop_process, killed, write_ended
 from tests.jobs import FakeJob
+
+pytestmark = pytest.mark.skipif(find_spec("mcp") is None, reason="mcp is not installed")
 
 TOOLS = {"list_jobs", "diagnose", "stacks", "explain", "history"}
 LARGEST = 60_000
@@ -25,6 +22,9 @@ LARGEST = 60_000
 
 @asynccontextmanager
 async def session():
+    from mcp import ClientSession, StdioServerParameters
+    from mcp.client.stdio import stdio_client
+
     server = StdioServerParameters(
         command=sys.executable, args=["-m", "ddtop", "mcp"], env=dict(os.environ)
     )
@@ -76,6 +76,8 @@ def test_an_answer_is_bounded_however_large_the_job(home, monkeypatch):
     job.others_wait(7)
     job.passes(8)
     write_ended(job, "large")
+
+    from ddtop.cli import mcp_server
 
     found = mcp_server.diagnose("large")
 
