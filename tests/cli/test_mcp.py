@@ -71,13 +71,13 @@ async def test_a_model_finds_the_job_its_fault_and_the_evidence(home):
 
 
 def test_an_answer_is_bounded_however_large_the_job(home, monkeypatch):
+    from ddtop.cli import mcp_server
+
     job = FakeJob(400).trains(2)
     job.ranks[7].stands_at("fetch_labels", "data.py", 40)
     job.others_wait(7)
     job.passes(8)
     write_ended(job, "large")
-
-    from ddtop.cli import mcp_server
 
     found = mcp_server.diagnose("large")
 

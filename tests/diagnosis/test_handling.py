@@ -136,7 +136,7 @@ def test_the_exception_of_a_thread_is_in_the_sentence_with_its_age(ago_s, before
     )
 
 
-def test_what_has_ended_a_thread_of_the_ranks_that_wait_too_is_not_the_reason():
+def test_an_exception_that_the_waiting_ranks_had_too_is_not_the_reason():
     finding = after("exception", of_a_thread(0.3), 0, 1, 2, 3).finds(
         "critical", "not-in-collective", 1
     )
