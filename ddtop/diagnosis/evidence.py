@@ -359,7 +359,7 @@ def troubles(rank: RankFacts, since_unix_ns: int, policy: Policy) -> dict[object
             f"{who} is handling {handling.type}{text}{of}{_at(handling.place)}"
         )
     if error is not None and not fatal_exception(rank):
-        # Its queue may have fed the rank for long after it.
+        # What the thread had put into a queue may feed the rank for long afterwards.
         before_s = (since_unix_ns - error.unix_ns) / 1e9
         before = f", {duration(before_s)} before" if before_s >= 1.0 else ""
         text = clipped(f"{error.type}: {error.text}", TROUBLE_CHARACTERS)

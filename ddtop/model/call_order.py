@@ -48,8 +48,8 @@ def uneven(every: Iterable[Numbers]) -> frozenset[str]:
 
 
 class Parted(NamedTuple):
-    """A first difference that shows in the turns alone. `stayed`: the members that did not make
-    that turn; they count once they are past its number."""
+    """A first difference, as the turns alone show it. It counts when all members that did not make
+    that turn (`stayed`) are past its number."""
 
     name: str
     stayed: tuple[int, ...]
@@ -59,7 +59,7 @@ class Parted(NamedTuple):
 def compare(
     turns: Mapping[int, tuple[Turn, ...]], names: frozenset[str], groups: tuple[Group, ...]
 ) -> tuple[Parted, ...]:
-    """Compare the turns of all ranks in each group of this job that is among these."""
+    """The first difference in each of these groups of this job whose members all report turns."""
     found = []
     for group in groups:
         for name in {group.name, group.name + BY_STEPS} & names:
@@ -120,8 +120,8 @@ def _first(name: str, members: dict[int, dict[int, Turn]]) -> Parted | None:
 
 
 def _passed(rank: RankFields, name: str) -> int:
-    """The last number at which it has made its turn, if it makes one there: that of its last call,
-    of steps that of the call before it."""
+    """The number of its last call in the group; for steps, of the call before that one. The rank
+    makes no turn up to this number any more."""
     return max(
         (
             group.enqueued - (group.p2p_offset or 0) - name.endswith(BY_STEPS)

@@ -429,8 +429,9 @@ def _took_along(parent: HelperEnd, first_unix_ns: int, policy: Policy) -> bool:
 
 
 def _explains(helper: HelperEnd, first_unix_ns: int, policy: Policy) -> bool:
-    # A process that fails after the ranks have ended fails because of them, or beside them. When it
-    # raised is known; that it has gone is noticed later. A launcher may wait for its ranks first.
+    # A process that fails after the ranks have ended fails because of them, or beside them. The
+    # time of an exception is exact, the end of a process is noticed late. A launcher may wait for
+    # its ranks first.
     limits, raised = policy.of(Ending), helper.exception is not None
     late_s = limits.cancel_gap_s if raised else limits.noticed_late_s
     if (raised or not helper.launcher) and helper.unix_ns > first_unix_ns + late_s * 1e9:

@@ -52,9 +52,9 @@ OTHERS_MAX = 64
 """Further processes that are remembered for one rank that they all claim."""
 WORKERS_MAX = 256
 """Stacks of DataLoader workers that are remembered for one rank."""
-MEMBERS_MAX = 1 << 20
-"""Members of the groups of one rank, those with the same ranks once: a record of a mebibyte could
-list a hundred thousand groups of all ranks."""
+ALL_MEMBERS_MAX = 1 << 20
+"""Members of all groups that one rank lists; groups with the same members count once. A record of a
+mebibyte could list a hundred thousand groups of all ranks."""
 _BACKWARD, _COLLECTIVE = ACTIVITIES.index("backward"), ACTIVITIES.index("collective")
 
 
@@ -316,7 +316,8 @@ class Job(JobMemory):
 
     def _on_groups(self, memory: RankMemory, envelope: Envelope, record: Groups) -> None:
         memory.made = _shared(record.made)
-        if sum(map(size_of, {group.runs: group for group in record.groups}.values())) > MEMBERS_MAX:
+        listed = {group.runs: group for group in record.groups}
+        if sum(map(size_of, listed.values())) > ALL_MEMBERS_MAX:
             self.garbled += 1
             return
         coordinates = coordinates_of(record.groups, envelope.rank or 0)

@@ -397,7 +397,7 @@ ORDERS_MAX = 64
 """Orders of people that are remembered. The recording has all of them."""
 NOTES_MAX = 32
 GROUPS_KEPT = 256
-"""Groups of a job that are remembered in any case, also after no rank lists them any more."""
+"""So many groups of a job are remembered, even if no rank lists them any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -571,7 +571,7 @@ class JobMemory:
         self.newest_hello: Hello | None = None
         self.ranks_of: dict[str, set[int]] = {}
         self.groups: dict[str, Group] = {}
-        #: With more than these, those that no rank lists any more are forgotten.
+        #: Above this number, groups that no rank lists any more are forgotten.
         self.groups_most = GROUPS_KEPT
         #: The same by name; None: they have changed since they were sorted.
         self.sorted_groups: tuple[Group, ...] | None = None

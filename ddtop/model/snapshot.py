@@ -122,7 +122,7 @@ def _axes(job: JobMemory, ranks: tuple[RankFacts, ...]) -> tuple[Axis, ...]:
 def _partings(
     job: JobMemory, facts: dict[int, RankFields], groups: tuple[Group, ...], now_unix_ns: int
 ) -> tuple[Parting, ...]:
-    """Where calls have parted; the turns are compared again only when there are others."""
+    """Where calls have parted; the turns are compared again only after a change."""
     if job.parted is None:
         names = uneven(memory.turn_numbers for memory in job.ranks.values())
         turns = {rank: memory.turns for rank, memory in job.ranks.items()} if names else {}

@@ -373,8 +373,8 @@ def without_ranks(host: HostProcesses) -> list[OutsideJob]:
 
 
 def _waits(process: Process) -> bool:
-    """Whether it is a launcher that has not had ranks and can wait for others: without an address,
-    the store of a single node is its own."""
+    """Whether it is a launcher that has not had ranks and can wait for others. A single node
+    without an address opens its own store."""
     fields = stat_fields(process.pid)
     if fields is None or not process.python or not process.argv:
         return False
