@@ -102,6 +102,7 @@ class Rank:
         self.dump_file = DumpFile(folder, file, os.environ.get("DDTOP_SIGNAL", ""))
         self.tick = threading.Lock()
         self.wake: Callable[[], object] = _do_nothing
+        self.has_unsent: Callable[[], bool] = bool
         self._hello = True
         self._paused = self._making = 0
 
@@ -128,10 +129,11 @@ class Rank:
         hello, self._hello = self._hello, False
         return hello
 
-    def send_hello_now(self, within_s: float) -> None:
+    def send_hello_now(self, within_s: float, delivered: bool = False) -> None:
         """Send a Hello before the calling thread runs C code that holds the GIL for long.
 
-        Waits at most `within_s` seconds for it.
+        Waits at most `within_s` seconds for it. `delivered`: also until a relay has it. The relay
+        that this rank has just started does not listen yet, and the thread cannot run later.
         """
         self._hello = True
         self.wake()
@@ -140,6 +142,8 @@ class Rank:
             time.sleep(0.005)
         # The tick that took this request has not sent the Hello yet.
         self._wait_for_tick()
+        while delivered and self.has_unsent() and time.monotonic() < end:
+            time.sleep(0.005)
 
     def pause_collectives(self) -> None:
         """Stop reading process groups. Waits (at most 50 ms) for a read that is in progress."""

@@ -105,7 +105,7 @@ class Runtime:
 
         rank = self._rank
         link = self._link = RankLink(rank.socket)
-        rank.wake = link.wake
+        rank.wake, rank.has_unsent = link.wake, link.has_more
         reporter = self._reporter = Reporter(rank, link)
         planned, woken, readable = time.monotonic_ns(), False, True
         try:

@@ -175,7 +175,7 @@ FULL = (errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM)
 class RankLink:
     """A connection to the relay of this host.
 
-    Made, used and closed by one thread; only `wake` is for others.
+    Made, used and closed by one thread; only `wake` and `has_more` are for others.
 
     `drops`: frames that were never sent. `complaint`: why the relay cannot be used, None without a
     problem. `refusal`: the last error of a connection that could not be made.

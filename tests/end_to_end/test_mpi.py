@@ -16,15 +16,15 @@ pytest.importorskip("mpi4py")
 pytestmark = pytest.mark.skipif(MPIRUN is None, reason="mpirun is not here")
 
 
-def start(world, what):
-    """The program under mpirun, as a person starts it."""
+def start(world, what, *wrapper):
+    """The program under mpirun, as a person starts it. `wrapper`: what each rank starts first."""
     # Killed ranks leave their shared memory behind. It must be in the test's folder, not in the
     # machine's.
     environment = ANY_HOST | {"OMPI_MCA_btl_sm_backing_directory": world.folder}
     # The launcher has sockets of its own, whose paths have a limit.
     environment["TMPDIR"] = world.home.runtime
     return world.start_command(
-        [MPIRUN, "-n", "2", sys.executable, str(PROGRAM), what], **environment
+        [MPIRUN, "-n", "2", *wrapper, sys.executable, str(PROGRAM), what], **environment
     )
 
 
@@ -83,3 +83,17 @@ def test_the_rank_that_raised_is_named_while_its_process_hangs_in_finalize(world
     assert finding["ranks"] == [1]
     assert "ValueError: the mesh has a hole" in finding["summary"]
     assert "its process is still alive" in finding["summary"]
+
+
+WAITS_AS_RANK_1 = '[ "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" = 0 ] || sleep 50; exec "$@"'
+
+
+def test_a_rank_whose_wrapper_waits_is_named_while_the_other_is_in_mpi_init(world):
+    """MPI_Init holds the GIL: a rank that went in before its relay listened was not seen at all."""
+    start(world, "goes_on", "sh", "-c", WAITS_AS_RANK_1, "sh")
+
+    finding = world.finding("late-to-init")
+
+    assert (finding["severity"], finding["ranks"], finding["victims"]) == ("critical", [1], [0])
+    assert "rank 1 has not entered MPI_Init: process" in finding["summary"]
+    assert "(rank 1, started by the launcher)" in finding["summary"]

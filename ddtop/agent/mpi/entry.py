@@ -45,13 +45,13 @@ def before() -> None:
         claim.entering_mpi()
     if getattr(rc, "initialize", True):
         _slot = current.enter_call(_INIT)
-        _say_hello(FIRST_HELLO_S)
+        _say_hello(FIRST_HELLO_S, delivered=True)
 
 
-def _say_hello(within_s: float = HELLO_S) -> None:
+def _say_hello(within_s: float, delivered: bool = False) -> None:
     running = current.get()
     if running is not None:
-        running.send_hello_now(within_s)
+        running.send_hello_now(within_s, delivered)
 
 
 def failed() -> None:
@@ -76,7 +76,7 @@ def wrap(module: ModuleType) -> None:
 
 def _before_init(*_given: object) -> int:
     slot = current.enter_call(_INIT)
-    guard.run("greeting", _say_hello, FIRST_HELLO_S)
+    guard.run("greeting", _say_hello, FIRST_HELLO_S, True)
     return slot
 
 

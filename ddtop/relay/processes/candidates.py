@@ -12,8 +12,7 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from ddtop import registry
-from ddtop.launch.launchers import is_elastic
+from ddtop import launch, registry
 from ddtop.procfs import (
     children,
     command_line,
@@ -112,20 +111,20 @@ def has_agent(pid: int) -> bool:
 def _of_launchers(
     inside: Collection[Watched], known: Collection[int]
 ) -> Iterator[CandidateProcess]:
-    """Children of torchrun that have a RANK.
+    """Processes that whatever started the ranks has given a number: torchrun, mpirun, srun, a
+    script.
 
-    Such a child may be a shell that has not started Python yet.
+    Such a process may be a shell that has not started Python yet.
     """
-    torchruns = {
-        watched.hello.launcher_pid or 0
-        for watched in inside
-        if is_elastic(watched.hello.environment)
-    }
     started = {pid for rank in known for pid in parents(rank, ANCESTORS_MAX)}
-    for parent in sorted(pid for pid in torchruns if pid > 1):
-        for pid in children(parent):
-            rank = _number(environment_of(pid) or {}, "RANK")
-            if rank is None or pid in started:
+    launchers = {rank.hello.launcher_pid or 0: rank.hello.environment for rank in inside}
+    for parent, ours in launchers.items():
+        above = (environment_of(parent) or {}).items()
+        for pid in children(parent) if parent > 1 else ():
+            theirs = environment_of(pid) or {}
+            # All that a torchrun starts has the number of the srun above it.
+            rank = launch.rank(dict(theirs.items() - above))
+            if rank is None or pid in started or not _meets_at_the_same_place(ours, theirs):
                 continue
             # If this is a wrapper, the program that it starts is meant, as soon as it runs.
             below = [
@@ -134,7 +133,7 @@ def _of_launchers(
                 if is_python(python_pid)
             ]
             for below_pid in below or [pid]:
-                yield CandidateProcess(below_pid, rank, f"RANK={rank}, started by the launcher")
+                yield CandidateProcess(below_pid, rank, f"rank {rank}, started by the launcher")
 
 
 def _of_ranks(watched: Collection[Watched]) -> Iterator[CandidateProcess]:

@@ -265,6 +265,27 @@ def test_under_a_launcher_only_a_process_with_a_number_is_one(monkeypatch):
     assert unnumbered not in [one.pid for one in found]
 
 
+def test_under_any_launcher_what_it_gave_a_number_is_one(monkeypatch):
+    """While 24 ranks of mpirun were starting on a busy machine, those that had started missed the
+    others, and "no process" of them was seen.
+    """
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    with parent("OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_RANK=2", "A=1") as mpirun:
+        known, other, _helper = children(mpirun)
+        found = look_at(inside(known, launcher_pid=mpirun)).candidates
+
+    assert [(one.pid, one.rank) for one in found] == [(other, 2)]
+
+
+def test_a_number_for_another_store_makes_no_candidate():
+    """Two jobs that one shell has started."""
+    with parent("RANK=0 MASTER_PORT=1", "RANK=0 MASTER_PORT=2", "RANK=2 MASTER_PORT=1") as shell:
+        known, _stranger, other = children(shell)
+        found = look_at(inside(known, launcher_pid=shell, environment=env(1))).candidates
+
+    assert [(one.pid, one.rank) for one in found] == [(other, 2)]
+
+
 PARENT = """
 import os, subprocess, sys
 others = [dict(os.environ, **dict(word.split("=") for word in words.split())) for words in sys.argv[2:]]
