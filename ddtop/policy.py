@@ -288,6 +288,8 @@ class Policy:
 
     def changes(self) -> tuple[tuple[str, float, float], ...]:
         """(name, value, our value) of each limit that somebody has changed."""
+        if self == POLICY:
+            return ()
         return tuple(
             value for value in self._all_limits(self.changed.values()) if value[1] != value[2]
         )

@@ -70,16 +70,23 @@ def diagnose(snapshot: Snapshot, policy: Policy) -> tuple[Finding, ...]:
     heard = heard_only(snapshot)
     findings: list[Finding] = []
     reported: dict[str, tuple[Finding, ...]] = {}
+    context = Context(heard, policy, snapshot)
     for row in TABLE:
-        explained = frozenset(row.ranks_left_out(reported))
-        context = Context(heard, policy, snapshot, tuple(findings), reported, explained)
-        if not row.can_speak(context):
-            continue
-        causes = row.silencers(context)
-        if causes and not row.may_be_earlier:
+        if reported:
+            context = Context(
+                heard,
+                policy,
+                snapshot,
+                tuple(findings),
+                reported,
+                frozenset(row.ranks_left_out(reported)),
+            )
+        causes = row.silencers(context) if reported else ()
+        if not row.can_speak(context) or (causes and not row.may_be_earlier):
             continue
         own = earlier_than(causes, row, context) if causes else row.rule(context)
-        reported[row.name] = tuple(own)
+        if own:
+            reported[row.name] = tuple(own)
         findings = row.fold(context, own) if row.fold is not None else findings + own
     placed = [
         for_outside(_with_troubles(_with_places(finding, snapshot), snapshot, policy), snapshot)

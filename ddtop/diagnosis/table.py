@@ -76,9 +76,10 @@ class RuleRow:
 
     def can_speak(self, context: Context) -> bool:
         """Whether the snapshot has what the rule reads, and the rule applies to this job."""
-        return all(getattr(context.snapshot, name) for name in self.needs) and not any(
-            condition(context) for condition in self.unless if condition is not end_explains_all
-        )
+        # Lists, because each look asks each rule: generators took a sixth of the look.
+        return not [name for name in self.needs if not getattr(context.snapshot, name)] and not [
+            one for one in self.unless if one is not end_explains_all and one(context)
+        ]
 
     def silencers(self, context: Context) -> tuple[Finding, ...]:
         """The findings so far that explain this rule's finding."""
