@@ -58,11 +58,16 @@ def test_gpus_that_only_wait_are_counted_where_their_share_would_look_like_work(
     assert "GPU use         7 wait" in "\n".join(texts(strip_lines(told, 80, 12, UNICODE)))
 
 
+@pytest.fixture(scope="module")
+def of_gpus():
+    return facts(gpus.on_gpus())
+
+
 @pytest.mark.parametrize("width", [20, 40, 79, 80, 109, 110, 133, 250])
 @pytest.mark.parametrize("height", [0, 1, 2, 3, 7, 20, 40])
 @pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=["unicode", "ascii"])
-def test_the_strip_never_leaves_its_place(width, height, glyphs):
-    lines = strip_lines(facts(gpus.on_gpus()), width, height, glyphs)
+def test_the_strip_never_leaves_its_place(of_gpus, width, height, glyphs):
+    lines = strip_lines(of_gpus, width, height, glyphs)
     assert len(lines) <= height
     assert all(line_width(line) <= width for line in lines)
     if glyphs is ASCII:

@@ -52,59 +52,62 @@ def first(pattern, text):
     return found and found[1]
 
 
+def say_the_same_numbers(snapshot, verdict, history, seen):
+    """The header, the strip, the list of jobs and the JSON."""
+    header, health = header_of(snapshot, history), health_of(verdict, snapshot)
+    until = snapshot.time_unix_ns
+    strip = plain(one_line(JobFacts(snapshot, history), measured(history, until), WIDE, UNICODE))
+    json = diagnose_json(snapshot, verdict)
+
+    assert header.split("  ")[1] == f"{health.reporting}/{health.world_size} ranks"
+    assert (json["reporting"], json["world_size"]) == (
+        health.reporting,
+        health.world_size,
+    )
+    if (shown := first(r"iter ([\d,]+)", header)) is not None:
+        seen["iteration"] += 1
+        assert int(shown.replace(",", "")) == json["iteration"]
+    if (speed := first(r"(\S+) it/s", header)) is not None:
+        seen["speed"] += 1
+        assert speed == first(r"(\S+) it/s", strip)
+    if (still := first(r"NO PROGRESS (.+?)  ", header)) is not None:
+        seen["still"] += 1
+        assert still == duration(health.still_s)
+        assert first(r"(\S+) it/s", strip) in (None, "0.0")
+
+
+def say_the_same_of_each_rank(snapshot, verdict):
+    """The banner, the list of jobs, the JSON, the map and the pages."""
+    banner = "\n".join(map(plain, banner_lines(snapshot, verdict, WIDE)))
+    health, json = health_of(verdict, snapshot), diagnose_json(snapshot, verdict)
+    codes = codes_of(snapshot, culprits(verdict))
+    legend = plain(legend_line(snapshot, codes, WIDE))
+    counts = {word: int(n) for n, word in re.findall(r"(\d+) (?!on )([a-z]+)", legend)}
+
+    assert counts == Counter(class_of(code).word for code in codes)
+    assert [finding["kind"] for finding in json["findings"]] == [
+        finding.kind for finding in verdict.findings
+    ]
+    if verdict.findings:
+        assert verdict.findings[0].summary.split(";")[0] in banner.replace("\n  ", " ")
+    if health.kind is not None:
+        assert health.kind == verdict.findings[0].kind
+    if (moving := first(r"ok: (\d+)/16 moving", banner)) is not None:
+        assert int(moving) == snapshot.moving
+        assert State.BLOCKED not in {rank.state for rank in snapshot.ranks}
+    for number in (0, 5, RANKS - 1):
+        page = plain(detail_lines(snapshot, number, Memory((), (), (), ()), WIDE)[0])
+        assert snapshot.rank(number).state.value in page
+
+
 @pytest.mark.parametrize("name", sorted(SCENARIOS))
-def test_header_strip_list_and_json_say_the_same_numbers(name):
+def test_all_places_agree(name):
     seen = Counter()
     for snapshot, verdict, history in moments(name):
-        header, health = header_of(snapshot, history), health_of(verdict, snapshot)
-        until = snapshot.time_unix_ns
-        strip = plain(
-            one_line(JobFacts(snapshot, history), measured(history, until), WIDE, UNICODE)
-        )
-        json = diagnose_json(snapshot, verdict)
-
-        assert header.split("  ")[1] == f"{health.reporting}/{health.world_size} ranks"
-        assert (json["reporting"], json["world_size"]) == (
-            health.reporting,
-            health.world_size,
-        )
-        if (shown := first(r"iter ([\d,]+)", header)) is not None:
-            seen["iteration"] += 1
-            assert int(shown.replace(",", "")) == json["iteration"]
-        if (speed := first(r"(\S+) it/s", header)) is not None:
-            seen["speed"] += 1
-            assert speed == first(r"(\S+) it/s", strip)
-        if (still := first(r"NO PROGRESS (.+?)  ", header)) is not None:
-            seen["still"] += 1
-            assert still == duration(health.still_s)
-            assert first(r"(\S+) it/s", strip) in (None, "0.0")
+        say_the_same_numbers(snapshot, verdict, history, seen)
+        say_the_same_of_each_rank(snapshot, verdict)
     # A job whose ranks have not met yet has no number to compare.
     if name == "rank-missing":
         return
     assert seen["iteration"] > 10
     assert seen["speed"] + seen["still"] > 10
-
-
-@pytest.mark.parametrize("name", sorted(SCENARIOS))
-def test_banner_list_map_and_pages_say_the_same_of_each_rank(name):
-    for snapshot, verdict, _ in moments(name):
-        banner = "\n".join(map(plain, banner_lines(snapshot, verdict, WIDE)))
-        health, json = health_of(verdict, snapshot), diagnose_json(snapshot, verdict)
-        codes = codes_of(snapshot, culprits(verdict))
-        legend = plain(legend_line(snapshot, codes, WIDE))
-        counts = {word: int(n) for n, word in re.findall(r"(\d+) (?!on )([a-z]+)", legend)}
-
-        assert counts == Counter(class_of(code).word for code in codes)
-        assert [finding["kind"] for finding in json["findings"]] == [
-            finding.kind for finding in verdict.findings
-        ]
-        if verdict.findings:
-            assert verdict.findings[0].summary.split(";")[0] in banner.replace("\n  ", " ")
-        if health.kind is not None:
-            assert health.kind == verdict.findings[0].kind
-        if (moving := first(r"ok: (\d+)/16 moving", banner)) is not None:
-            assert int(moving) == snapshot.moving
-            assert State.BLOCKED not in {rank.state for rank in snapshot.ranks}
-        for number in (0, 5, RANKS - 1):
-            page = plain(detail_lines(snapshot, number, Memory((), (), (), ()), WIDE)[0])
-            assert snapshot.rank(number).state.value in page
