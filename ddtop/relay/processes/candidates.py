@@ -126,14 +126,11 @@ def _of_launchers(
             rank = launch.rank(dict(theirs.items() - above))
             if rank is None or pid in started or not _meets_at_the_same_place(ours, theirs):
                 continue
-            # If this is a wrapper, the program that it starts is meant, as soon as it runs.
-            below = [
-                python_pid
-                for python_pid in (pid, *descendants(pid, DESCENDANTS_MAX))
-                if is_python(python_pid)
-            ]
-            for below_pid in below or [pid]:
-                yield CandidateProcess(below_pid, rank, f"rank {rank}, started by the launcher")
+            # If this is a wrapper, what it has started is meant: its Python, as soon as that runs.
+            below = descendants(pid, DESCENDANTS_MAX)
+            pythons = [below_pid for below_pid in (pid, *below) if is_python(below_pid)]
+            for candidate_pid in pythons or below or [pid]:
+                yield CandidateProcess(candidate_pid, rank, f"rank {rank}, started by the launcher")
 
 
 def _of_ranks(watched: Collection[Watched]) -> Iterator[CandidateProcess]:

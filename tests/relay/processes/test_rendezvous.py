@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from ddtop.procfs import children
 from ddtop.relay.processes import candidates, pyspy, rendezvous, sample, sockets
 from ddtop.wire.page import PageView
 from ddtop.wire.records import Hello, store_address
+from tests import waiting
 
 LINE = (
     b"   1: 0100007F:7149 0100007F:D2F0 01 00000000:00000000 00:00000000 00000000  1000        0"
@@ -275,6 +277,20 @@ def test_under_any_launcher_what_it_gave_a_number_is_one(monkeypatch):
         found = look_at(inside(known, launcher_pid=mpirun)).candidates
 
     assert [(one.pid, one.rank) for one in found] == [(other, 2)]
+
+
+def test_what_a_wrapper_runs_before_its_python_is_the_candidate():
+    """A shell that waits for its `cp` stands still; the `cp` does not."""
+    shell = ["sh", "-c", "sleep 60; exec python"]
+    with child(SLEEPS) as known, subprocess.Popen(shell, env=os.environ | {"RANK": "3"}) as wrapper:
+        try:
+            (below,) = waiting.until(lambda: children(wrapper.pid))
+            found = look_at(inside(known)).candidates
+        finally:
+            for pid in (*children(wrapper.pid), wrapper.pid):
+                os.kill(pid, signal.SIGKILL)
+
+    assert [(one.pid, one.rank) for one in found] == [(below, 3)]
 
 
 def test_a_number_for_another_store_makes_no_candidate():
