@@ -287,8 +287,10 @@ def _late_candidates(
                 f"{joining.wait_text}, {duration(joining.waited_s)} so far"
             ),
             evidence=tuple(_candidate_line(candidate) for candidate in candidates[:8]),
-            advice=f"see where it is: py-spy dump --pid {candidates[0].process.pid};"
-            f" {_left_to_wait(joining)}",
+            advice=(
+                f"see what it is: ps -fp {candidates[0].process.pid}; if it is Python, see where"
+                f" it is: py-spy dump --pid {candidates[0].process.pid}; {_left_to_wait(joining)}"
+            ),
         )
     ]
 
