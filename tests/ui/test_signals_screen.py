@@ -222,5 +222,5 @@ def app_of():
     ids=["menu", "stacks", "question"],
 )
 def test_picture(snap_compare, keys):
-    # Before that the menu may still be without its height.
-    assert snap_compare(app_of(), terminal_size=(80, 24), press=[*keys, "wait:300"])
+    # Before that the menu may still be without its height; 300 ms were too short beside other work.
+    assert snap_compare(app_of(), terminal_size=(80, 24), press=[*keys, "wait:1000"])
