@@ -288,6 +288,7 @@ class Policy:
 
     def changes(self) -> tuple[tuple[str, float, float], ...]:
         """(name, value, our value) of each limit that somebody has changed."""
+        # Each look with a finding asks, and usually nobody has changed any.
         if self == POLICY:
             return ()
         return tuple(

@@ -132,8 +132,9 @@ class Rank:
     def send_hello_now(self, within_s: float, delivered: bool = False) -> None:
         """Send a Hello before the calling thread runs C code that holds the GIL for long.
 
-        Waits at most `within_s` seconds for it. `delivered`: also until a relay has it. The relay
-        that this rank has just started does not listen yet, and the thread cannot run later.
+        Waits at most `within_s` seconds for it. `delivered`: wait also until a relay has it. A
+        relay that has just been started does not listen yet, and the agent's thread cannot send
+        anything while the GIL is held.
         """
         self._hello = True
         self.wake()

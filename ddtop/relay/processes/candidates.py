@@ -111,22 +111,21 @@ def has_agent(pid: int) -> bool:
 def _of_launchers(
     inside: Collection[Watched], known: Collection[int]
 ) -> Iterator[CandidateProcess]:
-    """Processes that whatever started the ranks has given a number: torchrun, mpirun, srun, a
-    script.
+    """Processes that got a rank number from the parent of a rank: torchrun, mpirun, srun, a script.
 
     Such a process may be a shell that has not started Python yet.
     """
     started = {pid for rank in known for pid in parents(rank, ANCESTORS_MAX)}
-    launchers = {rank.hello.launcher_pid or 0: rank.hello.environment for rank in inside}
+    launchers = {watched.hello.launcher_pid or 0: watched.hello.environment for watched in inside}
     for parent, ours in launchers.items():
         above = (environment_of(parent) or {}).items()
         for pid in children(parent) if parent > 1 else ():
             theirs = environment_of(pid) or {}
-            # All that a torchrun starts has the number of the srun above it.
+            # Everything below a torchrun inherits the number that srun gave to the torchrun.
             rank = launch.rank(dict(theirs.items() - above))
             if rank is None or pid in started or not _meets_at_the_same_place(ours, theirs):
                 continue
-            # If this is a wrapper, what it has started is meant: its Python, as soon as that runs.
+            # A wrapper itself only waits. The Python below it counts; before that, what it runs.
             below = descendants(pid, DESCENDANTS_MAX)
             pythons = [below_pid for below_pid in (pid, *below) if is_python(below_pid)]
             for candidate_pid in pythons or below or [pid]:
