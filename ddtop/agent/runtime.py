@@ -38,7 +38,9 @@ TICK_NS = 250_000_000
 Hz the agent used 2.3 ms of CPU per second (0.052 ms per step of 22 ms), at 4 Hz it uses 1.5 ms
 (0.034 ms). Ten seconds still have 40 samples."""
 BEFORE_FORK_S = 0.005
-AT_EXIT_S = 0.3
+AT_EXIT_S, ALONE_AT_EXIT_S = 0.3, 2.0
+"""How long the end of a rank waits until its last words are sent: to a relay that listens, and to
+one that has just been started. The second comes to an end as soon as that relay listens."""
 
 _dropped: list[object] = []
 """Objects that a forked child must neither use nor destroy."""
@@ -52,6 +54,7 @@ class Runtime:
         self._link: RankLink | None = None
         self._reporter: Reporter | None = None
         self._stop = False
+        self._at_exit_s = AT_EXIT_S
         self._forker = 0
         self._fork_warning = ForkWarning()
         # Released at the interpreter's exit, which ends a wait for this lock.
@@ -132,11 +135,10 @@ class Runtime:
         finally:
             if self._is_here():
                 reporter.last_words()
-                link.close(linger_ms=100)
+                link.close(linger_ms=int(1000 * self._at_exit_s) - 200)
 
     def _start_relay(self) -> None:
-        rank = self._rank
-        start_relay(rank.job, rank.run, rank.socket, STARTING_AT_EXIT_S)
+        start_relay(self._rank.job, self._rank.run, self._rank.socket, STARTING_AT_EXIT_S)
 
     def _leave_collector(self) -> None:
         # The program may have emptied the list.
@@ -173,19 +175,20 @@ class Runtime:
     def _at_exit(self) -> None:
         if not self._is_here():
             return
-        link = self._link
-        alone = link is None or not link.is_connected()
+        alone = self._link is None or not self._link.is_connected()
         self._rank.exiting = True
         self._rank.page.words[layout.EXITING_AT] = time.monotonic_ns()
         self._leave_collector()
         guard.run("exceptions at exit", lambda: exceptions.note_last(self._rank))
+        if alone and self._rank.pid != 1:
+            # It has just been started, or was killed. Another one hears how this rank ended, and
+            # removes its files.
+            self._at_exit_s = ALONE_AT_EXIT_S
+            guard.run("relay at exit", self._start_relay)
         self._stop = True
         self._over.release()
         self._rank.wake()
-        self._thread.join(AT_EXIT_S)
-        if alone and self._rank.pid != 1:
-            # The relay was killed. Another one tells how this rank ended, and removes its files.
-            guard.run("relay at exit", self._start_relay)
+        self._thread.join(self._at_exit_s)
         if self._rank.pid == 1:
             # The kernel ends the relay with the first process of a container: no one else is left
             # to remove its two files from a /dev/shm that the host shares.

@@ -57,6 +57,19 @@ def test_a_rank_that_was_never_started_and_then_comes(world):
     world.until(lambda: not world.moving(ranks=3)["findings"], 20, "silence once all have come")
 
 
+def test_a_rank_that_fails_before_its_relay_has_started_is_named(world):
+    """Its first line fails, a few milliseconds after the start. There was no job at all before."""
+    script = world.folder / "train.py"
+    script.write_text("import flash_attention\n")
+    rank = world.start_command([sys.executable, str(script)], RANK=1, WORLD_SIZE=2, LOCAL_RANK=1)
+    world.done(rank)
+
+    finding = world.finding("rank-crashed", 30)
+
+    assert (finding["severity"], finding["ranks"]) == ("critical", [1])
+    assert "No module named 'flash_attention'" in finding["summary"]
+
+
 def test_a_rank_that_waits_for_something_else_before_it_comes(world):
     """mp.spawn: only the relay sees a child that has no rank number yet."""
     pipe = world.folder / "licence"
