@@ -411,8 +411,10 @@ def group_lines(
 
 def _first_difference(page: Page, parting: Parting, source: Source | None) -> None:
     page.heading(f"first difference: {parting.spot}")
-    for ranks, site in ((parting.ranks, parting.made), (parting.others, parting.instead)):
-        page.text(f"{ranks_text(ranks, 8)} {made_text(site)}", "", f"    {page.glyphs.bullet} ")
+    made, instead = parting.made, parting.instead
+    for ranks, site, other in ((parting.ranks, made, instead), (parting.others, instead, made)):
+        text = f"{ranks_text(ranks, 8)} {made_text(site, other)}"
+        page.text(text, "", f"    {page.glyphs.bullet} ")
         page.lines += source(site, page.width) if source is not None and site.file else []
 
 

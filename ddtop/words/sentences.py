@@ -203,10 +203,12 @@ def site_text(site: CallSite) -> str:
     return f"{site.function} ({site.file.rpartition('/')[2]}:{site.line})"
 
 
-def made_text(site: CallSite) -> str:
-    """`called all_reduce in log_mean (train.py:88)`."""
+def made_text(site: CallSite, other: CallSite) -> str:
+    """`called all_reduce in log_mean (train.py:88)`; with its caller if `other` is there too."""
     if site.calls is None:
-        return f"called {site.op} in {site_text(site)}"
+        text = f"called {site.op} in {site_text(site)}"
+        alike = site.caller_line and (site.file, site.line) == (other.file, other.line)
+        return f"{text[:-1]}, called in line {site.caller_line})" if alike else text
     return f"made {plural(site.calls, 'call')} before the optimizer's step in {site_text(site)}"
 
 

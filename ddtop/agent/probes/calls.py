@@ -5,6 +5,9 @@ passes. Ranks in step make their turns at the same numbers, so only these few ha
 and a loop that goes on costs nothing. Two calls are the same if the operation and the two innermost
 lines of the program are. Where there is no Python frame (autograd's thread), lines are left out.
 
+A loop that always makes the same call a certain number of times, and then another one, also turns
+where it makes it more or less often for the first time.
+
 What does not work: comparing the lines of two ranks. They may differ by design, for the whole run.
 So each turn says whether it can have kept the number of calls (`_instead_of`), from this rank's own
 calls alone. Caveat: calls that C++ makes have no turn. The steps of the optimizer are a second
@@ -26,9 +29,10 @@ from ddtop.agent.guard import guard
 from ddtop.agent.stacks.frames import FrameReader
 from ddtop.wire.records import BY_STEPS, UNORDERED, CallSite, Turn
 
-FRAMES_MAX, SKIPPED_MAX, WAYS_MAX, TURNS_KEPT = 8, 8, 256, 32
+FRAMES_MAX, SKIPPED_MAX, WAYS_MAX, TURNS_KEPT, LAPS_MIN = 8, 8, 256, 32, 3
 """Frames that are kept of a call; frames of libraries that are passed below them; ways to call in a
-group; turns that are remembered."""
+group; turns that are remembered; laps of a loop after which it is known how often it makes a
+call."""
 
 PART = "order of calls"
 
@@ -40,12 +44,21 @@ class Way:
     frame, and the place in the next one. `after`: the ways that have followed it, `next` is the
     last one. `calls`: for a step of the optimizer, how many calls lie between it and the one
     before.
+
+    A run is the same call several times, one directly after another. `began`: what `Order.made` was
+    at the second call of the last run. `length`: of a run, from there to the next other call.
+    `lap`: from one run to the next. `laps`: how many were equal, -1 once the runs or the laps have
+    not been.
     """
 
-    __slots__ = ("above", "after", "at", "calls", "code", "frames", "next", "op", "text")
+    __slots__ = (
+        *("above", "after", "at", "began", "calls", "code", "frames", "lap", "laps"),
+        *("length", "next", "op", "text"),
+    )
 
     def __init__(self, op: str, frame: FrameType | None, calls: int | None = None) -> None:
         self.op, self.calls, self.text = op, calls, b""
+        self.began = self.length = self.lap = self.laps = 0
         self.frames: list[tuple[CodeType, int, int]] = []
         self.after: set[Way] = set()
         self.next: Way | None = None
@@ -68,15 +81,25 @@ class Way:
 
 
 class _Turn:
-    """`usual`: the ways that had followed the call before. `then`: the way that came next."""
+    """`usual`: the ways that had followed the call before. `then`: the way that came next, `again`:
+    and has followed this one before. `run`: if a run of this way was longer or shorter than always
+    before. `uneven`: whether the lap was too, None until it is over: else the run of another call
+    has made up for it.
+    """
 
-    __slots__ = ("known", "number", "step", "then", "unix_ns", "usual", "way")
+    __slots__ = (
+        *("again", "known", "number", "run", "step", "then", "uneven", "unix_ns"),
+        *("usual", "way"),
+    )
 
     def __init__(self, number: int, step: int | None, way: Way, usual: frozenset[Way]) -> None:
         self.number, self.step, self.way, self.usual = number, step, way, usual
         self.unix_ns = time.time_ns()
         self.then: Way | None = None
+        self.again = False
         self.known: Turn | None = None
+        self.run: Way | None = None
+        self.uneven: bool | None = None
 
 
 class Order:
@@ -84,15 +107,23 @@ class Order:
 
     `made`: how many. `ways` by their keys. `open`: the last turn, until the next call. `number`:
     asks for the sequence number of the call, which is the same on all members; of a step, for that
-    of the call before it. `total`: the number at the last step.
+    of the call before it. `total`: the number at the last step. `run`: the way of the run that goes
+    on, which is longer than always when `made` goes beyond `due`. `odd`: the turn of a run whose
+    lap is not over.
     """
 
-    __slots__ = ("group", "last", "made", "number", "open", "total", "turns", "ways")
+    __slots__ = (
+        *("due", "group", "last", "made", "number", "odd", "open", "run", "total"),
+        *("turns", "ways"),
+    )
 
     def __init__(self, group: str, number: Callable[[], int]) -> None:
         self.group, self.number, self.made, self.total = group, number, 0, 0
         self.last: Way | None = None
         self.open: _Turn | None = None
+        self.run: Way | None = None
+        self.odd: _Turn | None = None
+        self.due = 0
         self.ways: dict[object, Way] = {}
         self.turns: deque[_Turn] = deque(maxlen=TURNS_KEPT)
 
@@ -101,10 +132,12 @@ class Order:
         before, self.last = self.last, way
         self.made += 1
         if self.open is not None:
-            self.open.then, self.open = way, None
+            self.open.then, self.open.again = way, way in self.open.way.after
+            self.open = None
         if before is not None:
             before.next = way
-            if way in before.after:
+            odd = step is None and self._is_odd(before, way)
+            if way in before.after and not odd:
                 return
         self.open = _Turn(
             self.number(), step, way, frozenset(before.after if before is not None else ())
@@ -112,6 +145,43 @@ class Order:
         self.turns.append(self.open)
         if before is not None:
             before.after.add(way)
+            if odd:
+                self.odd, self.open.run = self.open, before
+
+    def _is_odd(self, before: Way, way: Way) -> bool:
+        """Whether the run of `before`, which `way` ends or goes on with, has another length than
+        always."""
+        if way is not before:
+            if self.run is not before:
+                return False
+            self.run, self.due = None, 0
+            usual, before.length = before.length, self.made - before.began
+            if usual in (0, before.length) or before.laps < 0:
+                return False
+            known, before.laps = before.laps, -1
+            return known >= LAPS_MIN and self.odd is None
+        if self.run is not way:
+            self._begin_run(way)
+        if self.made != self.due + 1:
+            return False
+        # It is longer than always, or goes on for two laps.
+        if self.odd is None:
+            way.laps, self.due = -1, way.began + 2 * way.lap
+            return True
+        self.due = 0
+        if self.odd.run is way:
+            self.odd.uneven, self.odd = True, None
+        return False
+
+    def _begin_run(self, way: Way) -> None:
+        lap = self.made - way.began
+        if self.odd is not None and self.odd.run is way:
+            self.odd.uneven, self.odd = lap != way.lap, None
+        if way.began and way.laps >= 0:
+            way.laps = way.laps + 1 if way.lap in (0, lap) else -1
+            way.lap = lap
+        self.run, way.began = way, self.made
+        self.due = way.began + way.length - 1 if way.laps >= LAPS_MIN else 0
 
 
 class CallNotes:
@@ -146,6 +216,8 @@ class CallNotes:
         try:
             last = order.last
             way = last.next if last is not None and order.open is None else None
+            if order.made == order.due:
+                way = None
             # What followed the last call the time before, most often follows it again.
             if way is not None and frame is not None and way.op is op and way.at == frame.f_lasti:
                 above = frame.f_back
@@ -216,13 +288,25 @@ def _told(order: Order, turn: _Turn) -> Turn:
     if turn.known is not None:
         return turn.known
     then = turn.then
-    other = _instead_of(turn, then, order.group.endswith(BY_STEPS)) if then is not None else None
+    is_open = then is None or (turn.run is not None and turn.uneven is None)
+    other = None
+    if then is not None and turn.run is None:
+        other = _instead_of(turn, then, order.group.endswith(BY_STEPS))
+    elif turn.run is not None and turn.uneven:
+        other = _instead_of_run(turn, turn.run)
     instead = other.site if other is not None else None
-    told = Turn(
-        order.group, turn.number, turn.way.site, instead, turn.step, then is None, turn.unix_ns
-    )
-    turn.known = told if then is not None else None
+    told = Turn(order.group, turn.number, turn.way.site, instead, turn.step, is_open, turn.unix_ns)
+    turn.known = None if is_open else told
     return told
+
+
+def _instead_of_run(turn: _Turn, run: Way) -> Way | None:
+    """The same for a run that was longer or shorter. One pass must be able to make both calls, so
+    that neither has come in the other's place."""
+    if turn.way is not run:
+        return run if _on_one_path(run, turn.way) else None
+    ends = turn.usual - {run}
+    return next((end for end in ends if len(ends) == 1 and _on_one_path(run, end)), None)
 
 
 def _instead_of(turn: _Turn, then: Way, by_steps: bool) -> Way | None:
@@ -238,9 +322,7 @@ def _instead_of(turn: _Turn, then: Way, by_steps: bool) -> Way | None:
     if by_steps:
         return None
     left_out = (
-        other
-        for other in usual
-        if way in other.after and then in way.after and then not in other.after
+        other for other in usual if turn.again and way in other.after and then not in other.after
     )
     return next(left_out, None)
 
@@ -249,7 +331,8 @@ def _on_one_path(one: Way, other: Way) -> bool:
     """Whether one pass through the function that both are in can make both calls."""
     places = {code: at for code, at, _ in reversed(other.frames)}
     for code, at, _ in one.frames:
-        if code in places:
+        # Both may come from one line of a helper that two lines call.
+        if places.get(code, at) != at:
             first, last = sorted((at, places[code]))
             return first < last and _leads_to(code, first, last)
     return False
@@ -260,10 +343,11 @@ _ENDS = frozenset(
     | {"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"}
 )
 """Instructions after which the next one does not run."""
+_LOOPS = frozenset({"FOR_ITER"})
 
 
 def _leads_to(code: CodeType, start: int, end: int) -> bool:
-    """Whether the code reaches `end` from `start` without a jump back."""
+    """Whether the code reaches `end` from `start` without a jump back. A `for` loop can end."""
     steps = list(dis.get_instructions(code))
     offsets = [step.offset for step in steps]
     # A frame may stand in the cache entries behind its instruction.
@@ -274,6 +358,8 @@ def _leads_to(code: CodeType, start: int, end: int) -> bool:
             continue
         if step.opcode in jumps and step.argval > step.offset:
             reached.add(step.argval)
+        elif step.opcode in jumps and (loop := steps[offsets.index(step.argval)]).opname in _LOOPS:
+            reached.add(loop.argval)
         if step.opname not in _ENDS:
             reached.add(following)
     return end in reached

@@ -268,7 +268,8 @@ WAITS = (
             (
                 "Each rank notes its turns: calls that follow another call for the first time."
                 " Ranks in step make their turns at the same sequence numbers. The first turn that"
-                " some members made and others did not is the first difference."
+                " some members made and others did not is the first difference. A loop that has"
+                " made a call equally often each time turns where it makes it more or less often."
             ),
             (
                 "A call from another line is no difference if it may replace the call of the"

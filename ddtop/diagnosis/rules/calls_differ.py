@@ -41,7 +41,10 @@ def _finding(snapshot: Snapshot, parting: Parting, severity: str) -> Finding:
     odd, others = ranks_text(parting.ranks), ranks_text(parting.others)
     majority = len(parting.ranks) < len(parting.others)
     spot = f"{parting.spot} of {group}"
-    odd_call, usual_call = made_text(parting.made), made_text(parting.instead)
+    odd_call, usual_call = (
+        made_text(parting.made, parting.instead),
+        made_text(parting.instead, parting.made),
+    )
     instead = f"{others} {usual_call}"
     if parting.made.calls is not None and parting.instead.calls is not None:
         more = parting.made.calls - parting.instead.calls

@@ -19,6 +19,7 @@ from ddtop.wire import page as layout
 from ddtop.wire.records import UNORDERED, LastCall
 
 NAME = "torch.distributed.distributed_c10d"
+ALIKE = 11
 
 
 class Tensor:
@@ -71,7 +72,7 @@ class Job:
         return [
             (turn.number, turn.made.op, turn.made.function, turn.instead.function)
             for turn in self.notes.turns()
-            if turn.instead is not None
+            if turn.instead is not None and turn.number > ALIKE
         ]
 
 
@@ -168,6 +169,93 @@ def test_optimizers_that_alternate_part_from_nobody(job):
             reduce_loss(job)
 
     assert job.parted == []
+
+
+def epochs(job, *lengths_of_epochs, final=log_mean):
+    """As many steps in each epoch, and one call after them."""
+    for steps in lengths_of_epochs:
+        for _ in range(steps):
+            reduce_loss(job)
+        final(job)
+
+
+def test_an_epoch_that_is_shorter_than_always_has_left_out_a_call(job):
+    epochs(job, 6, 6, 6, 6, 5, 6)
+
+    assert job.parted == [(34, "all_reduce", "log_mean", "reduce_loss")]
+
+
+def test_an_epoch_is_no_shorter_before_the_next_one_has_begun(job):
+    epochs(job, 6, 6, 6, 6, 5)
+    reduce_loss(job)
+
+    assert job.notes.turns()[-1].open
+
+
+def test_a_call_that_comes_no_more_was_left_out(job):
+    for step in range(1, 100):
+        reduce_loss(job)
+        if step % 10 == 0 and step < 60:
+            log_mean(job)
+
+    assert job.parted == [(66, "all_reduce", "reduce_loss", "log_mean")]
+
+
+def test_an_epoch_that_is_longer_than_always_has_left_out_what_ends_it(job):
+    epochs(job, 6, 6, 6, 6, 9, 6, 6)
+
+    assert job.parted == [(35, "all_reduce", "reduce_loss", "log_mean")]
+
+
+@pytest.mark.parametrize(
+    "lengths_of_epochs",
+    [(6, 6, 5, 6), (6, 5, 6, 6, 6, 6, 5, 6), (3, 4, 5, 6, 7, 8)],
+    ids=["too few before", "not always equal", "always another"],
+)
+def test_epochs_whose_length_is_not_known_are_not_compared(job, lengths_of_epochs):
+    epochs(job, *lengths_of_epochs)
+
+    assert job.parted == []
+
+
+def test_an_epoch_that_another_kind_of_batch_makes_up_for_is_no_difference(job):
+    """Each rank has as many batches, but not as many of each kind."""
+    for own in (6, 6, 6, 6, 7, 5, 6):
+        for _ in range(own):
+            reduce_loss(job)
+        for _ in range(10 - own):
+            log_mean(job)
+
+    assert job.parted == []
+
+
+def test_another_branch_that_comes_sooner_is_as_the_program_was_written(job):
+    for step in range(200):
+        if step % (60 if step < 185 else 5) == 4:
+            log_mean(job)
+        else:
+            reduce_loss(job)
+
+    assert job.parted == []
+
+
+def test_a_call_more_through_the_same_helper_is_told(job):
+    for step in range(100):
+        reduce_loss(job)
+        if step == 60:
+            reduce_loss(job)
+
+    assert job.parted == [(62, "all_reduce", "reduce_loss", "reduce_loss")]
+
+
+def test_a_call_in_the_place_of_a_batch_that_is_missing_is_no_difference(job):
+    """Programs that pad by hand call from another line where they have no batch."""
+    for _ in range(5):
+        reduce_loss(job)
+    log_mean(job)
+    lengths(job)
+
+    assert not any(turn.instead for turn in job.notes.turns())
 
 
 def step_with(job, count, number):

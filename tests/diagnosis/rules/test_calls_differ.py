@@ -20,6 +20,16 @@ def test_a_call_more_is_a_warning_with_both_lines_while_the_job_runs():
     assert (finding.group, finding.seq, finding.victims) == ("0", 61, ())
 
 
+def test_two_calls_through_one_helper_are_told_with_the_lines_that_call_it():
+    usual = CallSite("all_reduce", "/w/train.py", 40, "step", caller_line=12)
+    again = CallSite("all_reduce", "/w/train.py", 40, "step", caller_line=19)
+    finding = parted(0, also=(Turn("0", 2, usual),), site=again, instead=usual)
+    summary = finding.finds("warning", "calls-differ", 0).summary
+
+    assert "it called all_reduce in step (train.py:40, called in line 19)" in summary
+    assert summary.endswith("in step (train.py:40, called in line 12)")
+
+
 def test_a_hang_afterwards_has_its_cause_where_the_calls_parted():
     """Rank 0 waits in a call that the others never make, and they are asleep elsewhere."""
     job = parted(0)
