@@ -147,5 +147,6 @@ def _parting(name: str, number: int, made: dict[int, Turn], others: tuple[int, .
         others=even[0],
         made=odd[1],
         instead=even[1],
+        more=first.more if odd is turned else -first.more,
         since_unix_ns=min(turn.unix_ns for turn in made.values()),
     )

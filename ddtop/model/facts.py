@@ -521,6 +521,8 @@ class Parting:
     #: What `ranks` called, and what `others` called.
     made: CallSite
     instead: CallSite
+    #: How many calls more than `others` `ranks` have made, below zero: fewer.
+    more: int
     since_unix_ns: int
 
     @property

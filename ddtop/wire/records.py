@@ -1298,7 +1298,7 @@ class Turn(msgspec.Struct, frozen=True, array_like=True, gc=False):
     call before it; UNORDERED: the calls of this group change too often to be compared. `instead`:
     the call that ranks in step make at that number, if this turn has changed the number of calls;
     None if it may stand in its place. `step`: which step it is. `open`: no call has followed it
-    yet.
+    yet. `more`: how many calls more than ranks in step the rank has made, below zero: fewer.
     """
 
     group: str
@@ -1308,6 +1308,7 @@ class Turn(msgspec.Struct, frozen=True, array_like=True, gc=False):
     step: int | None = None
     open: bool = False
     unix_ns: int = 0
+    more: int = 0
 
 
 class LastCall(msgspec.Struct, frozen=True, array_like=True):

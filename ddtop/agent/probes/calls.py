@@ -83,12 +83,12 @@ class Way:
 class _Turn:
     """`usual`: the ways that had followed the call before. `then`: the way that came next, `again`:
     and has followed this one before. `run`: if a run of this way was longer or shorter than always
-    before. `uneven`: whether the lap was too, None until it is over: else the run of another call
-    has made up for it.
+    before. `more`: by how many calls the lap was, None until it is over; 0 if the run of another
+    call has made up for it.
     """
 
     __slots__ = (
-        *("again", "known", "number", "run", "step", "then", "uneven", "unix_ns"),
+        *("again", "known", "more", "number", "run", "step", "then", "unix_ns"),
         *("usual", "way"),
     )
 
@@ -99,7 +99,7 @@ class _Turn:
         self.again = False
         self.known: Turn | None = None
         self.run: Way | None = None
-        self.uneven: bool | None = None
+        self.more: int | None = None
 
 
 class Order:
@@ -170,13 +170,14 @@ class Order:
             return True
         self.due = 0
         if self.odd.run is way:
-            self.odd.uneven, self.odd = True, None
+            # What has ended each run does not come any more.
+            self.odd.more, self.odd = -1, None
         return False
 
     def _begin_run(self, way: Way) -> None:
         lap = self.made - way.began
         if self.odd is not None and self.odd.run is way:
-            self.odd.uneven, self.odd = lap != way.lap, None
+            self.odd.more, self.odd = lap - way.lap, None
         if way.began and way.laps >= 0:
             way.laps = way.laps + 1 if way.lap in (0, lap) else -1
             way.lap = lap
@@ -287,44 +288,45 @@ class CallNotes:
 def _told(order: Order, turn: _Turn) -> Turn:
     if turn.known is not None:
         return turn.known
-    then = turn.then
-    is_open = then is None or (turn.run is not None and turn.uneven is None)
-    other = None
-    if then is not None and turn.run is None:
-        other = _instead_of(turn, then, order.group.endswith(BY_STEPS))
-    elif turn.run is not None and turn.uneven:
-        other = _instead_of_run(turn, turn.run)
-    instead = other.site if other is not None else None
-    told = Turn(order.group, turn.number, turn.way.site, instead, turn.step, is_open, turn.unix_ns)
+    is_open = turn.then is None or (turn.run is not None and turn.more is None)
+    instead, more = (None, 0) if is_open else _instead_of(turn)
+    site = instead.site if instead is not None else None
+    told = Turn(
+        order.group, turn.number, turn.way.site, site, turn.step, is_open, turn.unix_ns, more
+    )
     turn.known = None if is_open else told
     return told
 
 
-def _instead_of_run(turn: _Turn, run: Way) -> Way | None:
-    """The same for a run that was longer or shorter. One pass must be able to make both calls, so
-    that neither has come in the other's place."""
-    if turn.way is not run:
-        return run if _on_one_path(run, turn.way) else None
-    ends = turn.usual - {run}
-    return next((end for end in ends if len(ends) == 1 and _on_one_path(run, end)), None)
-
-
-def _instead_of(turn: _Turn, then: Way, by_steps: bool) -> Way | None:
-    """The call that ranks in step make at that number; None if this one may stand in its place.
+def _instead_of(turn: _Turn) -> tuple[Way | None, int]:
+    """The call that ranks in step make at that number, None if this one may stand in its place; and
+    how many calls more than they this rank has made.
 
     One call more: the usual call comes next, and one pass through the code can make both, so they
     are not two branches of one condition. One call less: the next call has followed this one
     before, and has never followed the one that was left out.
     """
-    way, usual = turn.way, turn.usual
-    if then in usual and all(by_steps or _on_one_path(way, other) for other in usual):
-        return then
-    if by_steps:
-        return None
-    left_out = (
-        other for other in usual if turn.again and way in other.after and then not in other.after
-    )
-    return next(left_out, None)
+    way, then, usual = turn.way, turn.then, turn.usual
+    if turn.run is not None:
+        return _instead_of_run(turn, turn.run)
+    if turn.step is not None:
+        expected = then if then in usual else None
+        return expected, (way.calls or 0) - ((expected and expected.calls) or 0)
+    if then in usual and all(_on_one_path(way, other) for other in usual):
+        return then, 1
+    for other in usual if turn.again else ():
+        if way in other.after and then not in other.after:
+            return other, -1
+    return None, 0
+
+
+def _instead_of_run(turn: _Turn, run: Way) -> tuple[Way | None, int]:
+    """The same for a run that was longer or shorter. One pass must be able to make both calls, so
+    that neither has come in the other's place."""
+    others = turn.usual - {run} if turn.way is run else {turn.way}
+    if not turn.more or len(others) != 1 or not _on_one_path(run, *others):
+        return None, 0
+    return next(iter(others)) if turn.way is run else run, turn.more
 
 
 def _on_one_path(one: Way, other: Way) -> bool:

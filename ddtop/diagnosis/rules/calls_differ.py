@@ -45,11 +45,10 @@ def _finding(snapshot: Snapshot, parting: Parting, severity: str) -> Finding:
         made_text(parting.made, parting.instead),
         made_text(parting.instead, parting.made),
     )
-    instead = f"{others} {usual_call}"
-    if parting.made.calls is not None and parting.instead.calls is not None:
-        more = parting.made.calls - parting.instead.calls
-        number = plural(abs(more), "call")
-        instead = f"{number} {'more' if more > 0 else 'fewer'} than {others}"
+    number = plural(abs(parting.more), "call")
+    instead = f"{number} {'more' if parting.more > 0 else 'fewer'} than {others}"
+    if parting.made.calls is None:
+        instead += f", which {usual_call}"
     subject = (
         f"{odd} {verb(parting.ranks, 'has', 'have')}" if majority else f"{odd} and {others} have"
     )

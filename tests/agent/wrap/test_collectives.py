@@ -67,10 +67,10 @@ class Job:
 
     @property
     def parted(self):
-        """(number, operation, function, function of the call instead) of turns that have changed
-        the number of calls, once all ranks have done a few steps alike."""
+        """(number, operation, function, function of the call instead, calls more) of turns that
+        have changed the number of calls, once all ranks have done a few steps alike."""
         return [
-            (turn.number, turn.made.op, turn.made.function, turn.instead.function)
+            (turn.number, turn.made.op, turn.made.function, turn.instead.function, turn.more)
             for turn in self.notes.turns()
             if turn.instead is not None and turn.number > ALIKE
         ]
@@ -119,7 +119,7 @@ def test_a_call_more_is_told_with_the_call_that_should_have_come(job):
         if step == 60:
             log_mean(job)
 
-    assert job.parted == [(62, "all_reduce", "log_mean", "reduce_loss")]
+    assert job.parted == [(62, "all_reduce", "log_mean", "reduce_loss", 1)]
 
 
 def test_a_turn_is_open_until_the_next_call(job):
@@ -138,7 +138,7 @@ def test_a_call_less_is_told_with_the_call_that_was_left_out(job):
             reduce_loss(job)
         log_mean(job)
 
-    assert job.parted == [(182, "all_reduce", "log_mean", "reduce_loss")]
+    assert job.parted == [(182, "all_reduce", "log_mean", "reduce_loss", -1)]
 
 
 def test_another_branch_with_the_same_number_of_calls_is_as_the_program_was_written(job):
@@ -182,7 +182,7 @@ def epochs(job, *lengths_of_epochs, final=log_mean):
 def test_an_epoch_that_is_shorter_than_always_has_left_out_a_call(job):
     epochs(job, 6, 6, 6, 6, 5, 6)
 
-    assert job.parted == [(34, "all_reduce", "log_mean", "reduce_loss")]
+    assert job.parted == [(34, "all_reduce", "log_mean", "reduce_loss", -1)]
 
 
 def test_an_epoch_is_no_shorter_before_the_next_one_has_begun(job):
@@ -198,13 +198,13 @@ def test_a_call_that_comes_no_more_was_left_out(job):
         if step % 10 == 0 and step < 60:
             log_mean(job)
 
-    assert job.parted == [(66, "all_reduce", "reduce_loss", "log_mean")]
+    assert job.parted == [(66, "all_reduce", "reduce_loss", "log_mean", -1)]
 
 
-def test_an_epoch_that_is_longer_than_always_has_left_out_what_ends_it(job):
+def test_an_epoch_that_is_longer_than_always_has_more_calls(job):
     epochs(job, 6, 6, 6, 6, 9, 6, 6)
 
-    assert job.parted == [(35, "all_reduce", "reduce_loss", "log_mean")]
+    assert job.parted == [(35, "all_reduce", "reduce_loss", "log_mean", 3)]
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_a_call_more_through_the_same_helper_is_told(job):
         if step == 60:
             reduce_loss(job)
 
-    assert job.parted == [(62, "all_reduce", "reduce_loss", "reduce_loss")]
+    assert job.parted == [(62, "all_reduce", "reduce_loss", "reduce_loss", 1)]
 
 
 def test_a_call_in_the_place_of_a_batch_that_is_missing_is_no_difference(job):
@@ -270,7 +270,7 @@ def test_a_step_that_was_tried_again_has_more_calls_than_those_before(job):
 
     (turn,) = [turn for turn in job.notes.turns() if turn.instead is not None]
     assert (turn.group, turn.number, turn.step) == ("0/steps", 32, 31)
-    assert (turn.made.calls, turn.instead.calls) == (2, 1)
+    assert (turn.made.calls, turn.instead.calls, turn.more) == (2, 1, 1)
 
 
 def test_calls_that_a_later_step_makes_up_for_are_no_difference(job):

@@ -11,12 +11,13 @@ LOGS = CallSite("all_reduce", "/w/train.py", 88, "log_mean")
 ALIKE = Turn("0", 1, LOOP)
 
 
-def turns(job, *numbers, also=(), site=LOGS, instead=LOOP, **more):
+def turns(job, *numbers, also=(), site=LOGS, instead=LOOP, **others):
     """These ranks make a call more at #61, and with the others what `also` has."""
     for rank in job.ranks:
         own = [ALIKE, *also]
         if rank.number in numbers:
-            own.append(Turn("0", 61, site, instead, None, unix_ns=unix_ns(job.now), **more))
+            given = {"unix_ns": unix_ns(job.now), "more": 1} | others
+            own.append(Turn("0", 61, site, instead, None, **given))
         job.say(Groups(tuple(job.groups.values()), tuple(own)), rank)
 
 

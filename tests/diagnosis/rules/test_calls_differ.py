@@ -15,7 +15,8 @@ def test_a_call_more_is_a_warning_with_both_lines_while_the_job_runs():
 
     assert finding.summary == (
         "rank 0 has been out of step since #61 of default_pg (5 s): it called all_reduce in"
-        " log_mean (train.py:88), ranks 1-3 called all_reduce in step (train.py:40)"
+        " log_mean (train.py:88), 1 call more than ranks 1-3, which called all_reduce in step"
+        " (train.py:40)"
     )
     assert (finding.group, finding.seq, finding.victims) == ("0", 61, ())
 
@@ -45,7 +46,7 @@ def test_a_hang_afterwards_has_its_cause_where_the_calls_parted():
 def test_the_one_rank_that_left_out_a_call_of_all_others_is_at_fault():
     finding = parted(0, 1, 3).finds("warning", "calls-differ", 2)
 
-    assert "it called all_reduce in step (train.py:40)" in finding.summary
+    assert "it called all_reduce in step (train.py:40), 1 call fewer than ranks" in finding.summary
 
 
 def test_with_two_ranks_nobody_is_blamed():
@@ -60,7 +61,8 @@ def test_steps_with_other_numbers_of_calls_are_named_by_step():
         own = [Turn("0" + BY_STEPS, 1, CallSite("step", "/w/t.py", 30, "fit", 1))]
         if rank.number == 1:
             made = CallSite("step", "/w/t.py", 30, "fit", 2)
-            own.append(Turn("0" + BY_STEPS, 93, made, own[0].made, 92, unix_ns=unix_ns(job.now)))
+            more = {"unix_ns": unix_ns(job.now), "more": 1}
+            own.append(Turn("0" + BY_STEPS, 93, made, own[0].made, 92, **more))
         job.say(Groups(tuple(job.groups.values()), tuple(own)), rank)
     finding = job.passes(5).finds("warning", "calls-differ", 1)
 
