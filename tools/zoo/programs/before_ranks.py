@@ -250,7 +250,7 @@ def file_member(rank, path, first):
     if first == "no" and rank == "0":
         mark()
     if first == "no" and rank == "2":
-        time.sleep(3)
+        time.sleep(30)
     dist.init_process_group("gloo", init_method=f"file://{path}", rank=int(rank), world_size=RANKS)
     open(f"{path}.up{rank}", "w").close()
     train(100_000)
