@@ -112,8 +112,7 @@ def _first(name: str, members: dict[int, dict[int, Turn]]) -> Parted | None:
         if number < known or usual is None or not alike:
             continue
         # Ranks that follow a leader's calls from lines of their own are in step with it.
-        stayed = len(members) - len(made)
-        if having[usual] - sum(usual in sites[rank] for rank in made) == stayed:
+        if having[usual] - sum(usual in sites[one] for one in made) == len(members) - len(made):
             others = tuple(rank for rank in members if rank not in made)
             return Parted(name, others, _parting(name, number, made, others))
     return None

@@ -46,13 +46,13 @@ class Way:
     before.
 
     A run is the same call several times, one directly after another. `began`: what `Order.made` was
-    at the second call of the last run. `length`: of a run, from there to the next other call.
-    `lap`: from one run to the next. `laps`: how many were equal, -1 once the runs or the laps have
-    not been.
+    at the second call of the last run. `length`: of a run, from there to the call that ends it,
+    `end`. `lap`: from one run to the next. `laps`: how many were equal, -1 once the runs, what ends
+    them or the laps have not been.
     """
 
     __slots__ = (
-        *("above", "after", "at", "began", "calls", "code", "frames", "lap", "laps"),
+        *("above", "after", "at", "began", "calls", "code", "end", "frames", "lap", "laps"),
         *("length", "next", "op", "text"),
     )
 
@@ -62,6 +62,7 @@ class Way:
         self.frames: list[tuple[CodeType, int, int]] = []
         self.after: set[Way] = set()
         self.next: Way | None = None
+        self.end: Way | None = None
         self.code: CodeType | None = frame.f_code if frame is not None else None
         self.at = frame.f_lasti if frame is not None else -1
         above = frame.f_back if frame is not None else None
@@ -155,11 +156,7 @@ class Order:
             if self.run is not before:
                 return False
             self.run, self.due = None, 0
-            usual, before.length = before.length, self.made - before.began
-            if usual in (0, before.length) or before.laps < 0:
-                return False
-            known, before.laps = before.laps, -1
-            return known >= LAPS_MIN and self.odd is None
+            return self._end_run(before, way)
         if self.run is not way:
             self._begin_run(way)
         if self.made != self.due + 1:
@@ -173,6 +170,15 @@ class Order:
             # What has ended each run does not come any more.
             self.odd.more, self.odd = -1, None
         return False
+
+    def _end_run(self, run: Way, end: Way) -> bool:
+        """Whether it was shorter than always."""
+        length, laps = self.made - run.began, run.laps
+        if laps < 0 or (run.length, run.end) == (length, end):
+            return False
+        first, as_ever = not run.length, run.end is end
+        run.length, run.end, run.laps = length, end, laps if first else -1
+        return as_ever and laps >= LAPS_MIN and self.odd is None
 
     def _begin_run(self, way: Way) -> None:
         lap = self.made - way.began
@@ -323,10 +329,9 @@ def _instead_of(turn: _Turn) -> tuple[Way | None, int]:
 def _instead_of_run(turn: _Turn, run: Way) -> tuple[Way | None, int]:
     """The same for a run that was longer or shorter. One pass must be able to make both calls, so
     that neither has come in the other's place."""
-    others = turn.usual - {run} if turn.way is run else {turn.way}
-    if not turn.more or len(others) != 1 or not _on_one_path(run, *others):
+    if not turn.more or run.end is None or not _on_one_path(run, run.end):
         return None, 0
-    return next(iter(others)) if turn.way is run else run, turn.more
+    return run.end if turn.way is run else run, turn.more
 
 
 def _on_one_path(one: Way, other: Way) -> bool:

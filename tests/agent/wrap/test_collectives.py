@@ -185,6 +185,23 @@ def test_an_epoch_that_is_shorter_than_always_has_left_out_a_call(job):
     assert job.parted == [(34, "all_reduce", "log_mean", "reduce_loss", -1)]
 
 
+def test_another_call_within_an_epoch_is_one_more_and_the_epoch_no_shorter(job):
+    epochs(job, 6, 6, 6, 6)
+    epochs(job, 3, final=lengths)
+    epochs(job, 3, 6, 6)
+
+    assert job.parted == [(32, "all_gather", "lengths", "reduce_loss", 1)]
+
+
+def test_what_ends_an_epoch_in_another_way_than_always_is_not_compared(job):
+    epochs(job, 2, final=lengths)
+    epochs(job, 6, 6, 6, 6, 6)
+    epochs(job, 3, final=lengths)
+    epochs(job, 3, 6, 6)
+
+    assert job.parted == []
+
+
 def test_an_epoch_is_no_shorter_before_the_next_one_has_begun(job):
     epochs(job, 6, 6, 6, 6, 5)
     reduce_loss(job)
