@@ -88,7 +88,7 @@ def elide(text: str, width: int, ellipsis: str = ELLIPSIS) -> str:
     sign = "#" if last.startswith("#") else ""
     kept = len(last) - len(sign) - len(ellipsis) - over
     # Of a file, `…:57` alone would say nothing.
-    if over <= 0 or not head or not last[-1].isdigit() or not (sign or kept >= FILE_KEPT):
+    if over <= 0 or not head or not last[-1:].isdigit() or not (sign or kept >= FILE_KEPT):
         return clip(text, width, ellipsis)
     kept = max(kept, NUMBER_KEPT)
     if kept + len(ellipsis) < len(last) - len(sign):

@@ -41,6 +41,7 @@ def test_a_fitted_text_is_exactly_as_wide_as_its_cell(text, width, right):
         ("lock callbacks.py:57", 12, "lock callba…"),
         ("exit code 1: ValueError", 15, "exit code 1: V…"),
         ("recv", 3, "re…"),
+        ("exit code 1: ", 9, "exit cod…"),
     ],
 )
 def test_a_text_that_is_cut_keeps_the_number_at_its_end(text, width, short):
