@@ -284,7 +284,11 @@ class CallNotes:
                 # A program whose calls change all the time has no order to speak of.
                 found.append(Turn(order.group, UNORDERED, CallSite("")))
             else:
-                found += [_told(order, turn) for turn in order.turns.copy()]
+                # A run whose lap is not over yet must not hide what is known of later calls.
+                known = (
+                    one for one in order.turns.copy() if one.run is None or one.more is not None
+                )
+                found += [_told(order, turn) for turn in known]
         return tuple(found)
 
 
@@ -294,7 +298,7 @@ class CallNotes:
 def _told(order: Order, turn: _Turn) -> Turn:
     if turn.known is not None:
         return turn.known
-    is_open = turn.then is None or (turn.run is not None and turn.more is None)
+    is_open = turn.then is None
     instead, more = (None, 0) if is_open else _instead_of(turn)
     site = instead.site if instead is not None else None
     told = Turn(
