@@ -559,7 +559,7 @@ class ProcessFacts(msgspec.Struct, frozen=True, gc=False):
     rss_bytes: int | None = None
     #: It visibly works; None where nobody looks from outside.
     working: bool | None = None
-    #: It has read or written data all through the last ten seconds, and used little CPU.
+    #: It has read or written data all through the last ten seconds: much, or with little CPU.
     transfers: bool = False
     #: It is ready to run and gets next to no CPU, because other processes have it.
     lacks_cpu: bool = False

@@ -21,6 +21,15 @@ class Working(Limits, of="working", was=""):
     often. A child that hangs does not wake; one that polls wakes once or twice a second."""
 
 
+@dataclass(frozen=True)
+class Transfers(Limits, of="transfers"):
+    """Whether a rank that works does I/O."""
+
+    busy_io_bytes_per_s: float = 1048576.0
+    """So much, where it also uses `busy_ratio` of a core: pickling and checksums of a checkpoint
+    take one. A loop that also writes a log: below 100 KB/s."""
+
+
 SERVED = ("socket", "asyncio", "checkpoint-save", "checkpoint-load")
 """Waits in which a thread that wakes often is served by a server. Checkpoints also go to object
 stores."""
@@ -130,18 +139,22 @@ def lacks_cpu(memory: RankMemory, now: int, policy: Policy) -> bool:
 
 
 def transfers(memory: RankMemory, now: int, policy: Policy) -> bool:
-    """Whether data has come or gone for the whole window, with little CPU.
+    """Whether data has come or gone for the whole window: much of it, or with little CPU.
 
     An endless loop may write a log as well, but it uses a core. Only for a process that works.
     """
     now = max(min(now, memory.process_unix_ns), now - int(policy.relay_away_s * 1e9))
     grown = memory.cpu.growth(policy.window_s, now)
-    if grown is None or _cpu_mean(memory, grown, now, policy) >= policy.busy_ratio:
+    if grown is None:
         return False
     seconds, (_, io_bytes, switches) = grown
-    if io_bytes / seconds >= policy.io_working_bytes_per_s:
-        return True
-    return _is_served(memory) and switches / seconds >= policy.socket_working_switches_per_s
+    busy = _cpu_mean(memory, grown, now, policy) >= policy.busy_ratio
+    least = policy.of(Transfers).busy_io_bytes_per_s if busy else policy.io_working_bytes_per_s
+    return io_bytes / seconds >= least or (
+        not busy
+        and _is_served(memory)
+        and switches / seconds >= policy.socket_working_switches_per_s
+    )
 
 
 def _is_served(memory: RankMemory) -> bool:

@@ -58,10 +58,10 @@ def works_after_long_waits():
     return job.passes(80)
 
 
-def reads_with_little_cpu():
+def reads(cores, io_per_s):
     job = trained(3)
     job.ranks[0].works_at("fetch")
-    job.ranks[0].cores, job.ranks[0].io_per_s = 0.02, 1e6
+    job.ranks[0].cores, job.ranks[0].io_per_s = cores, io_per_s
     job.others_wait(0)
     return job.passes(120)
 
@@ -120,9 +120,10 @@ WAITS = [
         stands(works_after_long_waits), WARNED, HANGS,
     ),
     Case(
-        "slow I/O", "not-in-collective.transfer_critical_s", 100.0, stands(reads_with_little_cpu),
+        "slow I/O", "not-in-collective.transfer_critical_s", 100.0, stands(reads, 0.02, 1e6),
         WARNED, HANGS,
     ),
+    Case("busy I/O", "transfers.busy_io_bytes_per_s", 6e6, stands(reads, 1.0, 5e6), WARNED, HANGS),
     Case(
         "usual pause", "not-in-collective.still_habit_factor", 1.0, stands(stands_after_long_waits),
         WARNED, HANGS,

@@ -56,7 +56,7 @@ def limits(policy: Policy) -> dict[str, str]:
 def _value(name: str, value: float) -> str:
     name = f"_{name.rpartition('.')[2]}"
     if name.endswith("_bytes_per_s"):
-        return f"{value / 1024:g} KiB/s"
+        return f"{value / 2**20:g} MiB/s" if value >= 2**20 else f"{value / 1024:g} KiB/s"
     if name.endswith("_bytes"):
         return f"{value / 2**30:g} GiB" if value >= 2**30 else f"{value / 2**20:g} MiB"
     if name.endswith("_per_s"):

@@ -36,10 +36,11 @@ WAITS = (
                 " {blame.working_limit_s}, {healthy_wait_factor} times the longest healthy wait or"
                 " {blame.working_habit_factor} times one that happened twice; critical after"
                 " {working_critical_s} or {not-in-collective.working_critical_factor} times that"
-                " wait, at most {timeout_critical_ratio} of the timeout. I/O with little CPU:"
-                " critical after {not-in-collective.transfer_critical_s}. Checkpoint, validation,"
-                " compilation: after {phase.overdue_factor} times the longest one so far; without"
-                " CPU after {phase.still_limit_s} or {phase.usual_factor} times it."
+                " wait, at most {timeout_critical_ratio} of the timeout. I/O with little"
+                " CPU or at {transfers.busy_io_bytes_per_s}: critical after"
+                " {not-in-collective.transfer_critical_s}. Checkpoint, validation, compilation:"
+                " after {phase.overdue_factor} times the longest one; without CPU after"
+                " {phase.still_limit_s} or {phase.usual_factor} times it."
             ),
         ),
         steps=(

@@ -75,7 +75,7 @@ class NotInCollective(Waits, of=Kind.NOT_IN_COLLECTIVE, was=""):
     """A rank that works while others wait is a warning until `working_critical_s`, or this many
     times the longest healthy wait, whichever is later."""
     transfer_critical_s: float = 300.0
-    """... or this, while it does I/O with little CPU, or lacks CPU time. A minute is short then."""
+    """... or this, while it transfers data or lacks CPU time. A minute is short then."""
     still_habit_factor: float = 1.5
     """A rank without progress is a warning up to this many times the second longest healthy wait.
     If each round waits for rollouts or for a server, the next such wait is normal. A single long

@@ -148,16 +148,23 @@ def test_a_rank_that_works_without_end_becomes_critical():
 
 
 @pytest.mark.parametrize(
-    ("cores", "seconds", "severity"),
-    [(0.02, 120, "warning"), (0.02, 310, "critical"), (1.0, 120, "critical")],
+    ("cores", "io_per_s", "seconds", "severity"),
+    [
+        (0.02, 1e5, 120, "warning"),
+        (0.02, 1e5, 310, "critical"),
+        (1.0, 1e5, 120, "critical"),
+        (1.0, 5e6, 120, "warning"),
+        (1.0, 5e6, 310, "critical"),
+    ],
 )
-def test_a_rank_that_reads_with_little_cpu_has_minutes_and_a_loop_that_logs_has_one(
-    cores, seconds, severity
+def test_a_rank_that_transfers_has_minutes_and_a_loop_that_logs_has_one(
+    cores, io_per_s, seconds, severity
 ):
-    """A download at 1 MB/s was critical after a minute, like an endless loop."""
+    """A download with little CPU, and a checkpoint that is pickled with a core, were critical after
+    a minute, like an endless loop."""
     job = trained()
     job.ranks[0].works_at("fetch")
-    job.ranks[0].cores, job.ranks[0].io_per_s = cores, 1e6
+    job.ranks[0].cores, job.ranks[0].io_per_s = cores, io_per_s
     job.others_wait(0)
 
     assert job.passes(seconds).kinds() == [(severity, "not-in-collective", (0,))]
