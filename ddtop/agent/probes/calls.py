@@ -11,8 +11,8 @@ where it makes it more or less often for the first time.
 What does not work: comparing the lines of two ranks. They may differ by design, for the whole run.
 So each turn says whether it can have kept the number of calls (`_instead_of`), from this rank's own
 calls alone. Caveat: calls that C++ makes have no turn. The steps of the optimizer are a second
-order: two steps are the same if equally many calls lie between each and the step before. Check:
-print a line beside each call of the program.
+order: two steps are the same if the lines are, and if equally many calls lie between each and the
+step before. Check: print a line beside each call of the program.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import dis
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import CodeType, FrameType
 from typing import Any
 
@@ -29,10 +29,10 @@ from ddtop.agent.guard import guard
 from ddtop.agent.stacks.frames import FrameReader
 from ddtop.wire.records import BY_STEPS, UNORDERED, CallSite, Turn
 
-FRAMES_MAX, SKIPPED_MAX, WAYS_MAX, TURNS_KEPT, LAPS_MIN = 8, 8, 256, 32, 3
+FRAMES_MAX, SKIPPED_MAX, WAYS_MAX, TURNS_KEPT, LAPS_MIN, ADDED_MAX = 8, 8, 256, 32, 3, 64
 """Frames that are kept of a call; frames of libraries that are passed below them; ways to call in a
-group; turns that are remembered; laps of a loop after which it is known how often it makes a
-call."""
+group; turns that are remembered; laps of a loop after which it is known how often it makes a call;
+calls after a turn until one that ranks in step make."""
 
 PART = "order of calls"
 
@@ -71,6 +71,15 @@ class Way:
             self.frames.append((frame.f_code, frame.f_lasti, frame.f_lineno))
             frame = frame.f_back
 
+    def is_at(self, other: Way) -> bool:
+        """Whether the two innermost lines are the same."""
+        return (self.code, self.at, self.above) == (other.code, other.at, other.above)
+
+    @property
+    def weight(self) -> int:
+        """How many calls it is."""
+        return 1 if self.calls is None else self.calls
+
     @property
     def site(self) -> CallSite:
         """For the wire."""
@@ -83,75 +92,102 @@ class Way:
 
 class _Turn:
     """`usual`: the ways that had followed the call before. `then`: the way that came next, `again`:
-    and has followed this one before. `run`: if a run of this way was longer or shorter than always
-    before. `more`: by how many calls the lap was, None until it is over; 0 if the run of another
-    call has made up for it.
+    and has followed this one before. `back`: the first one of `usual` that came, `passed`: the ways
+    before it, `added`: how many calls they were. `whole`: a run that always has one length has
+    ended here. `run`: if a run of this way was longer or shorter than always before. `more`: by how
+    many calls the lap was, None until it is over; 0 if the run of another call has made up for it.
     """
 
     __slots__ = (
-        *("again", "known", "more", "number", "run", "step", "then", "unix_ns"),
-        *("usual", "way"),
+        *("added", "again", "back", "known", "more", "number", "passed", "run", "step"),
+        *("then", "unix_ns", "usual", "way", "whole"),
     )
 
     def __init__(self, number: int, step: int | None, way: Way, usual: frozenset[Way]) -> None:
         self.number, self.step, self.way, self.usual = number, step, way, usual
         self.unix_ns = time.time_ns()
         self.then: Way | None = None
-        self.again = False
+        self.back: Way | None = None
+        self.again = self.whole = False
+        self.passed, self.added = {way}, way.weight
         self.known: Turn | None = None
         self.run: Way | None = None
         self.more: int | None = None
+
+    def awaits(self, way: Way) -> bool:
+        """`way` is the next call: whether a later one may still be one of the usual ones."""
+        if self.then is None:
+            self.then, self.again = way, way in self.way.after
+        if way in self.usual:
+            self.back = way
+            return False
+        self.passed.add(way)
+        self.added += way.weight
+        return bool(self.usual) and self.added < ADDED_MAX
 
 
 class Order:
     """The calls of this rank in one group. Written by the program's threads.
 
-    `made`: how many. `ways` by their keys. `open`: the last turn, until the next call. `number`:
+    `made`: how many. `ways` by their keys. `open`: turns of which later calls say more. `number`:
     asks for the sequence number of the call, which is the same on all members; of a step, for that
     of the call before it. `total`: the number at the last step. `run`: the way of the run that goes
-    on, which is longer than always when `made` goes beyond `due`. `odd`: the turn of a run whose
-    lap is not over.
+    on, which is longer than always when `made` goes beyond `due`. `whole`: the way of the run that
+    this call has ended, if it was as long as always. `odd`: the turn of a run whose lap is open.
     """
 
     __slots__ = (
         *("due", "group", "last", "made", "number", "odd", "open", "run", "total"),
-        *("turns", "ways"),
+        *("turns", "ways", "whole"),
     )
 
     def __init__(self, group: str, number: Callable[[], int]) -> None:
         self.group, self.number, self.made, self.total = group, number, 0, 0
         self.last: Way | None = None
-        self.open: _Turn | None = None
+        self.open: list[_Turn] = []
         self.run: Way | None = None
         self.odd: _Turn | None = None
+        self.whole: Way | None = None
         self.due = 0
         self.ways: dict[object, Way] = {}
         self.turns: deque[_Turn] = deque(maxlen=TURNS_KEPT)
+
+    def way(self, op: str, frame: FrameType | None, calls: int | None = None) -> Way | None:
+        """The way in which this frame makes a call; None if there are too many."""
+        # The line of the caller too: many programs call through a helper.
+        above = frame and frame.f_back
+        place = (id(frame.f_code), frame.f_lasti) if frame is not None else None
+        key = op, calls, place, above and above.f_lasti
+        way = self.ways.get(key)
+        if way is None and len(self.ways) < WAYS_MAX:
+            way = self.ways[key] = Way(op, frame, calls)
+        return way
 
     def follow(self, way: Way, step: int | None = None) -> None:
         """The next call, or the next step of the optimizer, which has this number."""
         before, self.last = self.last, way
         self.made += 1
-        if self.open is not None:
-            self.open.then, self.open.again = way, way in self.open.way.after
-            self.open = None
+        self.open = [turn for turn in self.open if turn.awaits(way)]
         if before is not None:
             before.next = way
             odd = step is None and self._is_odd(before, way)
             if way in before.after and not odd:
                 return
-        self.open = _Turn(
+        turn = _Turn(
             self.number(), step, way, frozenset(before.after if before is not None else ())
         )
-        self.turns.append(self.open)
+        self.open.append(turn)
+        self.turns.append(turn)
         if before is not None:
+            turn.whole = self.whole is before
             before.after.add(way)
             if odd:
-                self.odd, self.open.run = self.open, before
+                self.odd, turn.run = turn, before
 
     def _is_odd(self, before: Way, way: Way) -> bool:
         """Whether the run of `before`, which `way` ends or goes on with, has another length than
         always."""
+        self.whole = None
         if way is not before:
             if self.run is not before:
                 return False
@@ -167,13 +203,14 @@ class Order:
             return True
         self.due = 0
         if self.odd.run is way:
-            # What has ended each run does not come any more.
-            self.odd.more, self.odd = -1, None
+            # What has ended each run does not come any more, nor what lies between it and the next.
+            self.odd.more, self.odd = way.length + 1 - way.lap, None
         return False
 
     def _end_run(self, run: Way, end: Way) -> bool:
         """Whether it was shorter than always."""
         length, laps = self.made - run.began, run.laps
+        self.whole = run if laps >= LAPS_MIN and run.length == length else None
         if laps < 0 or (run.length, run.end) == (length, end):
             return False
         first, as_ever = not run.length, run.end is end
@@ -222,7 +259,7 @@ class CallNotes:
         """
         try:
             last = order.last
-            way = last.next if last is not None and order.open is None else None
+            way = last.next if last is not None and not order.open else None
             if order.made == order.due:
                 way = None
             # What followed the last call the time before, most often follows it again.
@@ -235,18 +272,9 @@ class CallNotes:
                     return way
             if frame is not None and id(frame.f_code) not in self.own:
                 frame = self.users(frame)
-            key: object = op
-            if frame is not None:
-                # The line of the caller too: many programs call through a helper.
-                above = frame.f_back
-                key = op, id(frame.f_code), frame.f_lasti, above and above.f_lasti
-            try:
-                way = order.ways[key]
-            except KeyError:
-                if len(order.ways) >= WAYS_MAX:
-                    return None
-                way = order.ways[key] = Way(op, frame)
-            order.follow(way)
+            way = order.way(op, frame)
+            if way is not None:
+                order.follow(way)
             return way
         except Exception as error:  # noqa: BLE001 - the job must not see it
             guard.note(PART, f"{type(error).__name__}: {error}")
@@ -298,13 +326,13 @@ class CallNotes:
 def _told(order: Order, turn: _Turn) -> Turn:
     if turn.known is not None:
         return turn.known
-    is_open = turn.then is None
+    is_open, goes_on = turn.then is None, turn in order.open
     instead, more = (None, 0) if is_open else _instead_of(turn)
     site = instead.site if instead is not None else None
     told = Turn(
         order.group, turn.number, turn.way.site, site, turn.step, is_open, turn.unix_ns, more
     )
-    turn.known = None if is_open else told
+    turn.known = None if goes_on else told
     return told
 
 
@@ -312,40 +340,64 @@ def _instead_of(turn: _Turn) -> tuple[Way | None, int]:
     """The call that ranks in step make at that number, None if this one may stand in its place; and
     how many calls more than they this rank has made.
 
-    One call more: the usual call comes next, and one pass through the code can make both, so they
-    are not two branches of one condition. One call less: the next call has followed this one
-    before, and has never followed the one that was left out.
+    Calls more: a usual call comes after them, and one pass through the code makes both, so they are
+    not two branches of one condition. Calls less: the next call has followed this one before, and
+    has never followed those that were left out.
     """
-    way, then, usual = turn.way, turn.then, turn.usual
+    way, then, back = turn.way, turn.then, turn.back
     if turn.run is not None:
         return _instead_of_run(turn, turn.run)
-    if turn.step is not None:
-        expected = then if then in usual else None
-        return expected, (way.calls or 0) - ((expected and expected.calls) or 0)
-    if then in usual and all(_on_one_path(way, other) for other in usual):
-        return then, 1
-    for other in usual if turn.again else ():
-        if way in other.after and then not in other.after:
-            return other, -1
-    return None, 0
+    if turn.step is not None and back is then and back is not None and way.is_at(back):
+        return back, way.weight - back.weight
+    for other in turn.usual if turn.again and turn.step is None else ():
+        if left_out := _between(other, way, then):
+            return other, -left_out
+    adds = back is not None and all(
+        _adds(one, other, turn.whole) for one in turn.passed for other in turn.usual
+    )
+    return (back, turn.added) if adds else (None, 0)
+
+
+def _between(first: Way, way: Way, then: Way | None) -> int:
+    """How many calls have always come from `first` to before `way`; 0 if that is not known, or if
+    `way` may stand in the place of one of them, because `then` has followed that one."""
+    for count in range(1, ADDED_MAX):
+        after = tuple(first.after)
+        if then in after:
+            break
+        if way in after:
+            return count
+        if len(after) != 1:
+            break
+        (first,) = after
+    return 0
 
 
 def _instead_of_run(turn: _Turn, run: Way) -> tuple[Way | None, int]:
     """The same for a run that was longer or shorter. One pass must be able to make both calls, so
     that neither has come in the other's place."""
-    if not turn.more or run.end is None or not _on_one_path(run, run.end):
+    if not turn.more or run.end is None or not _adds(run, run.end, True):
         return None, 0
     return run.end if turn.way is run else run, turn.more
 
 
-def _on_one_path(one: Way, other: Way) -> bool:
-    """Whether one pass through the function that both are in can make both calls."""
-    places = {code: at for code, at, _ in reversed(other.frames)}
-    for code, at, _ in one.frames:
+def _adds(one: Way, other: Way, whole: bool) -> bool:
+    """Whether one pass through the function that both are in makes `one` beside `other`, and not in
+    its place. What comes after a loop with `other` may make up for its passes, unless they were as
+    many as always (`whole`)."""
+    places = {code: at for code, at, _ in reversed(one.frames)}
+    for code, at, _ in other.frames:
         # Both may come from one line of a helper that two lines call.
-        if places.get(code, at) != at:
-            first, last = sorted((at, places[code]))
-            return first < last and _leads_to(code, first, last)
+        place = places.get(code)
+        if place == at:
+            continue
+        if not whole and any(
+            first <= at <= last and (place is None or not first <= place <= last)
+            for first, last in _loops(code)
+        ):
+            return False
+        if place is not None:
+            return _leads_to(code, *sorted((at, place)))
     return False
 
 
@@ -355,6 +407,13 @@ _ENDS = frozenset(
 )
 """Instructions after which the next one does not run."""
 _LOOPS = frozenset({"FOR_ITER"})
+
+
+def _loops(code: CodeType) -> Iterable[tuple[int, int]]:
+    """From where to where the loops of the code go: the last jump back ends each of them."""
+    jumps = {*dis.hasjrel, *dis.hasjabs}
+    steps = [step for step in dis.get_instructions(code) if step.opcode in jumps]
+    return {step.argval: step.offset for step in steps if step.argval <= step.offset}.items()
 
 
 def _leads_to(code: CodeType, start: int, end: int) -> bool:

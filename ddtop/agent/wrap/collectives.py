@@ -19,7 +19,7 @@ import msgspec
 from ddtop.agent import current
 from ddtop.agent.guard import guard
 from ddtop.agent.notes import PeerNotes
-from ddtop.agent.probes.calls import PART, WAYS_MAX, CallNotes, Order, Way
+from ddtop.agent.probes.calls import PART, CallNotes, Order, Way
 from ddtop.agent.probes.groups import number_of
 from ddtop.agent.tracebacks import leave_out
 from ddtop.wire.page import LAST_CALLS, MADE, NUMEL
@@ -129,16 +129,11 @@ def note_step(rank: Rank, step: int) -> None:
     order = stepping[1]
     total = number_of(stepping[0]()) or 0
     calls, order.total = total - order.total, total
-    last = order.last
-    if last is not None and last.calls == calls and last.next is last and order.open is None:
+    way = order.way(STEP, notes.users(_frame(2)), calls)
+    if way is not None and (way is not order.last or way.next is not way or order.open):
+        order.follow(way, step)
+    else:
         order.made += 1
-        return
-    way = order.ways.get(calls)
-    if way is None:
-        if len(order.ways) >= WAYS_MAX:
-            return
-        way = order.ways[calls] = Way(STEP, notes.users(_frame(2)), calls)
-    order.follow(way, step)
 
 
 def _begin_steps(rank: Rank, notes: CallNotes) -> tuple[Callable[[], Any], Order] | None:

@@ -275,7 +275,7 @@ WAITS = (
             (
                 "A call from another line is no difference if it may replace the call of the"
                 " others: only a turn that has changed the number of calls counts. The steps of the"
-                " optimizer are compared in the same way, by the calls between them."
+                " optimizer are compared in the same way, by their lines and the calls between."
             ),
             (
                 "It is told after {calls-differ.settled_s}. The smaller side is at fault; if both"

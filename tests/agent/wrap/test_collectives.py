@@ -171,11 +171,13 @@ def test_optimizers_that_alternate_part_from_nobody(job):
     assert job.parted == []
 
 
-def epochs(job, *lengths_of_epochs, final=log_mean):
+def epochs(job, *lengths_of_epochs, final=log_mean, also_at=None):
     """As many steps in each epoch, and one call after them."""
     for steps in lengths_of_epochs:
-        for _ in range(steps):
+        for step in range(steps):
             reduce_loss(job)
+            if step == also_at:
+                lengths(job)
         final(job)
 
 
@@ -186,9 +188,8 @@ def test_an_epoch_that_is_shorter_than_always_has_left_out_a_call(job):
 
 
 def test_another_call_within_an_epoch_is_one_more_and_the_epoch_no_shorter(job):
-    epochs(job, 6, 6, 6, 6)
-    epochs(job, 3, final=lengths)
-    epochs(job, 3, 6, 6)
+    for also_at in (None, None, None, None, 2, None, None):
+        epochs(job, 6, also_at=also_at)
 
     assert job.parted == [(32, "all_gather", "lengths", "reduce_loss", 1)]
 
@@ -277,6 +278,76 @@ def test_a_call_in_the_place_of_a_batch_that_is_missing_is_no_difference(job):
     assert not any(turn.instead for turn in job.notes.turns())
 
 
+@pytest.mark.parametrize("shorter", [{}, {0: 2}, {5: 2}], ids=["never", "always", "once"])
+def test_calls_that_make_up_for_batches_are_no_difference(job, shorter):
+    for epoch in range(8):
+        padded = shorter.get(epoch, shorter.get(0, 0))
+        for _ in range(6 - padded):
+            reduce_loss(job)
+        for _ in range(padded):
+            log_mean(job)
+
+    assert not any(turn.instead for turn in job.notes.turns())
+
+
+def test_calls_after_a_loop_that_is_as_long_as_always_are_more(job):
+    for epoch in range(9):
+        for _ in range(6):
+            reduce_loss(job)
+        if epoch == 7:
+            log_mean(job)
+            log_mean(job)
+        lengths(job)
+
+    assert job.parted == [(56, "all_reduce", "log_mean", "lengths", 2)]
+
+
+def evaluates(job):
+    lengths(job)
+    log_mean(job)
+
+
+def test_an_evaluation_on_one_rank_has_all_of_its_calls_more(job):
+    for step in range(100):
+        reduce_loss(job)
+        if step == 60:
+            evaluates(job)
+            evaluates(job)
+
+    assert job.parted == [(62, "all_gather", "lengths", "reduce_loss", 4)]
+
+
+def test_an_evaluation_in_the_place_of_two_steps_is_as_the_program_was_written(job):
+    step = 0
+    while step < 100:
+        if step == 60:
+            evaluates(job)
+            step += 2
+            continue
+        reduce_loss(job)
+        step += 1
+
+    assert job.parted == []
+
+
+def test_an_evaluation_that_one_rank_leaves_out_has_all_of_its_calls_fewer(job):
+    for step in range(100):
+        reduce_loss(job)
+        if step != 60:
+            evaluates(job)
+
+    assert job.parted == [(182, "all_reduce", "reduce_loss", "lengths", -2)]
+
+
+def test_an_evaluation_that_comes_no_more_was_left_out_as_a_whole(job):
+    for step in range(1, 100):
+        reduce_loss(job)
+        if step % 10 == 0 and step < 60:
+            evaluates(job)
+
+    assert job.parted == [(71, "all_reduce", "reduce_loss", "lengths", -2)]
+
+
 def step_with(job, count, number):
     for _ in range(count):
         reduce_loss(job)
@@ -295,6 +366,32 @@ def test_a_step_that_was_tried_again_has_more_calls_than_those_before(job):
 def test_calls_that_a_later_step_makes_up_for_are_no_difference(job):
     for step in range(50):
         step_with(job, {30: 0, 31: 2}.get(step, 1), step + 1)
+
+    assert not any(turn.instead for turn in job.notes.turns())
+
+
+def tries_rates(job, number):
+    for tried in range(12):
+        step_with(job, 1, number + tried)
+
+
+def test_steps_in_other_lines_are_more_than_those_of_ranks_that_go_on(job):
+    for number in range(50):
+        step_with(job, 1, number)
+        if number == 30:
+            tries_rates(job, number)
+
+    turns = [turn for turn in job.notes.turns() if turn.instead is not None]
+    (turn,) = [turn for turn in turns if turn.group == "0/steps"]
+    assert (turn.number, turn.more, turn.made.function) == (32, 12, "tries_rates")
+
+
+def test_steps_of_another_optimizer_in_the_place_of_usual_ones_are_as_the_program_was_written(job):
+    for number in range(50):
+        if number % 20 == 19:
+            step_with(job, 1, number)
+        else:
+            step_with(job, 1, number)
 
     assert not any(turn.instead for turn in job.notes.turns())
 
