@@ -4,7 +4,7 @@ Each rank reports its turns: calls that followed another call for the first time
 (`ddtop.agent.probes.calls`). Ranks in step make their turns at the same sequence numbers. The first
 difference is the first turn that some members made and others, which are past that number, did not.
 It counts only if it has changed the number of calls. A turn that may replace the call of the others
-is no difference: the program was written like that.
+is no difference: the program was written like that, and nothing can be said of its later turns.
 """
 
 from __future__ import annotations
@@ -109,8 +109,10 @@ def _first(name: str, members: dict[int, dict[int, Turn]]) -> Parted | None:
         instead = {turn.instead for turn in made.values()}
         alike = len({turn.made for turn in made.values()}) == 1 == len(instead)
         usual = instead.pop()
-        if number < known or usual is None or not alike:
+        if number < known:
             continue
+        if usual is None or not alike:
+            return None
         # Ranks that follow a leader's calls from lines of their own are in step with it.
         if having[usual] - sum(usual in sites[one] for one in made) == len(members) - len(made):
             others = tuple(rank for rank in members if rank not in made)

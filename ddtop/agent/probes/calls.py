@@ -360,10 +360,11 @@ def _instead_of(turn: _Turn) -> tuple[Way | None, int]:
 
 def _between(first: Way, way: Way, then: Way | None) -> int:
     """How many calls have always come from `first` to before `way`; 0 if that is not known, or if
-    `way` may stand in the place of one of them, because `then` has followed that one."""
+    `way` may stand in the place of one of them: it is another branch, or `then` has followed that
+    one."""
     for count in range(1, ADDED_MAX):
         after = tuple(first.after)
-        if then in after:
+        if then in after or not _adds(first, way, True):
             break
         if way in after:
             return count

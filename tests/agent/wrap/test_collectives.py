@@ -339,6 +339,21 @@ def test_an_evaluation_that_one_rank_leaves_out_has_all_of_its_calls_fewer(job):
     assert job.parted == [(182, "all_reduce", "reduce_loss", "lengths", -2)]
 
 
+def branches(job, first):
+    if first:
+        log_mean(job)
+    else:
+        evaluates(job)
+
+
+@pytest.mark.parametrize("kinds", ["10101101010", "10100101010"], ids=["one call", "two calls"])
+def test_a_branch_that_comes_twice_has_not_left_out_the_other_one(job, kinds):
+    for kind in "10" * 8 + kinds:
+        branches(job, kind == "1")
+
+    assert job.parted == []
+
+
 def test_an_evaluation_that_comes_no_more_was_left_out_as_a_whole(job):
     for step in range(1, 100):
         reduce_loss(job)
