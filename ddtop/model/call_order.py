@@ -102,15 +102,13 @@ def _first(name: str, members: dict[int, dict[int, Turn]]) -> Parted | None:
     sites = {rank: {turn.made for turn in own.values()} for rank, own in members.items()}
     having = Counter(site for own in sites.values() for site in own)
     for number, made in sorted(makers.items()):
-        if len(made) == len(members):
+        if len(made) == len(members) or number < known:
             continue
         if any(turn.open for turn in made.values()):
             return None
         instead = {turn.instead for turn in made.values()}
         alike = len({turn.made for turn in made.values()}) == 1 == len(instead)
         usual = instead.pop()
-        if number < known:
-            continue
         if usual is None or not alike:
             return None
         # Ranks that follow a leader's calls from lines of their own are in step with it.

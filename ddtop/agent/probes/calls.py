@@ -347,11 +347,11 @@ def _instead_of(turn: _Turn) -> tuple[Way | None, int]:
     way, then, back = turn.way, turn.then, turn.back
     if turn.run is not None:
         return _instead_of_run(turn, turn.run)
-    if turn.step is not None and back is then and back is not None and way.is_at(back):
-        return back, way.weight - back.weight
-    for other in turn.usual if turn.again and turn.step is None else ():
+    for other in turn.usual if turn.again else ():
         if left_out := _between(other, way, then):
             return other, -left_out
+    if turn.step is not None and back is then and back is not None and way.is_at(back):
+        return back, way.weight - back.weight
     adds = back is not None and all(
         _adds(one, other, turn.whole) for one in turn.passed for other in turn.usual
     )
@@ -362,7 +362,9 @@ def _between(first: Way, way: Way, then: Way | None) -> int:
     """How many calls have always come from `first` to before `way`; 0 if that is not known, or if
     `way` may stand in the place of one of them: it is another branch, or `then` has followed that
     one."""
-    for count in range(1, ADDED_MAX):
+    count = 0
+    for _ in range(ADDED_MAX):
+        count += first.weight
         after = tuple(first.after)
         if then in after or not _adds(first, way, True):
             break

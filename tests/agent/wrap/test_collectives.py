@@ -401,6 +401,19 @@ def test_steps_in_other_lines_are_more_than_those_of_ranks_that_go_on(job):
     assert (turn.number, turn.more, turn.made.function) == (32, 12, "tries_rates")
 
 
+def test_a_last_step_that_one_rank_leaves_out_is_one_fewer(job):
+    """It ends each epoch with what is left of a batch; the next step has another call before it."""
+    for epoch in range(8):
+        for number in range(5):
+            step_with(job, 2 if epoch and not number else 1, number)
+        if epoch != 6:
+            step_with(job, 1, 5)
+
+    turns = [turn for turn in job.notes.turns() if turn.instead is not None]
+    (turn,) = [turn for turn in turns if turn.group == "0/steps"]
+    assert (turn.made.calls, turn.instead.calls, turn.more) == (2, 1, -1)
+
+
 def test_steps_of_another_optimizer_in_the_place_of_usual_ones_are_as_the_program_was_written(job):
     for number in range(50):
         if number % 20 == 19:
