@@ -65,10 +65,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """What `-n auto` means. Half of the time of these tests is waiting, so there are more workers
-    than cores. More than eight gain nothing: the longest file decides.
+    """What `-n auto` means. Half of the time of these tests is waiting, so there are twice as many
+    workers as cores. More than eight gain nothing: the longest file decides.
     """
-    return min(3 * (os.cpu_count() or 1) // 2, 8)
+    return min(2 * (os.cpu_count() or 1), 8)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
