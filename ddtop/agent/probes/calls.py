@@ -71,10 +71,6 @@ class Way:
             self.frames.append((frame.f_code, frame.f_lasti, frame.f_lineno))
             frame = frame.f_back
 
-    def is_at(self, other: Way) -> bool:
-        """Whether the two innermost lines are the same."""
-        return (self.code, self.at, self.above) == (other.code, other.at, other.above)
-
     @property
     def weight(self) -> int:
         """How many calls it is."""
@@ -350,12 +346,15 @@ def _instead_of(turn: _Turn) -> tuple[Way | None, int]:
     for other in turn.usual if turn.again else ():
         if left_out := _between(other, way, then):
             return other, -left_out
-    if turn.step is not None and back is then and back is not None and way.is_at(back):
-        return back, way.weight - back.weight
-    adds = back is not None and all(
+    if back is not None and all(
         _adds(one, other, turn.whole) for one in turn.passed for other in turn.usual
-    )
-    return (back, turn.added) if adds else (None, 0)
+    ):
+        return back, turn.added
+    if turn.step is not None and back is then and back is not None:
+        # A step with more or fewer calls, such as one that is tried again in an `except`.
+        more = way.weight - back.weight
+        return (back, more) if more else (None, 0)
+    return None, 0
 
 
 def _between(first: Way, way: Way, then: Way | None) -> int:

@@ -378,6 +378,20 @@ def test_a_step_that_was_tried_again_has_more_calls_than_those_before(job):
     assert (turn.made.calls, turn.instead.calls, turn.more) == (2, 1, 1)
 
 
+def test_a_step_that_an_except_tries_again_has_more_calls_than_those_before(job):
+    for step in range(50):
+        try:
+            if step == 30:
+                reduce_loss(job)
+                raise MemoryError
+            step_with(job, 1, step + 1)
+        except MemoryError:
+            step_with(job, 1, step + 1)
+
+    (turn,) = [turn for turn in job.notes.turns() if turn.instead is not None]
+    assert (turn.group, turn.step, turn.more) == ("0/steps", 31, 1)
+
+
 def test_calls_that_a_later_step_makes_up_for_are_no_difference(job):
     for step in range(50):
         step_with(job, {30: 0, 31: 2}.get(step, 1), step + 1)
