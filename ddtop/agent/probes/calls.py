@@ -92,6 +92,7 @@ class _Turn:
     before it, `added`: how many calls they were. `whole`: a run that always has one length has
     ended here. `run`: if a run of this way was longer or shorter than always before. `more`: by how
     many calls the lap was, None until it is over; 0 if the run of another call has made up for it.
+    `known`: what was told while `back` was that.
     """
 
     __slots__ = (
@@ -106,7 +107,7 @@ class _Turn:
         self.back: Way | None = None
         self.again = self.whole = False
         self.passed, self.added = {way}, way.weight
-        self.known: Turn | None = None
+        self.known: tuple[Turn, Way | None] | None = None
         self.run: Way | None = None
         self.more: int | None = None
 
@@ -320,15 +321,16 @@ class CallNotes:
 
 
 def _told(order: Order, turn: _Turn) -> Turn:
-    if turn.known is not None:
-        return turn.known
-    is_open, goes_on = turn.then is None, turn in order.open
+    # The program's thread may write while this one reads the code.
+    is_open, back = turn.then is None, turn.back
+    if turn.known is not None and turn.known[1] is back:
+        return turn.known[0]
     instead, more = (None, 0) if is_open else _instead_of(turn)
     site = instead.site if instead is not None else None
     told = Turn(
         order.group, turn.number, turn.way.site, site, turn.step, is_open, turn.unix_ns, more
     )
-    turn.known = None if goes_on else told
+    turn.known = None if is_open else (told, back)
     return told
 
 
