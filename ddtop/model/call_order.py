@@ -78,7 +78,8 @@ def compare(
 def partings_of(
     found: tuple[Parted, ...], facts: Mapping[int, RankFields], now_unix_ns: int, policy: Policy
 ) -> tuple[Parting, ...]:
-    """Those of them that have stood long enough, the earliest first."""
+    """The earliest one of each group that has stood long enough, the earliest first. The calls and
+    the steps of a group show the same fault."""
     settled_unix_ns = now_unix_ns - policy.of(PartingLimits).settled_s * 1e9
     settled = [
         one.parting
@@ -87,7 +88,9 @@ def partings_of(
         and facts.keys() >= {*one.parting.ranks, *one.parting.others}
         and all(_passed(facts[rank], one.name) >= one.parting.seq for rank in one.stayed)
     ]
-    return tuple(sorted(settled, key=lambda parting: parting.since_unix_ns))
+    settled.sort(key=lambda parting: parting.since_unix_ns)
+    earliest = {parting.group: parting for parting in reversed(settled)}
+    return tuple(parting for parting in settled if parting is earliest[parting.group])
 
 
 def _first(name: str, members: dict[int, dict[int, Turn]]) -> Parted | None:

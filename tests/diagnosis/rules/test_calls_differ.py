@@ -72,6 +72,21 @@ def test_steps_with_other_numbers_of_calls_are_named_by_step():
     )
 
 
+def test_of_a_call_more_and_the_step_behind_it_the_earlier_one_is_told():
+    job = FakeJob(3).trains(10)
+    steps = CallSite("step", "/w/t.py", 30, "fit", 1)
+    for rank in job.ranks:
+        own = [ALIKE, Turn("0" + BY_STEPS, 1, steps)]
+        if rank.number == 1:
+            own.append(Turn("0", 91, LOGS, LOOP, unix_ns=unix_ns(job.now - 0.1), more=1))
+            two = CallSite("step", "/w/t.py", 30, "fit", 2)
+            own.append(Turn("0" + BY_STEPS, 93, two, steps, 92, unix_ns=unix_ns(job.now), more=1))
+        job.say(Groups(tuple(job.groups.values()), tuple(own)), rank)
+    summary = job.passes(5).finds("warning", "calls-differ", 1).summary
+
+    assert "it called all_reduce in log_mean (train.py:88), 1 call more" in summary
+
+
 @pytest.mark.parametrize(
     "more",
     [
