@@ -70,7 +70,10 @@ def _finding(snapshot: Snapshot, parting: Parting, severity: str) -> Finding:
             f"{subject} been out of step since {spot} ({age}): {pronoun} {odd_call},"
             f" {instead}{stands}"
         ),
-        evidence=(f"{odd}: {odd_call} ({spot})", f"{others}: {usual_call} ({spot})"),
+        evidence=tuple(
+            f"{ranks}: {made_text(site, site)} ({spot})"
+            for ranks, site in ((odd, parting.made), (others, parting.instead))
+        ),
         advice=ADVICE,
         group=parting.group,
         op=parting.made.op if parting.made.op == parting.instead.op else None,

@@ -31,6 +31,14 @@ def test_two_calls_through_one_helper_are_told_with_the_lines_that_call_it():
     assert summary.endswith("in step (train.py:40, called in line 12)")
 
 
+def test_the_evidence_says_who_has_called_the_helper():
+    site = CallSite("all_reduce", "/w/train.py", 9, "total", caller_line=16)
+    finding = parted(0, site=site).finds("warning", "calls-differ", 0)
+
+    assert "called all_reduce in total (train.py:9), 1 call more" in finding.summary
+    assert "in total (train.py:9, called in line 16)" in finding.evidence[0]
+
+
 def test_a_hang_afterwards_has_its_cause_where_the_calls_parted():
     """Rank 0 waits in a call that the others never make, and they are asleep elsewhere."""
     job = parted(0)
