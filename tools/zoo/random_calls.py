@@ -163,7 +163,7 @@ def run(program: Block, seed: int, rank: int) -> Ran:
         "all_ranks": lambda share: shared.random() < share,
         "up_to": lambda count: own.randint(0, count),
     }
-    exec(compile("\n".join(program), "/work/program.py", "exec"), scope)
+    exec(compile("\n".join(program), "/w/program.py", "exec"), scope)
     main: Callable[[], None] = scope["main"]  # type: ignore[assignment]
     with contextlib.suppress(StopIteration):
         main()

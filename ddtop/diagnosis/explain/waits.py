@@ -261,9 +261,9 @@ WAITS = (
         brief="a rank made one call more or less than the others",
         meaning=(
             "The ranks of a group must make the same calls in the same order. Here one of them made"
-            " calls too many or too few. Calls with the same operation and size still complete, so the"
-            " job goes on, with wrong numbers, until one side has no call left. The ranks that are"
-            " waited for then are innocent."
+            " calls too many or too few. Calls with the same operation and size still complete, so"
+            " the job goes on, with wrong numbers, until one side has no call left. The ranks that"
+            " are waited for then are innocent."
         ),
         found=(
             (
