@@ -26,8 +26,8 @@ class Transfers(Limits, of="transfers"):
     """Whether a rank that works does I/O."""
 
     busy_io_bytes_per_s: float = 1048576.0
-    """So much, where it also uses `busy_ratio` of a core: pickling and checksums of a checkpoint
-    take one. A loop that also writes a log: below 100 KB/s."""
+    """A rank that uses more than `busy_ratio` of a core transfers data from this rate on: pickling
+    and checksums of a checkpoint take a core. A loop that writes a log stays below 100 KB/s."""
 
 
 SERVED = ("socket", "asyncio", "checkpoint-save", "checkpoint-load")

@@ -32,7 +32,7 @@ from ddtop.wire.records import BY_STEPS, UNORDERED, CallSite, Turn
 FRAMES_MAX, SKIPPED_MAX, WAYS_MAX, TURNS_KEPT, LAPS_MIN, ADDED_MAX = 8, 8, 256, 32, 3, 64
 """Frames that are kept of a call; frames of libraries that are passed below them; ways to call in a
 group; turns that are remembered; laps of a loop after which it is known how often it makes a call;
-calls after a turn until one that ranks in step make."""
+calls after which a turn no longer waits for a usual one."""
 
 PART = "order of calls"
 
@@ -92,7 +92,7 @@ class _Turn:
     before it, `added`: how many calls they were. `whole`: a run that always has one length has
     ended here. `run`: if a run of this way was longer or shorter than always before. `more`: by how
     many calls the lap was, None until it is over; 0 if the run of another call has made up for it.
-    `known`: what was told while `back` was that.
+    `known`: what was told last, and what `back` was then.
     """
 
     __slots__ = (
@@ -112,7 +112,7 @@ class _Turn:
         self.more: int | None = None
 
     def awaits(self, way: Way) -> bool:
-        """`way` is the next call: whether a later one may still be one of the usual ones."""
+        """Take the next call. Returns whether the first usual one may still come."""
         if self.then is None:
             self.then, self.again = way, way in self.way.after
         if way in self.usual:
@@ -326,9 +326,15 @@ def _told(order: Order, turn: _Turn) -> Turn:
     if turn.known is not None and turn.known[1] is back:
         return turn.known[0]
     instead, more = (None, 0) if is_open else _instead_of(turn)
-    site = instead.site if instead is not None else None
     told = Turn(
-        order.group, turn.number, turn.way.site, site, turn.step, is_open, turn.unix_ns, more
+        order.group,
+        turn.number,
+        turn.way.site,
+        instead and instead.site,
+        turn.step,
+        is_open,
+        turn.unix_ns,
+        more,
     )
     turn.known = None if is_open else (told, back)
     return told
@@ -410,13 +416,12 @@ _ENDS = frozenset(
     | {"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"}
 )
 """Instructions after which the next one does not run."""
-_LOOPS = frozenset({"FOR_ITER"})
+_JUMPS = frozenset({*dis.hasjrel, *dis.hasjabs})
 
 
 def _loops(code: CodeType) -> Iterable[tuple[int, int]]:
-    """From where to where the loops of the code go: the last jump back ends each of them."""
-    jumps = {*dis.hasjrel, *dis.hasjabs}
-    steps = [step for step in dis.get_instructions(code) if step.opcode in jumps]
+    """The first and the last place of each loop: the last jump back ends it."""
+    steps = [step for step in dis.get_instructions(code) if step.opcode in _JUMPS]
     return {step.argval: step.offset for step in steps if step.argval <= step.offset}.items()
 
 
@@ -426,14 +431,16 @@ def _leads_to(code: CodeType, start: int, end: int) -> bool:
     offsets = [step.offset for step in steps]
     # A frame may stand in the cache entries behind its instruction.
     start, end = (offsets[bisect_right(offsets, place) - 1] for place in (start, end))
-    jumps, reached = {*dis.hasjrel, *dis.hasjabs}, {start}
+    reached = {start}
     for step, following in zip(steps, [*offsets[1:], -1], strict=True):
         if step.offset not in reached:
             continue
-        if step.opcode in jumps and step.argval > step.offset:
+        if step.opcode in _JUMPS and step.argval > step.offset:
             reached.add(step.argval)
-        elif step.opcode in jumps and (loop := steps[offsets.index(step.argval)]).opname in _LOOPS:
-            reached.add(loop.argval)
+        elif step.opcode in _JUMPS:
+            loop = steps[offsets.index(step.argval)]
+            if loop.opname == "FOR_ITER":
+                reached.add(loop.argval)
         if step.opname not in _ENDS:
             reached.add(following)
     return end in reached

@@ -70,6 +70,7 @@ def _finding(snapshot: Snapshot, parting: Parting, severity: str) -> Finding:
             f"{subject} been out of step since {spot} ({age}): {pronoun} {odd_call},"
             f" {instead}{stands}"
         ),
+        # The same site twice: here its caller is always told.
         evidence=tuple(
             f"{ranks}: {made_text(site, site)} ({spot})"
             for ranks, site in ((odd, parting.made), (others, parting.instead))
