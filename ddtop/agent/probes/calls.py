@@ -330,7 +330,7 @@ def _told(order: Order, turn: _Turn) -> Turn:
         order.group,
         turn.number,
         turn.way.site,
-        instead and instead.site,
+        instead.site if instead is not None else None,
         turn.step,
         is_open,
         turn.unix_ns,
