@@ -85,7 +85,7 @@ def test_the_rank_that_raised_is_named_while_its_process_hangs_in_finalize(world
     assert "its process is still alive" in finding["summary"]
 
 
-WAITS_AS_RANK_1 = '[ "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" = 0 ] || sleep 50; exec "$@"'
+WAITS_AS_RANK_1 = '[ "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" = 0 ] || sleep infinity; exec "$@"'
 
 
 def test_a_rank_whose_wrapper_waits_is_named_while_the_other_is_in_mpi_init(world):

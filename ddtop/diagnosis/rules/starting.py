@@ -6,6 +6,7 @@ wait in init_process_group for ranks that have not called it.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from ddtop import launch
@@ -298,13 +299,18 @@ def _late_candidates(
 def _candidates_severity(
     snapshot: Snapshot, joining: Joining, candidates: list[Candidate], policy: Policy
 ) -> str:
-    """Critical at once for a process that makes no progress; for one that works or imports, after
-    the limit of a rank that works.
+    """Critical at once for a process that makes no progress; for one that works, imports or sleeps
+    as long as its script says, after the limit of a rank that works.
     """
     seen_s = min(
         (snapshot.time_unix_ns - candidate.since_unix_ns) / 1e9 for candidate in candidates
     )
-    still = all(candidate.stands_still and not candidate.imports for candidate in candidates)
+    still = all(
+        candidate.stands_still
+        and not candidate.imports
+        and not _sleeps_s(candidate, snapshot.time_unix_ns)
+        for candidate in candidates
+    )
     if still and seen_s > policy.wait_s(Starting) - policy.of(Starting).init_still_process_slack_s:
         return CRITICAL
     limit_s = min(
@@ -339,7 +345,26 @@ def _candidates_text(
             + f"{verb(pids, 'has', 'have')} not loaded it yet"
         )
     text = f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} not entered {joining.init}: {subject}"
+    sleeps = [_sleeps_s(candidate, snapshot.time_unix_ns) for candidate in candidates]
+    if all(sleeps):
+        return f"{text} {verb(pids, 'sleeps', 'sleep')} for another {duration(max(sleeps))}"
     return f"{text} {verb(pids, 'is', 'are')} {_candidates_do(candidates)}"
+
+
+_SLEEP = re.compile(r"(?:/\S+/)?sleep (\d+(?:\.\d+)?)([smhd]?)")
+_UNIT_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def _sleeps_s(candidate: Candidate, now_unix_ns: int) -> float:
+    """For how much longer it runs the command `sleep`, by which scripts let ranks start one after
+    the other; 0 if it runs another one, or its time is over.
+    """
+    candidacy = candidate.candidacy
+    command = _SLEEP.fullmatch((candidacy and candidacy.command) or "")
+    if candidacy is None or command is None or candidacy.started_unix_ns is None:
+        return 0.0
+    asked_s = float(command[1]) * _UNIT_S[command[2]]
+    return max(0.0, asked_s - (now_unix_ns - candidacy.started_unix_ns) / 1e9)
 
 
 def _candidates(snapshot: Snapshot, missing: tuple[int, ...]) -> list[Candidate]:

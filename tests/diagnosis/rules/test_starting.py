@@ -319,6 +319,26 @@ def test_a_child_that_gets_no_cpu_is_a_warning():
     )
 
 
+def test_a_script_that_pauses_before_it_starts_a_rank_is_a_warning_until_the_pause_is_over():
+    """`sleep $((RANK * 10))`: ranks that all start at once would overload the file server."""
+    pauses = {"mark": "rank 2, started by the launcher", "command": "sleep 0.5m"}
+    job = spawned(seconds=20, **pauses)
+    before = job.finding().summary
+    over = spawned(seconds=40, **pauses)
+
+    assert job.ever() == [("warning", "late-to-init", (2,))]
+    assert "(rank 2, started by the launcher) sleeps for another 10 s" in before
+    assert over.kinds() == [("critical", "late-to-init", (2,))]
+    assert "is stuck (in clock_nanosleep)" in over.finding().summary
+
+
+@pytest.mark.parametrize("command", ["sleep infinity", "sleep", "sleeper 60", "python sleep 60"])
+def test_a_sleep_without_an_end_and_other_commands_are_no_pause(command):
+    job = spawned(mark="of the same parent", command=command)
+
+    assert job.kinds() == [("critical", "late-to-init", (2,))]
+
+
 def test_a_child_that_has_not_loaded_torch_is_still_importing_it():
     job = spawned(
         mark="LOCAL_RANK=2, started by rank 0", command="python train.py", torch_loaded=False
