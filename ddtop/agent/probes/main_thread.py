@@ -384,8 +384,16 @@ class Standing(Probe):
             self._until = (None, None)
             self._lines.clear()
         seen = tick.seen
-        still = self._moved_at and tick.now - self._moved_at > self._limits.still_ns
-        if seen is None or not still:
+        since = self._moved_at or tick.line_since
+        if seen is None or not since or tick.now - since <= self._limits.still_ns:
+            return
+        if seen.activity == OTHER:
+            self._until = (
+                sleeps_until(self._rank.page.words[LEAD_AT] or os.getpid()),
+                self._until[0],
+            )
+        if not self._moved_at:
+            # It has not joined: nothing waits for its work yet.
             return
         line = (seen.function, seen.file, seen.line)
         if seen.activity == OTHER and len(self._lines) < LINES_MAX:
@@ -399,10 +407,6 @@ class Standing(Probe):
         # A loop that polls is at another of its lines in some looks.
         self._stayed = (self._stays.get(line, 0), self._stayed[0])
         if seen.activity == OTHER:
-            self._until = (
-                sleeps_until(self._rank.page.words[LEAD_AT] or os.getpid()),
-                self._until[0],
-            )
             self._look_at_files(tick.now)
 
     def fields(self, tick: Tick) -> Mapping[str, Any]:

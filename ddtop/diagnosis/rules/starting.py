@@ -174,8 +174,12 @@ def _is_late(rank: RankFacts) -> bool:
 
 def _stands(rank: RankFacts, policy: Policy) -> bool:
     """Whether it does nothing and has been at one line for a while. A slow import wakes up and
-    reads in between.
+    reads in between. A sleep that ends soon is a pause: ranks that all start at once would overload
+    the file server.
     """
+    until, heard = rank.progress.sleeps_until_unix_ns or 0, rank.agent.heard_unix_ns or 0
+    if 0 < until - heard <= policy.of(Starting).init_late_critical_s * 1e9:
+        return False
     if rank.process.working is not False or (
         rank.process.report is not None and rank.process.report.state == "D"
     ):
@@ -230,8 +234,8 @@ def _late_finding(
             advice = f"let {it} finish"
     elif lead.process.working is False:
         advice = (
-            f"see what {it} {verb(ranks, 'waits', 'wait')} for: ddtop stacks {snapshot.job} --rank"
-            f" {rank_list(ranks)}"
+            f"see what {verb(ranks, 'it waits', 'they wait')} for: ddtop stacks {snapshot.job}"
+            f" --rank {rank_list(ranks)}"
         )
     else:
         advice = f"move this work before the start of the job, or after {joining.init}"

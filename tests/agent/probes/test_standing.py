@@ -168,8 +168,13 @@ def test_a_look_at_another_line_of_a_loop_that_polls_hides_nothing(bench):
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="before 3.11 sleep() is a select()")
 @pytest.mark.parametrize("sleeps", [True, False])
-def test_the_end_of_a_sleep_is_read_from_the_kernel(bench, sleeps):
+@pytest.mark.parametrize("joined", [True, False])
+def test_the_end_of_a_sleep_is_read_from_the_kernel(sleeps, joined):
     """A thread that waits for a lock has no such end, with a time limit neither."""
+    bench = Bench()
+    bench.tick.line_since = bench.tick.now
+    if joined:
+        bench.moves()
     began, done = time.monotonic_ns(), threading.Event()
     thread = threading.Thread(target=lambda: time.sleep(5) if sleeps else done.wait(5), daemon=True)
     thread.start()

@@ -163,6 +163,18 @@ def test_just_before_the_limit_the_sleeper_is_not_named():
     assert late().passes(POLICY.still_limit_s).ever() == []
 
 
+@pytest.mark.parametrize(("sleeps_s", "severity"), [(40, "warning"), (3600, "critical")])
+def test_a_rank_that_pauses_before_init_is_a_warning_if_its_sleep_ends_soon(sleeps_s, severity):
+    """`time.sleep(10 * rank)`: ranks that all load at once would need too much memory."""
+    job = late()
+    job.ranks[2].wchan = "hrtimer_nanosleep"
+    job.ranks[2].says = {"sleeps_until_unix_ns": unix_ns(job.now + sleeps_s)}
+    finding = job.passes(14).finding()
+
+    assert job.ever() == [(severity, "late-to-init", (2,))]
+    assert "in wait_for_licence (train.py:88)" in finding.summary
+
+
 def test_a_rank_that_still_imports_torch_is_a_warning_after_ten_seconds():
     job = early(3)
     enter(job, 0, 1)
