@@ -190,6 +190,10 @@ def collecting_line(rank: RankFacts, now_unix_ns: int) -> str | None:
     )
 
 
+_FOR_THREADS = ("gil", "lock", "queue")
+"""Words of `classify` for waits that another thread of the rank may have to end."""
+
+
 def stack_lines(rank: RankFacts, policy: Policy) -> list[str]:
     """Frames of the program in the rank and in the DataLoader worker that must deliver its batch.
 
@@ -203,7 +207,7 @@ def stack_lines(rank: RankFacts, policy: Policy) -> list[str]:
     # A single frame says no more than the place.
     if text is not None and (" ‹ " in text or rank.state is State.SILENT):
         lines.append(f"rank {rank.rank}'s stack ({_HOW.get(stacks.method, stacks.method)}): {text}")
-    if classify(rank, policy).word == "gil":
+    if classify(rank, policy).word in _FOR_THREADS:
         lines += [f"another thread of rank {rank.rank}: {line}" for line in other_threads(stacks)]
     owing = rank.loader.report.owing_pid if rank.loader.report is not None else None
     worker = next(

@@ -313,6 +313,19 @@ def test_a_main_thread_that_waits_for_the_gil_is_not_the_one_that_holds_it():
 
 
 @pytest.mark.parametrize(
+    ("waits_on", "told"), [("future", True), ("queue", True), ("sleep", False), ("socket", False)]
+)
+def test_the_other_threads_of_a_rank_that_waits_for_one_are_told(waits_on, told):
+    """A save in the background does not end: its line is not that of the main thread."""
+    saver = ThreadStack((StackFrame("upload", "/home/ada/saves.py", 9, True),))
+    stacks = Stacks("r1", 1, 4801, 300, "agent", (*dump().threads, saver, ThreadStack(())))
+    stands = Place("step", USER.file, 31, waits_on, since_unix_ns=100)
+    lines = stack_lines(rank(place=stands, stacks=stacks), POLICY)
+
+    assert ("another thread of rank 1: upload saves.py:9" in lines) is told
+
+
+@pytest.mark.parametrize(
     ("frames", "word"),
     [
         (

@@ -548,7 +548,8 @@ DEADLOCKS = (
             (
                 "The ranks wait for each other and for nobody outside, for {deadlock.wait_s}. If"
                 " the peer only does something else, the finding is not-in-collective, because the"
-                " peer may still join."
+                " peer may still join. If several ranks wait for one peer in this way, that peer is"
+                " named: it has left out its side."
             ),
             (
                 "MPI: for each tag, the evidence counts the sends and receives that the two ranks"

@@ -133,7 +133,14 @@ def _unmatched_finding(
 ) -> Finding:
     # A send may have been buffered, but an open receive has certainly received nothing.
     snapshot, first = about.snapshot, next((wait for wait in odd if wait.call in RECEIVES), odd[0])
-    ranks = tuple(sorted({wait.rank for wait in odd}))
+    ranks = waiting = tuple(sorted({wait.rank for wait in odd}))
+    subject = f"rank {first.rank} waits in {peer_text(first)}{_spot(snapshot, first.rank)}"
+    if len(waiting) > 1 and len(skips := {wait.behind for wait in odd}) == 1:
+        # That several ranks have a call too many is less likely.
+        (ranks,) = skips
+        subject = (
+            f"{ranks_text(waiting)} wait in {' and '.join(dict.fromkeys(map(peer_text, odd)))}"
+        )
     lines = [_wait_text(about, rank) for rank in cycle[:8]]
     instead = _instead_text(about, first, odd)
     if (stray := other_tag(snapshot, first)) is not None:
@@ -152,8 +159,8 @@ def _unmatched_finding(
         victims=tuple(sorted(set(about.held_up(cycle)) - set(ranks))),
         since_unix_ns=since,
         summary=(
-            f"rank {first.rank} waits in {peer_text(first)}{_spot(snapshot, first.rank)}, but"
-            f" {instead}; no progress for {duration((snapshot.time_unix_ns - since) / 1e9)}"
+            f"{subject}, but {instead};"
+            f" no progress for {duration((snapshot.time_unix_ns - since) / 1e9)}"
         ),
         evidence=(*_sent_texts(snapshot, odd), *lines),
         advice=advice,
@@ -182,7 +189,8 @@ def _instead_text(about: _About, wait: PeerWait, odd: list[PeerWait]) -> str:
             f"rank {peer} is in {peer_text(theirs)}{_spot(about.snapshot, peer)}: the {differ}"
             " differ"
         )
-    return f"{_wait_text(about, peer)}, where it waits for {ranks_text([wait.rank])}"
+    waiting = sorted({one.rank for one in odd if one.behind == wait.behind})
+    return f"{_wait_text(about, peer)}, where it waits for {ranks_text(waiting)}"
 
 
 def _cycle(

@@ -69,6 +69,19 @@ def test_a_recv_whose_peer_is_in_a_collective_is_the_call_that_cannot_match():
     assert "but rank 1 waits in all_reduce #101 of default_pg" in finding.summary
 
 
+def test_a_rank_whose_side_several_others_miss_is_the_one_that_has_left_it_out():
+    """The middle stage of a pipeline takes three micro-batches of four."""
+    job = trained(3)
+    calls(job, 0, "send", 1)
+    job.ranks[1].waits_in()
+    calls(job, 2, "recv", 1)
+    finding = job.passes(8).finds("critical", "unmatched-p2p", 1)
+
+    assert finding.victims == (0, 2)
+    assert "ranks 0,2 wait in send to rank 1 and recv from rank 1, but rank 1" in finding.summary
+    assert "where it waits for ranks 0,2" in finding.summary
+
+
 def test_a_stage_that_stands_is_named_and_not_those_that_wait_for_it():
     job = trained(4)
     job.ranks[0].stands_at("load", "/home/ada/data.py", 12)
