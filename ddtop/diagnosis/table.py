@@ -261,7 +261,7 @@ TABLE = [
         needs=("blames",),
         silenced_by=OF_WAITS,
         unless=RUNS,
-        leaves_out=("io_stall", "loader_stuck"),
+        leaves_out=("io_stall", "loader_stuck", "deadlock"),
         may_be_earlier=True,
     ),
     RuleRow(

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from ddtop.model.facts import Blame, PeerWait, RankFacts, Snapshot, Wait
 from ddtop.model.wait_graph import AnyWait
-from ddtop.wire.names import RECEIVES
+from ddtop.wire.names import MAKES_BY_HAND, RECEIVES
 from ddtop.wire.records import Group, GroupMade, unpack
 from ddtop.words.sentences import (
     by_value,
@@ -227,4 +227,33 @@ def foreign_text(snapshot: Snapshot, waits: Collection[Wait]) -> str:
         f"{ranks_text(ranks)} {verb(ranks, 'waits', 'wait')} in {call} for processes outside this"
         " job"
         for call, ranks in by_value(calls).items()
+    )
+
+
+# -- A group that the program makes by hand
+
+
+def makes_by_hand(rank: RankFacts) -> bool:
+    """Whether it waits for the other members of such a group: torch's own calls that make groups
+    are open calls."""
+    place = rank.reported.place
+    return place is not None and place.callee == MAKES_BY_HAND and not rank.comm.open_calls
+
+
+def made_by_hand(rank: RankFacts) -> Group | None:
+    """The group for which it waits. None where that is not known: without an agent."""
+    made = rank.comm.made or ()
+    by_hand = makes_by_hand(rank) and made and made[-1].call == MAKES_BY_HAND
+    return made[-1].group if by_hand else None
+
+
+def by_hand_line(rank: RankFacts) -> str | None:
+    """`rank 0 makes the group reward as number 0 of 2, store 10.0.0.1:29511`."""
+    group = made_by_hand(rank)
+    if group is None:
+        return None
+    store = f", store {group.foreign}" if group.foreign else ""
+    return (
+        f"rank {rank.rank} makes the group {group.name} as number {group.number} of"
+        f" {group.size}{store}"
     )

@@ -382,6 +382,12 @@ def foreign_store(world: Any, group: Any) -> str | None:
     return None if fits or own is None else own[2]
 
 
+def store_at(store: Any) -> str:
+    """Where the ranks of a group meet: HOST:PORT or a path, empty where it has no address."""
+    found = _meets_in(store)
+    return found[2] if found is not None else ""
+
+
 def _meets_in(store: Any) -> tuple[str, str, str] | None:
     """(kind, address, address as it was given) of the store below all prefixes.
 

@@ -12,11 +12,11 @@ from ddtop.agent import claim, current
 from ddtop.agent.guard import guard
 from ddtop.agent.notes import GradientNotes, GroupNotes, note_mesh
 from ddtop.agent.probes.calls import CallNotes
-from ddtop.agent.probes.groups import numbers_of
+from ddtop.agent.probes.groups import numbers_of, store_at
 from ddtop.agent.probes.replicas import ReplicaNotes
 from ddtop.agent.wrapper import replace
 from ddtop.redaction import redact
-from ddtop.wire.names import NEW_GROUP, OF_MEMBERS_ONLY, SPLIT_GROUP
+from ddtop.wire.names import MAKES_BY_HAND, NEW_GROUP, OF_MEMBERS_ONLY, SPLIT_GROUP
 from ddtop.wire.page import CALLS, NO_PEER
 from ddtop.wire.records import Group, GroupMade, Place, pack
 
@@ -45,6 +45,12 @@ def wrap(module: ModuleType) -> None:
     _replace(module, SPLIT_GROUP, partial(_before_making, SPLIT_GROUP), _after_making)
     _replace(module, "destroy_process_group", _before_destroy, _after_destroy)
     _pause_while(module, "_abort_process_group")
+    if hasattr(module, MAKES_BY_HAND):
+        replace(
+            module,
+            MAKES_BY_HAND,
+            lambda args, kwargs: guard.run("groups made", _note_by_hand, args, kwargs),
+        )
 
 
 def wrap_mesh(module: ModuleType) -> None:
@@ -198,6 +204,21 @@ def _note_made(rank: Rank, call: str, given: dict[str, Any], marks: _Marks) -> N
     notes.made.append(
         GroupMade(call, number, rank.times_destroyed, pack(group), local, _called_from(rank))
     )
+
+
+def _note_by_hand(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    names = ("group_size", "group_rank", "global_ranks_in_group", "backend", "store", "group_name")
+    given, rank = dict(zip(names, args, strict=False)) | kwargs, current.get()
+    # Torch calls it too: with members for its own groups, and without for the first one.
+    if rank is None or given.get("global_ranks_in_group") or _world().default_pg is None:
+        return
+    size, number = given["group_size"], given["group_rank"]
+    backend, store = str(given.get("backend")).lower(), store_at(given.get("store"))
+    group = Group(
+        redact(str(given.get("group_name"))), "", (), backend, (), (), store, size, number
+    )
+    made = GroupMade(MAKES_BY_HAND, 0, rank.times_destroyed, group, True, _called_from(rank))
+    rank.notes[GroupNotes].made.append(made)
 
 
 def _called_from(rank: Rank) -> Place | None:

@@ -502,6 +502,10 @@ DEADLOCKS = (
                 "MPI: a Waitall counts every request that the other side has not begun. A receive"
                 " from any source counts once all possible senders are waiting too."
             ),
+            (
+                "The members of groups that a program makes by hand are not known. Ranks that make"
+                " different ones at one store are a cycle if together they fill one of them."
+            ),
             "If calls in the cycle can never match, the finding is unmatched-p2p instead.",
         ),
         steps=(

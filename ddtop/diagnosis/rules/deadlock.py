@@ -13,16 +13,18 @@ from ddtop.diagnosis.evidence import (
     LOCAL_GROUP_RULE,
     NEW_GROUP_RULE,
     other_tag,
+    stack_lines,
     too_few_receives,
     traffic_lines,
 )
 from ddtop.diagnosis.finding import CRITICAL, Context, Finding
 from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.waiters import peer_text
-from ddtop.model.facts import PeerWait, Snapshot, Wait
+from ddtop.diagnosis.waiters import by_hand_line, made_by_hand, peer_text
+from ddtop.model.facts import PeerWait, RankFacts, Snapshot, Wait
 from ddtop.model.wait_graph import AnyWait, Graph
 from ddtop.policy import Policy, Waits
 from ddtop.wire.names import GROUP_MAKERS, RECEIVES, SENDS
+from ddtop.wire.records import Group
 from ddtop.words.sentences import collective_text, file_line, names_of_groups, ranks_text, verb
 from ddtop.words.units import duration
 
@@ -60,7 +62,9 @@ def rule(context: Context) -> list[Finding]:
             findings.append(_unmatched_finding(about, cycle, since, odd))
         else:
             findings.append(_cycle(about, cycle, since, collective, single))
-    return findings + (_from_itself(about, policy) if alone and about is not None else [])
+    if alone and about is not None:
+        findings += _from_itself(about, policy)
+    return findings + _made_in_other_order(snapshot, policy)
 
 
 class _About:
@@ -252,6 +256,60 @@ def _cycle(
         advice=advice,
         group=groups[0] if len(groups) == 1 else None,
     )
+
+
+def _made_in_other_order(snapshot: Snapshot, policy: Policy) -> list[Finding]:
+    """Ranks that make several groups by hand at one store, each another one first.
+
+    Nobody knows which ranks such a group shall have. But if those that have come, to whatever
+    group, are as many as each of the groups has members, and have all of the members' numbers, then
+    nobody else is to come.
+    """
+    makers: dict[tuple[str, int], list[tuple[RankFacts, Group]]] = {}
+    for rank in snapshot.ranks:
+        group = made_by_hand(rank)
+        if group is not None and group.foreign:
+            makers.setdefault((group.foreign, group.size), []).append((rank, group))
+    findings = []
+    for (store, size), come in makers.items():
+        names = {group.name for _, group in come}
+        before = {made.group.name for rank, _ in come for made in (rank.comm.made or ())[:-1]}
+        since = max(_stands_since(rank) for rank, _ in come)
+        waited_s = (snapshot.time_unix_ns - since) / 1e9
+        if (
+            len(names) < 2
+            or not names.isdisjoint(before)
+            or sorted(group.number for _, group in come) != list(range(size))
+            or waited_s <= policy.wait_s(Deadlock)
+        ):
+            continue
+        ranks = tuple(rank.rank for rank, _ in come)
+        lines = [by_hand_line(rank) or "" for rank, _ in come[:8]]
+        waits = [wait for wait in snapshot.waits if not set(ranks).isdisjoint(wait.behind)]
+        findings.append(
+            Finding(
+                kind=Kind.WAIT_CYCLE,
+                severity=CRITICAL,
+                ranks=ranks,
+                victims=tuple(sorted({wait.rank for wait in waits}.difference(ranks))),
+                since_unix_ns=since,
+                summary=(
+                    f"{ranks_text(ranks)} make groups by hand in another order, and have waited for"
+                    f" each other for {duration(waited_s)}: {'; '.join(lines[:3])}"
+                ),
+                evidence=(
+                    *lines,
+                    *(line for rank, _ in come[:4] for line in stack_lines(rank, policy)),
+                ),
+                advice=f"make the groups of the store {store} in the same order on all members",
+            )
+        )
+    return findings
+
+
+def _stands_since(rank: RankFacts) -> int:
+    place = rank.reported.place
+    return (place.since_unix_ns if place is not None else None) or 0
 
 
 def _stray_send(single: list[PeerWait]) -> tuple[int, int, int] | None:

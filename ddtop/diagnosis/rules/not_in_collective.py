@@ -42,14 +42,13 @@ from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.nccl import launched_less, ras_lines
 from ddtop.diagnosis.standstill import Idle
 from ddtop.diagnosis.stuck_worker import ranks_with_stuck_worker
-from ddtop.diagnosis.waiters import called_at, waits_clause
+from ddtop.diagnosis.waiters import by_hand_line, called_at, makes_by_hand, waits_clause
 from ddtop.model.facts import Blame, RankFacts, Snapshot, State
 from ddtop.model.wait_graph import GONE, LOST, STILL, STOPPED, UNKNOWN, WORKING, waiters_of
 from ddtop.policy import Policy, Waits
 from ddtop.wire.names import (
     FINALIZE,
     GROUP_MAKERS,
-    MAKES_BY_HAND,
     MPI_STARTED,
     NAME_ONLY,
     SENDS,
@@ -158,7 +157,7 @@ class _About:
             return WARNING
         rank = self._snapshot.rank(blame.root)
         # Nobody knows which member of a group made by hand is missing.
-        if _may_have_raised(rank) or _makes_by_hand(rank):
+        if _may_have_raised(rank) or makes_by_hand(rank):
             return WARNING
         works = blame.condition in (WORKING, UNKNOWN) or self._finishes(blame)
         if not works and kind == Kind.LEFT_EARLY:
@@ -171,13 +170,6 @@ class _About:
         if limit_s is None:
             limit_s = self._limits[key] = _limit_s(self._snapshot, blame, self._policy, works)
         return CRITICAL if waited_s > limit_s else WARNING
-
-
-def _makes_by_hand(rank: RankFacts) -> bool:
-    """Whether it waits for the other members of a group that the program makes by hand: torch's
-    own calls that make groups are open calls."""
-    place = rank.reported.place
-    return place is not None and place.callee == MAKES_BY_HAND and not rank.comm.open_calls
 
 
 def _may_have_raised(rank: RankFacts) -> bool:
@@ -410,6 +402,7 @@ def _evidence(snapshot: Snapshot, blames: list[Blame], policy: Policy) -> tuple[
         lines += [
             loader_line(rank),
             collecting_line(rank, snapshot.time_unix_ns),
+            by_hand_line(rank),
             process_line(rank, policy),
             place_line(rank),
         ]
@@ -503,7 +496,7 @@ def _special_step(snapshot: Snapshot, kind: Kind, rank: RankFacts, blame: Blame)
     None for others."""
     if _new_program(rank) is not None:
         return "start that program as a child, or call exec after the last collective"
-    if _makes_by_hand(rank):
+    if makes_by_hand(rank):
         return (
             "it waits for all members of the group that it makes there: make such groups in the"
             " same order on all of them, and check that none has ended: ddtop jobs, ddtop diagnose"

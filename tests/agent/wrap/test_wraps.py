@@ -310,7 +310,8 @@ def makers(rank, torch, monkeypatch):
     def make(*args, **kwargs):
         return [(layout.CALLS[call], peer, tag) for call, _, peer, tag, _ in rank.page.open_calls()]
 
-    module = Unwatched(distributed_c10d, new_group=make, split_group=make)
+    helper = {"_new_process_group_helper": make}
+    module = Unwatched(distributed_c10d, new_group=make, split_group=make, **helper)
     distributed.wrap(module)
     return module
 
@@ -353,6 +354,28 @@ def test_a_split_of_all_ranks_is_waited_for_by_all_and_that_of_a_part_is_not_not
     assert makers.split_group(None, [[2, 3], [0, 1]]) == everyone
     assert makers.split_group("a part", [[0, 1]]) == [("split_group", NO_PEER, OF_MEMBERS_ONLY)]
     assert noted(rank) == [("split_group", False, 1, (2, 3, 0, 1))]
+
+
+def test_a_group_that_the_program_makes_by_hand_is_noted_with_its_name_and_store(rank, makers):
+    """Torch calls the same function: with members, and without for the group of all ranks."""
+    store = SimpleNamespace(underlying_store=SimpleNamespace(host="10.0.0.1", port=29511))
+    makers._new_process_group_helper(2, 1, [], "gloo", store, group_name="weights")
+    makers._new_process_group_helper(2, 1, [0, 1], "gloo", store, "1")
+    (made,) = rank.notes[GroupNotes].made
+
+    assert (made.call, made.local) == ("_new_process_group_helper", True)
+    assert (made.group.name, made.group.size, made.group.number) == ("weights", 2, 1)
+    assert made.group.foreign == "10.0.0.1:29511"
+    assert rank.page.open_calls() == []
+
+
+def test_the_group_of_all_ranks_is_not_made_by_hand(rank, makers, monkeypatch):
+    monkeypatch.setattr(
+        sys.modules["torch.distributed.distributed_c10d"]._world, "default_pg", None
+    )
+    makers._new_process_group_helper(4, 1, [], "gloo", None, group_name="default_pg")
+
+    assert noted(rank) == []
 
 
 def test_members_that_can_be_read_once_only_reach_torch(rank, torch, makers):

@@ -6,8 +6,9 @@ import pytest
 
 from ddtop.diagnosis.calm import calm_text
 from ddtop.policy import POLICY
-from ddtop.wire.records import Group, Groups
-from tests.jobs import WORLD, FakeJob, Standing
+from ddtop.wire.names import MAKES_BY_HAND
+from ddtop.wire.records import Group, GroupMade, Groups
+from tests.jobs import WORLD, FakeJob, Standing, trained
 
 STORE = "10.0.0.1:29511"
 
@@ -136,3 +137,60 @@ def test_one_member_that_sees_the_contradiction_is_enough(first):
         job.say(Groups((job.groups[WORLD], says[number])), job.ranks[number])
 
     assert job.snapshot().group("weights").foreign == STORE
+
+
+# -- groups that are being made by hand
+
+
+def makes(job, rank, name, number, *before, store=STORE, size=2):
+    """That rank waits for the other members of the group; `before` are names of earlier ones."""
+    made = tuple(
+        GroupMade(MAKES_BY_HAND, 0, 0, Group(each, "", (), "gloo", (), (), store, size, number))
+        for each in (*before, name)
+    )
+    job.say(Groups((job.groups[WORLD],), made=made), job.ranks[rank])
+    job.ranks[rank].stands_at("join", "/home/ada/link.py", 7 + rank, callee=MAKES_BY_HAND)
+
+
+def test_two_ranks_that_make_groups_by_hand_in_another_order_wait_for_each_other():
+    """One goes through its table as it is written, the other sorts the names."""
+    job = trained(3)
+    makes(job, 0, "reward", 0)
+    makes(job, 1, "policy", 1)
+    job.ranks[2].waits_in()
+    finding = job.passes(8).finds("critical", "wait-cycle", 0, 1)
+
+    assert finding.victims == (2,)
+    assert f"rank 0 makes the group reward as number 0 of 2, store {STORE}" in finding.summary
+    assert "in the same order on all members" in finding.advice
+    assert job.kinds() == [("critical", "wait-cycle", (0, 1))]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"name": "reward", "number": 1},
+        {"name": "policy", "number": 0},
+        {"name": "policy", "number": 1, "store": "10.0.0.2:1"},
+        {"name": "policy", "number": 1, "size": 3},
+    ],
+)
+def test_ranks_that_may_wait_for_somebody_else_are_no_cycle(other):
+    """Of one group, both the first member of theirs, at two stores, or in groups of two sizes."""
+    job = trained(3)
+    makes(job, 0, "reward", 0)
+    makes(job, 1, **other)
+    job.ranks[2].waits_in()
+
+    assert job.passes(12).kinds() == [("warning", "not-in-collective", (0, 1))]
+    assert "rank 0 makes the group reward as number 0 of 2" in job.finding().evidence[0]
+
+
+def test_a_rank_that_has_made_the_other_group_before_is_not_in_another_order():
+    """Each round has a group of its own, and rank 1 is one ahead: an engine has not come."""
+    job = trained(3)
+    makes(job, 0, "round 1", 0)
+    makes(job, 1, "round 2", 1, "round 1")
+    job.ranks[2].waits_in()
+
+    assert job.passes(12).kinds() == [("warning", "not-in-collective", (0, 1))]

@@ -57,7 +57,7 @@ class Ddtop:
 
 def _entry(job: Job) -> Generator[Look, None, registry.JobEntry]:
     """The job's entry. Until there is a rank, what is said about a launcher that waits."""
-    until = time.monotonic() + APPEAR_S
+    until = time.monotonic() + APPEAR_S * job.slower
     while True:
         try:
             return job.stage.entry(1, LOOK_S)
