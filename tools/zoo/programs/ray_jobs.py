@@ -152,6 +152,8 @@ def start_ray(cpus):
     import ray
 
     folder = os.path.abspath("ray")
+    # Ray's workers run at nice 15: beside processes that compute they hardly start.
+    os.environ["RAY_worker_niceness"] = "0"
     ray.init(num_cpus=cpus, include_dashboard=False, _temp_dir=folder, log_to_driver=False)
     return ray
 
