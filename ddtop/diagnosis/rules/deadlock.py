@@ -285,6 +285,7 @@ def _made_in_other_order(snapshot: Snapshot, policy: Policy) -> list[Finding]:
             continue
         ranks = tuple(rank.rank for rank, _ in come)
         lines = [by_hand_line(rank) or "" for rank, _ in come[:8]]
+        shown = ", ".join(f"rank {rank.rank} makes {group.name}" for rank, group in come[:3])
         waits = [wait for wait in snapshot.waits if not set(ranks).isdisjoint(wait.behind)]
         findings.append(
             Finding(
@@ -294,8 +295,8 @@ def _made_in_other_order(snapshot: Snapshot, policy: Policy) -> list[Finding]:
                 victims=tuple(sorted({wait.rank for wait in waits}.difference(ranks))),
                 since_unix_ns=since,
                 summary=(
-                    f"{ranks_text(ranks)} make groups by hand in another order, and have waited for"
-                    f" each other for {duration(waited_s)}: {'; '.join(lines[:3])}"
+                    f"{ranks_text(ranks)} make groups by hand in different order, and have waited"
+                    f" for each other for {duration(waited_s)}: {shown}"
                 ),
                 evidence=(
                     *lines,

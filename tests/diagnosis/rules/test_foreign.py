@@ -161,7 +161,8 @@ def test_two_ranks_that_make_groups_by_hand_in_another_order_wait_for_each_other
     finding = job.passes(8).finds("critical", "wait-cycle", 0, 1)
 
     assert finding.victims == (2,)
-    assert f"rank 0 makes the group reward as number 0 of 2, store {STORE}" in finding.summary
+    assert finding.summary.endswith("rank 0 makes reward, rank 1 makes policy")
+    assert finding.evidence[1] == f"rank 1 makes the group policy as number 1 of 2, store {STORE}"
     assert "in the same order on all members" in finding.advice
     assert job.kinds() == [("critical", "wait-cycle", (0, 1))]
 

@@ -153,7 +153,7 @@ def start_ray(cpus):
 
     folder = os.path.abspath("ray")
     # Ray's workers run at nice 15: beside processes that compute they hardly start.
-    os.environ["RAY_worker_niceness"] = "0"
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - Ray reads this name
     ray.init(num_cpus=cpus, include_dashboard=False, _temp_dir=folder, log_to_driver=False)
     return ray
 
