@@ -356,7 +356,7 @@ def _candidates_text(
 
 
 _SLEEP = re.compile(r"(?:/\S+/)?sleep (\d+(?:\.\d+)?)([smhd]?)")
-_UNIT_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+_SECONDS_IN = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def _sleeps_s(candidate: Candidate, now_unix_ns: int) -> float:
@@ -367,7 +367,7 @@ def _sleeps_s(candidate: Candidate, now_unix_ns: int) -> float:
     command = _SLEEP.fullmatch((candidacy and candidacy.command) or "")
     if candidacy is None or command is None or candidacy.started_unix_ns is None:
         return 0.0
-    asked_s = float(command[1]) * _UNIT_S[command[2]]
+    asked_s = float(command[1]) * _SECONDS_IN[command[2]]
     return max(0.0, asked_s - (now_unix_ns - candidacy.started_unix_ns) / 1e9)
 
 
