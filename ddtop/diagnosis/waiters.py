@@ -234,14 +234,14 @@ def foreign_text(snapshot: Snapshot, waits: Collection[Wait]) -> str:
 
 
 def makes_by_hand(rank: RankFacts) -> bool:
-    """Whether it waits for the other members of such a group: torch's own calls that make groups
-    are open calls."""
+    """Whether it waits for the other members of such a group. Torch's own calls that make groups
+    are open calls, so they are told apart."""
     place = rank.reported.place
     return place is not None and place.callee == MAKES_BY_HAND and not rank.comm.open_calls
 
 
-def made_by_hand(rank: RankFacts) -> Group | None:
-    """The group for which it waits. None where that is not known: without an agent."""
+def group_by_hand(rank: RankFacts) -> Group | None:
+    """The group that it makes. None if the rank has no agent, so that nobody knows."""
     made = rank.comm.made or ()
     by_hand = makes_by_hand(rank) and made and made[-1].call == MAKES_BY_HAND
     return made[-1].group if by_hand else None
@@ -249,7 +249,7 @@ def made_by_hand(rank: RankFacts) -> Group | None:
 
 def by_hand_line(rank: RankFacts) -> str | None:
     """`rank 0 makes the group reward as number 0 of 2, store 10.0.0.1:29511`."""
-    group = made_by_hand(rank)
+    group = group_by_hand(rank)
     if group is None:
         return None
     store = f", store {group.foreign}" if group.foreign else ""

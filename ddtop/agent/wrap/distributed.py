@@ -209,13 +209,17 @@ def _note_made(rank: Rank, call: str, given: dict[str, Any], marks: _Marks) -> N
 def _note_by_hand(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     names = ("group_size", "group_rank", "global_ranks_in_group", "backend", "store", "group_name")
     given, rank = dict(zip(names, args, strict=False)) | kwargs, current.get()
-    # Torch calls it too: with members for its own groups, and without for the first one.
+    # Torch calls it too: with members for its own groups, and without them for the default group.
     if rank is None or given.get("global_ranks_in_group") or _world().default_pg is None:
         return
-    size, number = given["group_size"], given["group_rank"]
-    backend, store = str(given.get("backend")).lower(), store_at(given.get("store"))
     group = Group(
-        redact(str(given.get("group_name"))), "", (), backend, (), (), store, size, number
+        redact(str(given.get("group_name"))),
+        "",
+        (),
+        str(given.get("backend")).lower(),
+        foreign=store_at(given.get("store")),
+        size=given["group_size"],
+        number=given["group_rank"],
     )
     made = GroupMade(MAKES_BY_HAND, 0, rank.times_destroyed, group, True, _called_from(rank))
     rank.notes[GroupNotes].made.append(made)

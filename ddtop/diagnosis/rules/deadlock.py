@@ -19,7 +19,7 @@ from ddtop.diagnosis.evidence import (
 )
 from ddtop.diagnosis.finding import CRITICAL, Context, Finding
 from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.waiters import by_hand_line, made_by_hand, peer_text
+from ddtop.diagnosis.waiters import by_hand_line, group_by_hand, peer_text
 from ddtop.model.facts import PeerWait, RankFacts, Snapshot, Wait
 from ddtop.model.wait_graph import AnyWait, Graph
 from ddtop.policy import Policy, Waits
@@ -139,12 +139,11 @@ def _unmatched_finding(
     snapshot, first = about.snapshot, next((wait for wait in odd if wait.call in RECEIVES), odd[0])
     ranks = waiting = tuple(sorted({wait.rank for wait in odd}))
     subject = f"rank {first.rank} waits in {peer_text(first)}{_spot(snapshot, first.rank)}"
-    if len(waiting) > 1 and len(skips := {wait.behind for wait in odd}) == 1:
-        # That several ranks have a call too many is less likely.
-        (ranks,) = skips
-        subject = (
-            f"{ranks_text(waiting)} wait in {' and '.join(dict.fromkeys(map(peer_text, odd)))}"
-        )
+    if len(waiting) > 1 and len({wait.behind for wait in odd}) == 1:
+        # It is less likely that several ranks have a call too many.
+        ranks = first.behind
+        calls = list(dict.fromkeys(map(peer_text, odd)))[:3]
+        subject = f"{ranks_text(waiting)} wait in {' and '.join(calls)}"
     lines = [_wait_text(about, rank) for rank in cycle[:8]]
     instead = _instead_text(about, first, odd)
     if (stray := other_tag(snapshot, first)) is not None:
@@ -259,23 +258,21 @@ def _cycle(
 
 
 def _made_in_other_order(snapshot: Snapshot, policy: Policy) -> list[Finding]:
-    """Ranks that make several groups by hand at one store, each another one first.
+    """Ranks that make groups by hand at one store, in different order.
 
-    Nobody knows which ranks such a group shall have. But if those that have come, to whatever
-    group, are as many as each of the groups has members, and have all of the members' numbers, then
-    nobody else is to come.
+    Nobody knows the members of such a group. But if the ranks that wait, in whatever group, are as
+    many as each group has members, and have all of its numbers, then nobody else will come.
     """
     makers: dict[tuple[str, int], list[tuple[RankFacts, Group]]] = {}
     for rank in snapshot.ranks:
-        group = made_by_hand(rank)
+        group = group_by_hand(rank)
         if group is not None and group.foreign:
             makers.setdefault((group.foreign, group.size), []).append((rank, group))
     findings = []
     for (store, size), come in makers.items():
         names = {group.name for _, group in come}
         before = {made.group.name for rank, _ in come for made in (rank.comm.made or ())[:-1]}
-        since = max(_stands_since(rank) for rank, _ in come)
-        waited_s = (snapshot.time_unix_ns - since) / 1e9
+        waited_s = min(rank.reported.line_age_s or 0.0 for rank, _ in come)
         if (
             len(names) < 2
             or not names.isdisjoint(before)
@@ -293,7 +290,7 @@ def _made_in_other_order(snapshot: Snapshot, policy: Policy) -> list[Finding]:
                 severity=CRITICAL,
                 ranks=ranks,
                 victims=tuple(sorted({wait.rank for wait in waits}.difference(ranks))),
-                since_unix_ns=since,
+                since_unix_ns=snapshot.time_unix_ns - round(waited_s * 1e9),
                 summary=(
                     f"{ranks_text(ranks)} make groups by hand in different order, and have waited"
                     f" for each other for {duration(waited_s)}: {shown}"
@@ -306,11 +303,6 @@ def _made_in_other_order(snapshot: Snapshot, policy: Policy) -> list[Finding]:
             )
         )
     return findings
-
-
-def _stands_since(rank: RankFacts) -> int:
-    place = rank.reported.place
-    return (place.since_unix_ns if place is not None else None) or 0
 
 
 def _stray_send(single: list[PeerWait]) -> tuple[int, int, int] | None:

@@ -360,8 +360,8 @@ _SECONDS_IN = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def _sleeps_s(candidate: Candidate, now_unix_ns: int) -> float:
-    """For how much longer it runs the command `sleep`, by which scripts let ranks start one after
-    the other; 0 if it runs another one, or its time is over.
+    """How many seconds of its command `sleep` are left; 0 if it runs another command or the time is
+    over. Scripts start ranks one after the other in this way.
     """
     candidacy = candidate.candidacy
     command = _SLEEP.fullmatch((candidacy and candidacy.command) or "")
