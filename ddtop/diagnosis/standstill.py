@@ -76,16 +76,33 @@ def counts_steps(rank: RankFacts) -> bool:
     return rank.progress.iteration is not None and rank.progress.iteration_source != RHYTHM
 
 
+def sleep_left_s(rank: RankFacts) -> float | None:
+    """How much was left of its sleep at its last report; None if it is in none that has an end."""
+    until = rank.progress.sleeps_until_unix_ns
+    return None if until is None else (until - (rank.agent.heard_unix_ns or 0)) / 1e9
+
+
 def polls(rank: RankFacts, policy: Policy) -> bool:
     """Whether it sleeps and wakes up again and again, or soon, like a loop that polls for work."""
-    wakes = rank.process.wakes_per_s or 0.0
-    until, heard = rank.progress.sleeps_until_unix_ns, rank.agent.heard_unix_ns or 0
-    soon = until is not None and until - heard <= policy.of(StandstillLimits).poll_sleep_s * 1e9
+    wakes, left_s = rank.process.wakes_per_s or 0.0, sleep_left_s(rank)
+    soon = left_s is not None and left_s <= policy.of(StandstillLimits).poll_sleep_s
     return (
         rank.process.working is False
         and (wakes >= policy.poll_wakes_per_s or soon)
         and classify(rank, policy).word in _POLLING
     )
+
+
+def pauses(rank: RankFacts, blame: Blame, policy: Policy) -> bool:
+    """Whether it is in one sleep that ends soon, at the start of the program: ranks that load one
+    after the other do that.
+    """
+    calls = policy.of(StandstillLimits).idle_first_collectives
+    at_start = not counts_steps(rank) and (blame.seq or 0) <= calls
+    soon = 0 < (sleep_left_s(rank) or 0.0) <= policy.working_critical_s
+    # The next sleep of a loop that polls ends soon too.
+    slept_ns = (rank.progress.sleeps_since_unix_ns or 0) - blame.since_unix_ns
+    return at_start and soon and slept_ns <= policy.still_limit_s * 1e9
 
 
 class Idle:

@@ -445,6 +445,8 @@ class ProgressFacts(msgspec.Struct, frozen=True, gc=False):
     stayed_s: float | None = None
     #: While it makes none: the end of the sleep that it is in.
     sleeps_until_unix_ns: int | None = None
+    #: Since when it is known to be in that sleep.
+    sleeps_since_unix_ns: int | None = None
     #: What its framework or program counts: step, epoch, phase, loss.
     training: TrainingProgress | None = None
     #: None while the loss that it reports is a number, or while it reports none.

@@ -184,6 +184,7 @@ def _progress(
         usual_pause_s=memory.longest_pauses_ns[1] / 1e9,
         stayed_s=state.stayed_s,
         sleeps_until_unix_ns=state.sleeps_until_unix_ns,
+        sleeps_since_unix_ns=state.sleeps_since_unix_ns,
         training=state.progress,
         not_finite=memory.not_finite,
         pace=state.pace,

@@ -1179,12 +1179,12 @@ class RankState(Record, frozen=True, array_like=True, gc=False):
     makes no progress, the longest time for which it has stood at its line before and then went on.
     `handling`: the exception that its thread handles while it makes no progress.
     `writes_since_unix_ns`: since when it has handled one exception, while a file that it has open
-    for writing grows. `sleeps_until_unix_ns`: the end of the sleep that its thread is in. `trains`:
-    of a rank that makes optimizer steps and has no process group, a digest of the parameters'
-    shapes, the optimizer's settings and the seed. `calls`: the last two collective calls, while it
-    is stuck or has raised. `replicas`: values of its parameters, one for each optimizer.
-    `in_handler`: while it makes no progress, the signal (`type`) whose handler is on its thread's
-    stack, and the handler's line.
+    for writing grows. `sleeps_until_unix_ns`: the end of the sleep that its thread is in;
+    `sleeps_since_unix_ns`: since when it is known to be in that one. `trains`: of a rank that makes
+    optimizer steps and has no process group, a digest of the parameters' shapes, the optimizer's
+    settings and the seed. `calls`: the last two collective calls, while it is stuck or has raised.
+    `replicas`: values of its parameters, one for each optimizer. `in_handler`: while it makes no
+    progress, the signal (`type`) whose handler is on its thread's stack, and the handler's line.
     """
 
     phase: str
@@ -1236,6 +1236,7 @@ class RankState(Record, frozen=True, array_like=True, gc=False):
     calls: tuple[LastCall, ...] = ()
     replicas: tuple[Replica, ...] = ()
     in_handler: Handling | None = None
+    sleeps_since_unix_ns: int | None = None
 
 
 class Arrivals(Record, frozen=True, array_like=True):

@@ -360,7 +360,7 @@ class Standing(Probe):
         self._lines: set[_Line] = set()
         self._stays: dict[_Line, int] = {}
         self._stayed = (0, 0)
-        self._until: tuple[int | None, int | None] = (None, None)
+        self._sleep: tuple[int | None, int] = (None, 0)
         self._exception: Handled | None = None
         self._handler: Handling | None = None
         self._handled: tuple[object, ...] | None = None
@@ -381,17 +381,16 @@ class Standing(Probe):
             self._note_stay(length_ns)
             self._moved_at, self._stayed, self._handled = tick.moved_at, (0, 0), None
             self._exception = self._handler = None
-            self._until = (None, None)
+            self._sleep = (None, 0)
             self._lines.clear()
         seen = tick.seen
         since = self._moved_at or tick.line_since
         if seen is None or not since or tick.now - since <= self._limits.still_ns:
             return
         if seen.activity == OTHER:
-            self._until = (
-                sleeps_until(self._rank.page.words[LEAD_AT] or os.getpid()),
-                self._until[0],
-            )
+            until = sleeps_until(self._rank.page.words[LEAD_AT] or os.getpid())
+            if until != self._sleep[0]:
+                self._sleep = until, tick.now
         if not self._moved_at:
             # It has not joined: nothing waits for its work yet.
             return
@@ -410,16 +409,16 @@ class Standing(Probe):
             self._look_at_files(tick.now)
 
     def fields(self, tick: Tick) -> Mapping[str, Any]:
-        """`stayed_s`, `sleeps_until_unix_ns`, `writes_since_unix_ns`, `handling` and
-        `in_handler`."""
-        until, before = self._until
+        """`stayed_s`, `sleeps_until_unix_ns`, `sleeps_since_unix_ns`, `writes_since_unix_ns`,
+        `handling` and `in_handler`."""
+        until, found_at = self._sleep
+        # The thread may wake between two reads. Two looks at one sleep find the same end.
+        sleeps = until is not None and found_at < tick.now
         lately = self._grown_at and tick.now - self._grown_at < self._limits.still_ns
         return {
             "stayed_s": max(self._stayed) / 1e9 or None,
-            # The thread may wake between two reads. Two looks at one sleep find the same end.
-            "sleeps_until_unix_ns": until + tick.unix_minus_mono
-            if until and until == before
-            else None,
+            "sleeps_until_unix_ns": until + tick.unix_minus_mono if sleeps and until else None,
+            "sleeps_since_unix_ns": found_at + tick.unix_minus_mono if sleeps else None,
             "writes_since_unix_ns": self._handled_at + tick.unix_minus_mono
             if self._handled is not None and lately
             else None,

@@ -15,8 +15,7 @@ WAITS = (
         brief="a rank has not joined a collective; others wait in it",
         meaning=(
             "A collective ends when every rank of its group has joined. Some ranks wait inside;"
-            " the ranks at fault have not joined. Torch's timeout message blames the ranks that"
-            " waited."
+            " those at fault have not joined. Torch's timeout names the victims."
         ),
         found=(
             (
@@ -30,8 +29,9 @@ WAITS = (
             ),
             (
                 "No progress: critical after {not-in-collective.wait_s}, but nothing for up to"
-                " {blame.still_stay_factor} times an earlier stay at its line, and a warning for up"
-                " to {not-in-collective.still_habit_factor} times a wait that happened twice. At"
+                " {blame.still_stay_factor} times an earlier stay at its line; a warning for up to"
+                " {not-in-collective.still_habit_factor} times a wait that happened twice, and for"
+                " a sleep below {working_critical_s} before the first step. At"
                 " work ({cpu_working_ratio} of a core, or I/O): a warning after"
                 " {blame.working_limit_s}, {healthy_wait_factor} times the longest healthy wait or"
                 " {blame.working_habit_factor} times one that happened twice; critical after"

@@ -40,7 +40,7 @@ from ddtop.diagnosis.evidence import (
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Context, Finding
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.nccl import launched_less, ras_lines
-from ddtop.diagnosis.standstill import Idle
+from ddtop.diagnosis.standstill import Idle, pauses, sleep_left_s
 from ddtop.diagnosis.stuck_worker import ranks_with_stuck_worker
 from ddtop.diagnosis.waiters import by_hand_line, called_at, makes_by_hand, waits_clause
 from ddtop.model.facts import Blame, RankFacts, Snapshot, State
@@ -159,7 +159,11 @@ class _About:
         # Nobody knows which member of a group made by hand is missing.
         if _may_have_raised(rank) or makes_by_hand(rank):
             return WARNING
-        works = blame.condition in (WORKING, UNKNOWN) or self._finishes(blame)
+        works = (
+            blame.condition in (WORKING, UNKNOWN)
+            or self._finishes(blame)
+            or pauses(rank, blame, self._policy)
+        )
         if not works and kind == Kind.LEFT_EARLY:
             return CRITICAL
         waited_s = (self._snapshot.time_unix_ns - blame.since_unix_ns) / 1e9
@@ -279,6 +283,10 @@ def _finding(
             f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} done{_after_text(lead)} and"
             f" {where_text(lead, policy)}"
         )
+    elif severity == WARNING and pauses(lead, first, policy):
+        ends = verb(ranks, "its sleep ends in", "their sleeps end within")
+        left_s = max(sleep_left_s(snapshot.rank(rank)) or 0.0 for rank in ranks)
+        subject += f", {ends} {duration(left_s)}"
     elif (phase := _one_phase(snapshot, ranks)) is not None:
         subject = f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} {phase}"
     elif severity == WARNING and (helped := _helped_text(lead)) is not None:
@@ -444,7 +452,8 @@ def _next_step(
         by_word = None
     stands = severity == CRITICAL or blame.condition == STILL or _only_around_it(rank, policy)
     stands = stands or word == OTHER_WORLD
-    stands = stands and not (severity == WARNING and phase_of(rank) is not None)
+    waits = phase_of(rank) is not None or pauses(rank, blame, policy)
+    stands = stands and not (severity == WARNING and waits)
     if (special := _special_step(snapshot, kind, rank, blame)) is not None:
         text = special
     elif by_word is not None and stands:

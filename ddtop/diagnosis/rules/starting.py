@@ -24,6 +24,7 @@ from ddtop.diagnosis.rendezvous import (
     path_line,
     store_of,
 )
+from ddtop.diagnosis.standstill import sleep_left_s
 from ddtop.launch.launchers import is_elastic
 from ddtop.model.ending import CANCEL_SIGNALS, has_failed
 from ddtop.model.facts import Candidate, RankFacts, Snapshot, State
@@ -177,8 +178,7 @@ def _stands(rank: RankFacts, policy: Policy) -> bool:
     reads in between. A sleep that ends soon is a pause: ranks that all start at once would overload
     the file server.
     """
-    until, heard = rank.progress.sleeps_until_unix_ns or 0, rank.agent.heard_unix_ns or 0
-    if 0 < until - heard <= policy.of(Starting).init_late_critical_s * 1e9:
+    if 0 < (sleep_left_s(rank) or 0.0) <= policy.of(Starting).init_late_critical_s:
         return False
     if rank.process.working is not False or (
         rank.process.report is not None and rank.process.report.state == "D"

@@ -183,13 +183,14 @@ def test_the_end_of_a_sleep_is_read_from_the_kernel(sleeps, joined):
     while not task.read_text().startswith(("230 ", "115 ") if sleeps else ("202 ", "98 ")):
         time.sleep(0.01)
     bench.stands(3)
-    until = bench.probe.fields(bench.tick)["sleeps_until_unix_ns"]
+    found = bench.probe.fields(bench.tick)
     done.set()
 
     if sleeps:
-        assert until == pytest.approx(began + 5 * SECOND, abs=SECOND)
+        assert found["sleeps_until_unix_ns"] == pytest.approx(began + 5 * SECOND, abs=SECOND)
+        assert found["sleeps_since_unix_ns"] < bench.tick.now
     else:
-        assert until is None
+        assert found["sleeps_until_unix_ns"] is found["sleeps_since_unix_ns"] is None
 
 
 # -- writing in a handler

@@ -53,6 +53,51 @@ def test_a_wait_that_ends_before_the_limit_leaves_no_trace():
     assert job.trains(10).ever() == []
 
 
+def loads_in_turn(ends_s, iteration=None, began_s=1.0, calls=1):
+    """Rank 2 sleeps before it loads; the others are ready for their first collective."""
+    job = FakeJob(4)
+    for rank in job.ranks:
+        rank.iteration, rank.trains = iteration, False
+        rank.standings[WORLD].enqueued = rank.standings[WORLD].completed = calls
+    job.passes(2)
+    late = job.ranks[2]
+    late.stands_at("load_in_turn", line=3)
+    late.wchan = "hrtimer_nanosleep"
+    late.says = {
+        "sleeps_until_unix_ns": unix_ns(job.now + ends_s),
+        "sleeps_since_unix_ns": unix_ns(job.now + began_s),
+    }
+    job.others_wait(2)
+    return job
+
+
+def test_a_rank_that_sleeps_for_less_than_a_minute_before_its_first_step_is_a_warning():
+    """`time.sleep(10 * rank)` after init_process_group: models are loaded one after the other."""
+    job = loads_in_turn(40).passes(8)
+    finding = job.finding()
+
+    assert job.ever() == [("warning", "not-in-collective", (2,))]
+    assert finding.summary == (
+        "rank 2 has been asleep in load_in_turn (train.py:3) for 8 s, its sleep ends in 32 s;"
+        " ranks 0,1,3 wait for it in all_reduce #2 of default_pg"
+    )
+    assert finding.advice.startswith("let it finish")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"ends_s": 3600},
+        {"ends_s": 40, "iteration": 3},
+        {"ends_s": 40, "calls": 100},
+        # A loop that polls: there is always a sleep that ends soon.
+        {"ends_s": 9, "began_s": 5.5},
+    ],
+)
+def test_a_sleep_is_no_pause_if_it_is_long_or_repeated_or_the_job_has_trained(more):
+    assert loads_in_turn(**more).passes(8).ever() == [("critical", "not-in-collective", (2,))]
+
+
 def test_a_rank_that_visibly_works_is_a_warning_first():
     """Rank 0 validates while the others wait in a barrier. Many jobs do that, once an epoch."""
     job = trained()
