@@ -631,13 +631,14 @@ def _in_finalize(
 def _in_named(
     ranks: Mapping[int, RankFields], now_unix_ns: int, policy: Policy
 ) -> tuple[PeerWait, ...]:
-    # It is not known who shares the window or file: all other ranks have to be stuck.
+    # It is not known who shares the window, or a file that is being opened: all other ranks have to
+    # be stuck.
     inside: dict[int, MpiCall] = {}
     still = set()
     for rank, facts in ranks.items():
         if facts.gone or facts.agent.unheard or facts.comm.mpi is None:
             return ()
-        call = next((call for call in facts.comm.mpi.calls if call.name in NAME_ONLY), None)
+        call = next((call for call in facts.comm.mpi.calls if _is_name_only(call)), None)
         if call is not None:
             inside[rank] = call
         elif not facts.comm.mpi.calls and condition_of(facts, now_unix_ns, policy) == STILL:
@@ -651,6 +652,10 @@ def _in_named(
         PeerWait(rank, call.name, None, None, call.since_unix_ns, behind)
         for rank, call in inside.items()
     )
+
+
+def _is_name_only(call: MpiCall) -> bool:
+    return call.name in NAME_ONLY and call.group is None
 
 
 def _finalizing_since(facts: RankFields) -> int | None:

@@ -63,8 +63,12 @@ _FIRST = {
     name: MPI_CODES[name]
     for name in ("Barrier", "Ibarrier", "Send", "Recv", "Wait", "Neighbor_allgather")
 }
-MPI_COLLECTIVES = frozenset(MPI_CALLS[_FIRST["Barrier"] : _FIRST["Send"]]) - {"Create_group"}
-"""All members of the communicator make them in the same order: they are numbered."""
+MPI_FILE_COLLECTIVES = frozenset(MPI_CALLS[MPI_CODES["File.Close"] : MPI_CODES["Spawn"]])
+MPI_COLLECTIVES = (
+    frozenset(MPI_CALLS[_FIRST["Barrier"] : _FIRST["Send"]]) - {"Create_group"}
+) | MPI_FILE_COLLECTIVES
+"""All members of the communicator, or all that have opened the file, make them in the same order:
+they are numbered."""
 MPI_STARTED = frozenset(MPI_CALLS[MPI_CODES["Ibarrier"] : MPI_CODES["Dup"]])
 """Nonblocking collectives."""
 MPI_SENDS = frozenset(MPI_CALLS[_FIRST["Send"] : _FIRST["Recv"]])
@@ -78,7 +82,7 @@ MPI_ANY_WAITS = frozenset({"Waitany", "waitany", "Waitsome", "waitsome"})
 NAME_ONLY = frozenset(MPI_CALLS[MPI_CODES["Neighbor_allgather"] : MPI_CODES["Finalize"]]) | {
     "Create_group"
 }
-"""It is not known which ranks they wait for."""
+"""It is not known which ranks they wait for; of a file, unless its opening was seen."""
 
 _ROOT_GIVES = (
     "Bcast",

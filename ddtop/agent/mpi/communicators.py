@@ -6,6 +6,7 @@ rank of the new communicator's first member are the same on all of them."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any
@@ -37,12 +38,13 @@ class Comm:
     """A communicator as this rank has it.
 
     `peers[r]`: the world rank of its rank r (of the remote group of an intercommunicator). `order`:
-    that of its collective calls, if it is reported.
+    that of its collective calls, if it is reported. `files`: how often its members have opened one.
     """
 
     __slots__ = (
         "done_at",
         "enqueued_at",
+        "files",
         "group",
         "index",
         "last_at",
@@ -57,7 +59,7 @@ class Comm:
 
     def __init__(self, uid: int, index: int, peers: tuple[int, ...], group: Group | None) -> None:
         self.uid, self.index, self.peers, self.group = uid, index, peers, group
-        self.seq = 0
+        self.seq = self.files = 0
         self.order: Order | None = None
         self.traffic: dict[tuple[int, int], list[int]] = {}
         self.last_tag: dict[int, int] = {}
@@ -149,6 +151,15 @@ class Communicators:
         text = f"{OPENINGS.get(how, how)} #{self._outside}, {others} outside"
         uid = uid_of(layout.WORLD_UID, how, self._outside, self._rank) | layout.OUTSIDE_BIT
         self._add(made, uid, text, tuple(one if one >= 0 else layout.ANY for one in members))
+
+    def adopt_file(self, made: Any, given: tuple[Any, ...]) -> None:
+        """The members of a communicator have opened a file. `given`: the arguments of File.Open."""
+        parent = self.by_handle.get(self.handle_of(given[0])) if len(given) > 1 else None
+        if parent is not None and parent.uid and len(parent.peers) > 1:
+            parent.files += 1
+            name = os.path.basename(os.fsdecode(given[1]))
+            uid = uid_of(parent.uid, "File.Open", parent.files, parent.peers[0])
+            self._add(made, uid, f"file {name}"[:80], parent.peers)
 
     def drop(self, handle: int) -> None:
         """The communicator was freed: a new one may get the same handle."""

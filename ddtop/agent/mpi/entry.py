@@ -284,10 +284,17 @@ def _wrappers(mpi: Any, lines: Lines) -> dict[tuple[str, str], Make]:
     put("*comm", ("Free", "free"), lambda _, o: wrappers.wrap_ending(lines, o))
     put("Request", wrappers.WAITS, lambda n, o: wrappers.wait_one(lines, n, o))
     put("Request", wrappers.MANY_WAITS, lambda n, o: wrappers.wait_many(lines, n, o))
+    put("File", wrappers.ON_FILES, lambda n, o: _on_file(lines, n, o))
     for where, name in wrappers.NAMED:
         call = name if where not in ("Win", "File") else f"{where}.{name}"
         makers[where, name] = partial(wrappers.wrap_by_name, lines, call)
+    put("File", ("Open",), lambda _, o: wrappers.opening_file(lines, o))
     return makers
+
+
+def _on_file(lines: Lines, name: str, original: Any) -> Any:
+    made = wrappers.collective(lines, f"File.{name}", original, None, None)
+    return wrappers.wrap_ending(lines, made) if name == "Close" else made
 
 
 def _exchange(

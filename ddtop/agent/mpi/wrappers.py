@@ -24,7 +24,7 @@ from ddtop.agent.mpi.communicators import Comm, Communicators
 from ddtop.agent.tracebacks import leave_out, without_ours
 from ddtop.wire import mpi as layout
 from ddtop.wire.mpi import ANY, NONE, SEQ_MARK
-from ddtop.wire.names import MPI_CODES, MPI_COLLECTIVES, ROOTED
+from ddtop.wire.names import MPI_CODES, MPI_COLLECTIVES, MPI_FILE_COLLECTIVES, ROOTED
 
 # -- Which of mpi4py's methods are watched, and which of their arguments are read
 #
@@ -37,9 +37,8 @@ CREATIONS = (
     "Create_dist_graph_adjacent", "Create_dist_graph", "Sub", "Create_intercomm", "Merge",
 )  # fmt: skip
 NONBLOCKING = tuple(name for name in MPI_CODES if name in MPI_COLLECTIVES and name.startswith("I"))
-BLOCKING = tuple(
-    name for name in MPI_CODES if name in MPI_COLLECTIVES and name not in (*NONBLOCKING, *CREATIONS)
-)
+ON_FILES = tuple(name.removeprefix("File.") for name in MPI_FILE_COLLECTIVES)
+BLOCKING = tuple(MPI_COLLECTIVES - MPI_FILE_COLLECTIVES - {*NONBLOCKING, *CREATIONS})
 
 # Place of the root among the arguments.
 ROOTS = {
@@ -75,7 +74,11 @@ MANY_WAITS = ("Waitall", "waitall", "Waitany", "waitany", "Waitsome", "waitsome"
 
 # Methods of which only the name is noted: (class, method).
 NAMED: tuple[tuple[str, str], ...] = (
-    *((name.partition(".")[0], name.partition(".")[2]) for name in MPI_CODES if "." in name),
+    *(
+        (name.partition(".")[0], name.partition(".")[2])
+        for name in MPI_CODES
+        if "." in name and name not in MPI_FILE_COLLECTIVES
+    ),
     ("Topocomm", "Neighbor_allgather"),
     ("Topocomm", "Neighbor_allgatherv"),
     ("Topocomm", "Neighbor_alltoall"),
@@ -284,8 +287,22 @@ def opening(lines: Lines, name: str, original: Method) -> Method:
     return call
 
 
+def opening_file(lines: Lines, original: Method) -> Method:
+    """File.Open. Of the call only the name is known; the file is like a communicator of its own."""
+    inner, adopt = wrap_by_name(lines, "File.Open", original), lines.communicators.adopt_file
+
+    @functools.wraps(original)
+    def call(cls: Any, /, *args: Any, **kwargs: Any) -> Any:
+        with without_ours:
+            result = inner(cls, *args, **kwargs)
+        guard.run("mpi files", adopt, result, args)
+        return result
+
+    return call
+
+
 def wrap_ending(lines: Lines, original: Method) -> Method:
-    """Free and Disconnect: a new communicator may get the same handle."""
+    """Free, Disconnect and the Close of a file: a new one may get the same handle."""
     handle_of, drop = lines.communicators.handle_of, lines.communicators.drop
 
     @functools.wraps(original)

@@ -187,6 +187,34 @@ def test_a_freed_communicator_leaves_its_place_to_the_next(rank):
     assert rank.lines.communicators.untold == 0
 
 
+def test_a_file_is_a_group_of_those_that_have_opened_it_and_its_collective_calls_have_numbers(rank):
+    """A rank that has nothing to write left out the collective write; the others stood in it."""
+    rows = rank.mpi.COMM_WORLD.Split((1, 2))
+    files = [rank.mpi.File.Open(rows, f"/scratch/{name}.h5") for name in ("a", "b")]
+    assert rank.call.name == "File.Open"
+    files[1].Write_all(b"")
+    files[1].Write_all(b"")
+    split = uid_of(1, "Split", 1, 1)
+    names = [layout.group_name(uid_of(split, "File.Open", number, 1)) for number in (1, 2)]
+
+    assert (rank.call.name, rank.call.group, rank.call.seq) == ("File.Write_all", names[1], 2)
+    assert [(group.name, group.description) for group in rank.lines.communicators.groups()[2:]] == [
+        (names[0], "file a.h5"),
+        (names[1], "file b.h5"),
+    ]
+    files[1].Close()
+    assert (rank.call.name, rank.call.group, rank.call.seq) == ("File.Close", names[1], 3)
+    assert len(rank.lines.communicators.groups()) == 3
+
+
+def test_the_calls_on_a_file_of_one_rank_or_of_an_unknown_communicator_have_no_group(rank):
+    rank.mpi.File.Open(rank.mpi.COMM_SELF, "own.log").Write_all(b"")
+    assert (rank.call.name, rank.call.group) == ("File.Write_all", None)
+
+    rank.mpi.File.Open(rank.mpi.Intracomm((0, 1)), "theirs.log").Write_all(b"")
+    assert (rank.call.name, rank.call.group) == ("File.Write_all", None)
+
+
 def test_more_communicators_than_places_are_counted_and_their_calls_still_shown(rank):
     kept = [rank.mpi.COMM_WORLD.Split((1, 2)) for _ in range(layout.COMMS + 5)]
     kept[-1].Barrier()
