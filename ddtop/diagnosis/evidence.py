@@ -272,6 +272,10 @@ PIDS_MOST = 4
 """Pids in an advice. A launcher's pid stands for all of its ranks, and the user has typed that."""
 _STACKS = re.compile(r"ddtop stacks(?! --pid)(?: [\w.-]+(?= --rank))?(?: --rank [\d,-]+)?")
 
+SAME_CALLS = (
+    "make all ranks call the same collectives in the same order; look for a branch that only some"
+    " ranks take"
+)
 NEW_GROUP_RULE = (
     "all ranks must call new_group in the same order, even ranks that are not in the group"
 )

@@ -221,7 +221,7 @@ TABLE = [
     ),
     RuleRow(
         deadlock.rule,
-        (Kind.WAIT_CYCLE, Kind.UNMATCHED_P2P),
+        (Kind.WAIT_CYCLE, Kind.UNMATCHED_P2P, Kind.COLLECTIVE_MISMATCH),
         "waits in collectives and in send and recv, and the cycles that they form",
         silenced_by=CAUSES,
         unless=RUNS,

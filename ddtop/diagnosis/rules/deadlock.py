@@ -2,7 +2,8 @@
 
 No rank of a cycle can be blamed, so this rule checks each wait in it. A send or recv cannot match
 if its peer is in a collective, or in a call with another tag; then the finding is about that call.
-Otherwise it names all ranks of the cycle.
+If one rank is in a collective of one group, and several wait for it in one of another group, it is
+a `collective-mismatch` of that one. Otherwise it names all ranks of the cycle.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from ddtop.diagnosis.evidence import (
     LOCAL_GROUP_RULE,
     NEW_GROUP_RULE,
+    SAME_CALLS,
     other_tag,
     stack_lines,
     too_few_receives,
@@ -60,6 +62,8 @@ def rule(context: Context) -> list[Finding]:
         odd = _cannot_match(single, {wait.rank for wait in single})
         if odd:
             findings.append(_unmatched_finding(about, cycle, since, odd))
+        elif not single and (alone_wait := _one_against(collective)) is not None:
+            findings.append(_elsewhere(about, cycle, since, alone_wait))
         else:
             findings.append(_cycle(about, cycle, since, collective, single))
     if alone and about is not None:
@@ -303,6 +307,38 @@ def _made_in_other_order(snapshot: Snapshot, policy: Policy) -> list[Finding]:
             )
         )
     return findings
+
+
+def _one_against(waits: list[Wait]) -> Wait | None:
+    """The wait of one rank in one call, where several others wait for it alone in another call."""
+    by_call: dict[tuple[str, int], list[Wait]] = {}
+    for wait in waits:
+        by_call.setdefault((wait.group, wait.seq), []).append(wait)
+    (first, *_), *others = sorted(by_call.values(), key=len)
+    if len(others) == 1 and len(others[0]) > 1:
+        return first if all(wait.behind == (first.rank,) for wait in others[0]) else None
+    return None
+
+
+def _elsewhere(about: _About, cycle: tuple[int, ...], since: int, wait: Wait) -> Finding:
+    others = tuple(rank for rank in cycle if rank != wait.rank)
+    theirs = _wait_text(about, others[0]).partition(" waits in ")[2]
+    return Finding(
+        kind=Kind.COLLECTIVE_MISMATCH,
+        severity=CRITICAL,
+        ranks=(wait.rank,),
+        victims=tuple(sorted(set(about.held_up(cycle)) - {wait.rank})),
+        since_unix_ns=since,
+        summary=(
+            f"{_wait_text(about, wait.rank)}, but {ranks_text(others)} wait for it in {theirs};"
+            f" no progress for {duration((about.snapshot.time_unix_ns - since) / 1e9)}"
+        ),
+        evidence=tuple(_wait_text(about, rank) for rank in cycle[:16]),
+        advice=SAME_CALLS,
+        group=wait.group,
+        op=wait.op,
+        seq=wait.seq,
+    )
 
 
 def _stray_send(single: list[PeerWait]) -> tuple[int, int, int] | None:

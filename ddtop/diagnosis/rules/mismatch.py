@@ -15,6 +15,7 @@ from math import prod
 
 from msgspec.structs import replace
 
+from ddtop.diagnosis.evidence import SAME_CALLS
 from ddtop.diagnosis.finding import CRITICAL, Context, Finding
 from ddtop.diagnosis.kinds import Kind
 from ddtop.model.ending import fatal_exception, went_unix_ns
@@ -46,12 +47,6 @@ _SAME_SIZES = {
 }
 """Collectives to which every rank must pass the same number of values; in others sizes may differ.
 """
-
-
-SAME_CALLS = (
-    "make all ranks call the same collectives in the same order; look for a branch that only some"
-    " ranks take"
-)
 
 
 def rule(context: Context) -> list[Finding]:

@@ -37,6 +37,32 @@ def test_two_groups_in_opposite_order_are_a_cycle():
     assert (job.finding().kind, job.finding().ranks) == ("wait-cycle", (0, 1))
 
 
+def one_elsewhere(*others):
+    """Rank 2 waits in the group of all ranks, these others in a second group, the rest nowhere."""
+    job = trained(4)
+    job.new_group("a", 0, 1, 2, 3)
+    for rank in job.ranks:
+        rank.stands_at("load")
+    job.ranks[2].waits_in("all_reduce")
+    for number in others:
+        job.ranks[number].waits_in("barrier", group="a", sizes=())
+    return job.passes(8)
+
+
+def test_one_rank_that_all_others_wait_for_in_another_group_is_named_alone():
+    """It left out a call in that group: it has the minority on its side."""
+    finding = one_elsewhere(0, 1, 3).finds("critical", "collective-mismatch", 2)
+
+    assert finding.victims == (0, 1, 3)
+    assert finding.summary.startswith("rank 2 waits in all_reduce #")
+    assert "but ranks 0,1,3 wait for it in barrier #1 of group a" in finding.summary
+    assert "all ranks call the same collectives" in finding.advice
+
+
+def test_if_they_wait_for_another_rank_too_there_is_no_majority():
+    assert one_elsewhere(0, 1).ever() == [("critical", "not-in-collective", (3,))]
+
+
 def test_another_tag_names_both_sides_and_who_waits_for_them():
     job = trained(3)
     calls(job, 0, "send", 1, 6)
