@@ -21,8 +21,8 @@ ROUNDS, CALLS = 240, 300
 2,000 calls takes a slice of the scheduler: on a busy machine each had somebody else in it, and the
 least was 1.8 us and more where it is 1.2.
 """
-BAR_US = 2.0
-"""Of a collective 0.5 us are the turns of its calls."""
+BAR_US = 1.5
+"""Of a collective 0.3 to 0.4 us are the turns of its calls."""
 MISSING = "mpi4py or an MPI library is not here"
 
 
