@@ -119,6 +119,8 @@ def _finding(snapshot: Snapshot, group: str, seq: int, by_rank: dict[int, Collec
     odd, sides = _sides(by_rank)
     waits = [wait for wait in snapshot.waits if wait.group == group and wait.seq >= seq]
     since = min(wait.since_unix_ns for wait in waits)
+    # The ranks at fault first.
+    sides.sort(key=lambda ranks: ranks[0] not in odd)
     texts = [f"{ranks_text(ranks)}: {_side(by_rank[ranks[0]])}" for ranks in sides]
     name = names_of_groups(snapshot.groups).get(group, group)
     first = by_rank[min(by_rank)]
@@ -135,7 +137,7 @@ def _finding(snapshot: Snapshot, group: str, seq: int, by_rank: dict[int, Collec
         victims=tuple(sorted({wait.rank for wait in waits} - set(odd))),
         since_unix_ns=since,
         summary=(
-            f"collective #{seq} of {name} differs between the ranks: {', '.join(texts)}; "
+            f"the ranks made different calls as #{seq} of {name}: {', '.join(texts)}; "
             f"no progress for {duration((snapshot.time_unix_ns - since) / 1e9)}"
         ),
         evidence=(*(f"{text} (#{seq})" for text in texts), *places),

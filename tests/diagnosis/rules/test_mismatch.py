@@ -24,8 +24,8 @@ def test_another_operation_on_one_rank_is_named_with_both_operations():
     assert finding.victims == (0, 1, 3)
     assert (finding.op, finding.seq) == (None, 101)
     assert finding.summary == (
-        "collective #101 of default_pg differs between the ranks: ranks 0,1,3: all_reduce of"
-        " 1,000 float, rank 2: broadcast of 1,000 float; no progress for 4 s"
+        "the ranks made different calls as #101 of default_pg: rank 2: broadcast of 1,000 float,"
+        " ranks 0,1,3: all_reduce of 1,000 float; no progress for 4 s"
     )
 
 
@@ -36,7 +36,7 @@ def test_another_size_is_named_with_both_sizes():
 
     assert finding.op == "all_reduce"
     assert (
-        "ranks 0,1,3: all_reduce of 4,000 float, rank 2: all_reduce of 2,000 float"
+        "rank 2: all_reduce of 2,000 float, ranks 0,1,3: all_reduce of 4,000 float"
         in finding.summary
     )
     assert "pad, or gather the sizes first" in finding.advice
