@@ -94,15 +94,13 @@ def polls(rank: RankFacts, policy: Policy) -> bool:
 
 
 def pauses(rank: RankFacts, blame: Blame, policy: Policy) -> bool:
-    """Whether it is in one sleep that ends soon, at the start of the program: ranks that load one
-    after the other do that.
+    """Whether it is in one sleep that ends soon. Ranks that load one after the other do that, and
+    those that try again after an error.
     """
-    calls = policy.of(StandstillLimits).idle_first_collectives
-    at_start = not counts_steps(rank) and (blame.seq or 0) <= calls
     soon = 0 < (sleep_left_s(rank) or 0.0) <= policy.working_critical_s
     # The next sleep of a loop that polls ends soon too.
     slept_ns = (rank.progress.sleeps_since_unix_ns or 0) - blame.since_unix_ns
-    return at_start and soon and slept_ns <= policy.still_limit_s * 1e9
+    return soon and slept_ns <= policy.still_limit_s * 1e9
 
 
 class Idle:

@@ -31,7 +31,7 @@ WAITS = (
                 "No progress: critical after {not-in-collective.wait_s}, but nothing for up to"
                 " {blame.still_stay_factor} times an earlier stay at its line; a warning for up to"
                 " {not-in-collective.still_habit_factor} times a wait that happened twice, and for"
-                " a sleep below {working_critical_s} before the first step. At"
+                " one sleep that ends within {working_critical_s}. At"
                 " work ({cpu_working_ratio} of a core, or I/O): a warning after"
                 " {blame.working_limit_s}, {healthy_wait_factor} times the longest healthy wait or"
                 " {blame.working_habit_factor} times one that happened twice; critical after"

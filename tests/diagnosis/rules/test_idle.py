@@ -156,11 +156,11 @@ def test_a_master_that_sleeps_between_bursts_is_idle_if_its_sleep_ends_soon(slee
     assert job.passes(30).ever() == kinds
 
 
-def test_a_sleep_that_ends_soon_is_no_excuse_in_a_training():
+def test_a_rank_in_a_sleep_that_ends_soon_is_not_idle_in_a_training():
     job = trained(3)
     job.ranks[0].stands_at("train")
     job.ranks[0].wchan = "hrtimer_nanosleep"
     job.ranks[0].says = {"sleeps_until_unix_ns": unix_ns(job.now + 20)}
     job.others_wait(0)
 
-    assert job.passes(8).kinds() == [("critical", "not-in-collective", (0,))]
+    assert job.passes(8).kinds() == [("warning", "not-in-collective", (0,))]
