@@ -460,6 +460,8 @@ class RankMemory:
     # Reported by the relay of its host:
     process: ProcessState | None = None
     process_unix_ns: int = 0
+    #: The wait channel in which its main thread was last seen asleep.
+    slept_in: str | None = None
     #: Since when the main thread has had its state letter (R, S, D, T) of /proc.
     process_state_since_unix_ns: int = 0
     #: Since when it has been in the same uninterruptible sleep; None: it is in none.

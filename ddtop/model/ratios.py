@@ -164,8 +164,9 @@ def _is_served(memory: RankMemory) -> bool:
     place = memory.state.place if memory.state else None
     if place is not None and place.waits_on in SERVED:
         return True
-    # Reading from a pipe has no library frame: only the kernel reports it.
-    return memory.process is not None and "pipe_read" in (memory.process.wchan or "")
+    # Reading from a pipe has no library frame: only the kernel reports it. A thread that handles
+    # what it has read, or waits for a CPU to do so, is in no call at that moment.
+    return "pipe_read" in (memory.slept_in or "")
 
 
 def _child_runs(memory: RankMemory, policy: Policy) -> bool:

@@ -119,8 +119,6 @@ def _finding(snapshot: Snapshot, group: str, seq: int, by_rank: dict[int, Collec
     odd, sides = _sides(by_rank)
     waits = [wait for wait in snapshot.waits if wait.group == group and wait.seq >= seq]
     since = min(wait.since_unix_ns for wait in waits)
-    # The ranks at fault first.
-    sides.sort(key=lambda ranks: ranks[0] not in odd)
     texts = [f"{ranks_text(ranks)}: {_side(by_rank[ranks[0]])}" for ranks in sides]
     name = names_of_groups(snapshot.groups).get(group, group)
     first = by_rank[min(by_rank)]
@@ -149,7 +147,8 @@ def _finding(snapshot: Snapshot, group: str, seq: int, by_rank: dict[int, Collec
 
 
 def _sides(by_rank: dict[int, Collective]) -> tuple[tuple[int, ...], list[list[int]]]:
-    """(the odd ranks, the ranks of each side). Without a clear majority all are odd."""
+    """(the odd ranks, the ranks of each side, the odd ones first). Without a clear majority all are
+    odd."""
     signatures = _signatures(by_rank)
     counts = Counter(signatures.values())
     (usual, most), *rest = counts.most_common()
@@ -158,7 +157,7 @@ def _sides(by_rank: dict[int, Collective]) -> tuple[tuple[int, ...], list[list[i
     sides: dict[tuple[object, ...], list[int]] = {}
     for rank in sorted(by_rank):
         sides.setdefault(signatures[rank], []).append(rank)
-    return odd, list(sides.values())
+    return odd, sorted(sides.values(), key=lambda ranks: ranks[0] not in odd)
 
 
 def _side(call: Collective) -> str:

@@ -160,8 +160,8 @@ def test_a_rank_that_gloo_aborts_for_another_size_is_a_mismatch_with_both_sizes(
 
     assert finding.victims == (0, 1)
     assert finding.summary == (
-        "the ranks made different calls in default_pg: ranks 0,1: all_reduce of 1,000 float32 in"
-        " sum_up (metrics.py:26), rank 2: all_reduce of 3,000 float32 in sum_up (metrics.py:26);"
+        "the ranks made different calls in default_pg: rank 2: all_reduce of 3,000 float32 in"
+        " sum_up (metrics.py:26), ranks 0,1: all_reduce of 1,000 float32 in sum_up (metrics.py:26);"
         " rank 0 was aborted for it (SIGABRT), 3 s ago"
     )
     assert "pad, or gather the sizes first" in finding.advice

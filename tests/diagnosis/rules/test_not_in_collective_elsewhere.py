@@ -231,6 +231,18 @@ def test_lines_that_trickle_in_through_a_pipe_are_work():
     assert {severity for severity, _, _ in job.passes(90).ever()} == {"warning"}
 
 
+def test_a_rank_that_handles_a_line_from_a_pipe_at_this_moment_works_too():
+    """On a busy machine it waits for a CPU after each line, and seldom seems to read."""
+    job = hang()
+    rank = job.ranks[2]
+    rank.wakes_per_s = 33.0
+    for number in range(60):
+        rank.letter, rank.wchan = ("R", None) if number % 8 > 1 else ("S", "anon_pipe_read")
+        job.passes(0.5)
+
+    assert {severity for severity, _, _ in job.ever()} == {"warning"}
+
+
 def test_a_pipe_in_which_nothing_comes_is_none():
     job = hang()
     job.ranks[2].wchan, job.ranks[2].wakes_per_s = "anon_pipe_read", 0.0
