@@ -154,10 +154,10 @@ class Communicators:
 
     def adopt_file(self, made: Any, given: tuple[Any, ...]) -> None:
         """The members of a communicator have opened a file. `given`: the arguments of File.Open."""
-        parent = self.by_handle.get(self.handle_of(given[0])) if len(given) > 1 else None
+        parent = self.by_handle.get(self.handle_of(given[0])) if given else None
         if parent is not None and parent.uid and len(parent.peers) > 1:
             parent.files += 1
-            name = os.path.basename(os.fsdecode(given[1]))
+            name = os.path.basename(os.fsdecode(given[1])) if len(given) > 1 else "of MPI"
             uid = uid_of(parent.uid, "File.Open", parent.files, parent.peers[0])
             self._add(made, uid, f"file {name}"[:80], parent.peers)
 

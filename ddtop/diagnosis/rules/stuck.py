@@ -9,6 +9,7 @@ from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.nccl import building_line, ras_lines, watchdog_line
 from ddtop.model.facts import RankFacts, Snapshot, State, Wait
 from ddtop.policy import Waits
+from ddtop.wire.names import MPI_FILE_COLLECTIVES
 from ddtop.words.sentences import collective_text, names_of_groups, ranks_text, verb
 from ddtop.words.units import duration
 
@@ -34,6 +35,9 @@ def rule(context: Context) -> list[Finding]:
     for group in snapshot.groups:
         waits = by_group.get(group.name, [])
         if not waits or len(waits) != len(group.ranks) or not _one_collective(waits):
+            continue
+        # To write a large file takes minutes.
+        if any(wait.op in MPI_FILE_COLLECTIVES for wait in waits):
             continue
         if all(not wait.behind for wait in _first_waits(waits)) and _stands(
             context, waits, "nccl" in group.backend

@@ -193,3 +193,22 @@ def test_a_fence_is_held_up_by_the_others_only_where_all_of_them_make_no_progres
     job.outside(2)
 
     assert job.passes(10).kinds() == kinds
+
+
+@pytest.mark.parametrize(("call", "findings"), [("File.Write_all", 0), ("Barrier", 1)])
+def test_a_collective_write_may_take_long_while_all_ranks_are_in_it(call, findings):
+    """A checkpoint of a terabyte, or a file server that is busy. A barrier takes no time."""
+    job = MpiJob().passes(10)
+    job.in_collective(call, 0, 1, 2)
+
+    stuck = [kind for kind in job.passes(20).ever() if kind[1] == "collective-stuck"]
+    assert len(stuck) == findings
+
+
+def test_a_rank_that_leaves_out_a_collective_write_is_named():
+    job = MpiJob().passes(10)
+    job.in_collective("File.Write_all", 0, 1)
+    job.ranks[2].stands_at("load", "sim.py", 40)
+    finding = job.passes(8).finds("critical", "not-in-collective", 2)
+
+    assert "ranks 0,1 wait for it in File.Write_all #21 of MPI_COMM_WORLD" in finding.summary
