@@ -159,7 +159,7 @@ class Communicators:
             parent.files += 1
             name = os.path.basename(os.fsdecode(given[1])) if len(given) > 1 else "of MPI"
             uid = uid_of(parent.uid, "File.Open", parent.files, parent.peers[0])
-            self._add(made, uid, f"file {name}"[:80], parent.peers)
+            self._add(made, uid, f"file {name}"[:80], parent.peers, compares=False)
 
     def drop(self, handle: int) -> None:
         """The communicator was freed: a new one may get the same handle."""
@@ -171,7 +171,10 @@ class Communicators:
                 self._words[at + word] = 0
             self._free.append(comm.index)
 
-    def _add(self, made: Any, uid: int, text: str, members: tuple[int, ...]) -> None:
+    def _add(
+        self, made: Any, uid: int, text: str, members: tuple[int, ...], compares: bool = True
+    ) -> None:
+        """`compares`: note the order of its calls. That of a file ends when it is closed."""
         handle = self.handle_of(made)
         self.drop(handle)
         if not self._free:
@@ -186,7 +189,8 @@ class Communicators:
         told = members if tells and outside is None else ()
         group = pack(Group(name, text, told, self._backend, foreign=outside))
         comm = self.by_handle[handle] = Comm(uid, index, members, group)
-        comm.order = self.calls.of(name, lambda: comm.seq)
+        if compares:
+            comm.order = self.calls.of(name, lambda: comm.seq)
         self._words[layout.COMMS_AT + index * layout.COMM_WORDS + layout.COMM_UID] = uid
 
     def _members(self, group: Any) -> tuple[int, ...]:

@@ -209,6 +209,8 @@ def collective(
     )
     part, words, nowhere = lines.part, lines.words, lines.nowhere
     remember, note = lines.ring.append, lines.communicators.calls.note
+    # Each opening of a file is another group: its calls would be in no pattern.
+    repeats = name not in MPI_FILE_COLLECTIVES
 
     @functools.wraps(original)
     def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -231,8 +233,9 @@ def collective(
             nbytes = _nbytes(args, buffer_at)
         serial = line.serial = line.serial + 1
         line.inside, line.given, now = True, args, NOW()
-        remember((comm, code, root, seq, nbytes, now))
-        lines.total += 1
+        if repeats:
+            remember((comm, code, root, seq, nbytes, now))
+            lines.total += 1
         PACK(part, line.at_bytes, serial, code, comm.index, seq, root, ANY, nbytes, now, serial)
         try:
             return original(self, *args, **kwargs)

@@ -344,10 +344,14 @@ def test_calls_with_a_spawned_world_are_shown_and_are_for_no_rank_of_this_world(
 
 def test_a_pattern_of_collectives_that_comes_round_is_an_iteration(rank):
     world, probe, now = rank.mpi.COMM_WORLD, MpiProbe(rank.lines, rank.part, LIMITS), 0
-    for _ in range(40):
+    for step in range(40):
         world.Barrier()
         world.bcast(1)
         world.bcast(1)
+        if step % 10 == 0:
+            snapshot = rank.mpi.File.Open(world, "snapshot")
+            snapshot.Write_all(b"")
+            snapshot.Close()
         now += 250_000_000
         probe.sample(tick_at(now))
 
