@@ -77,7 +77,9 @@ def counts_steps(rank: RankFacts) -> bool:
 
 
 def sleep_left_s(rank: RankFacts) -> float | None:
-    """How much was left of its sleep at its last report; None if it is in none that has an end."""
+    """How long its sleep still lasted at its last report; None if it is in no sleep, or if the end
+    is not known.
+    """
     until = rank.progress.sleeps_until_unix_ns
     return None if until is None else (until - (rank.agent.heard_unix_ns or 0)) / 1e9
 

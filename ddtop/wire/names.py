@@ -82,7 +82,7 @@ MPI_ANY_WAITS = frozenset({"Waitany", "waitany", "Waitsome", "waitsome"})
 NAME_ONLY = frozenset(MPI_CALLS[MPI_CODES["Neighbor_allgather"] : MPI_CODES["Finalize"]]) | {
     "Create_group"
 }
-"""It is not known which ranks they wait for; of a file, unless its opening was seen."""
+"""Nobody knows which ranks these calls wait for, except calls on a file whose opening was seen."""
 
 _ROOT_GIVES = (
     "Bcast",

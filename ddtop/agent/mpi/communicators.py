@@ -152,13 +152,13 @@ class Communicators:
         uid = uid_of(layout.WORLD_UID, how, self._outside, self._rank) | layout.OUTSIDE_BIT
         self._add(made, uid, text, tuple(one if one >= 0 else layout.ANY for one in members))
 
-    def adopt_file(self, made: Any, given: tuple[Any, ...]) -> None:
+    def adopt_file(self, made: Any, how: str, given: tuple[Any, ...]) -> None:
         """The members of a communicator have opened a file. `given`: the arguments of File.Open."""
         parent = self.by_handle.get(self.handle_of(given[0])) if given else None
         if parent is not None and parent.uid and len(parent.peers) > 1:
             parent.files += 1
             name = os.path.basename(os.fsdecode(given[1])) if len(given) > 1 else "of MPI"
-            uid = uid_of(parent.uid, "File.Open", parent.files, parent.peers[0])
+            uid = uid_of(parent.uid, how, parent.files, parent.peers[0])
             self._add(made, uid, f"file {name}"[:80], parent.peers, compares=False)
 
     def drop(self, handle: int) -> None:

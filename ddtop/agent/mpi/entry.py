@@ -280,7 +280,12 @@ def _wrappers(mpi: Any, lines: Lines) -> dict[tuple[str, str], Make]:
         point = wrappers.Point(mpi, dest, sendtag, False, ("dest", "sendtag"))
         two = wrappers.Point(mpi, source, recvtag, True, ("source", "recvtag"))
         makers["*comm", name] = partial(_exchange, lines, name, point, two)
-    put("*comm", OPENINGS, lambda n, o: wrappers.opening(lines, n, o))
+    known = lines.communicators
+
+    def adopt(made: Any, how: str, _given: tuple[Any, ...]) -> None:
+        known.adopt(made, how, lines.nowhere, 0)
+
+    put("*comm", OPENINGS, lambda n, o: wrappers.opening(lines, n, o, adopt))
     put("*comm", ("Free", "free"), lambda _, o: wrappers.wrap_ending(lines, o))
     put("Request", wrappers.WAITS, lambda n, o: wrappers.wait_one(lines, n, o))
     put("Request", wrappers.MANY_WAITS, lambda n, o: wrappers.wait_many(lines, n, o))
@@ -288,7 +293,7 @@ def _wrappers(mpi: Any, lines: Lines) -> dict[tuple[str, str], Make]:
     for where, name in wrappers.NAMED:
         call = name if where not in ("Win", "File") else f"{where}.{name}"
         makers[where, name] = partial(wrappers.wrap_by_name, lines, call)
-    put("File", ("Open",), lambda _, o: wrappers.opening_file(lines, o))
+    put("File", ("Open",), lambda _, o: wrappers.opening(lines, "File.Open", o, known.adopt_file))
     return makers
 
 

@@ -274,31 +274,18 @@ def creation(lines: Lines, name: str, original: Method) -> Method:
     return call
 
 
-def opening(lines: Lines, name: str, original: Method) -> Method:
-    """A call that gives a communicator with another world. Of the call only the name is known."""
+def opening(lines: Lines, name: str, original: Method, adopt: Callable[..., None]) -> Method:
+    """A call that gives a communicator with another world, or a file. Of the call only the name is
+    known. `adopt` gets what it gives, the name and the arguments.
+    """
     shown = name if name in MPI_CODES else "Spawn"
     inner = original if name == "Get_parent" else wrap_by_name(lines, shown, original)
-    adopt = lines.communicators.adopt
 
     @functools.wraps(original)
     def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         with without_ours:
             result = inner(self, *args, **kwargs)
-        guard.run("mpi communicators", adopt, result, name, lines.nowhere, 0)
-        return result
-
-    return call
-
-
-def opening_file(lines: Lines, original: Method) -> Method:
-    """File.Open. Of the call only the name is known; the file is like a communicator of its own."""
-    inner, adopt = wrap_by_name(lines, "File.Open", original), lines.communicators.adopt_file
-
-    @functools.wraps(original)
-    def call(cls: Any, /, *args: Any, **kwargs: Any) -> Any:
-        with without_ours:
-            result = inner(cls, *args, **kwargs)
-        guard.run("mpi files", adopt, result, args)
+        guard.run("mpi communicators", adopt, result, name, args)
         return result
 
     return call

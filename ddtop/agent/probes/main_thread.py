@@ -413,12 +413,13 @@ class Standing(Probe):
         `handling` and `in_handler`."""
         until, found_at = self._sleep
         # The thread may wake between two reads. Two looks at one sleep find the same end.
-        sleeps = until is not None and found_at < tick.now
+        if found_at == tick.now:
+            until = None
         lately = self._grown_at and tick.now - self._grown_at < self._limits.still_ns
         return {
             "stayed_s": max(self._stayed) / 1e9 or None,
-            "sleeps_until_unix_ns": until + tick.unix_minus_mono if sleeps and until else None,
-            "sleeps_since_unix_ns": found_at + tick.unix_minus_mono if sleeps else None,
+            "sleeps_until_unix_ns": until + tick.unix_minus_mono if until else None,
+            "sleeps_since_unix_ns": found_at + tick.unix_minus_mono if until else None,
             "writes_since_unix_ns": self._handled_at + tick.unix_minus_mono
             if self._handled is not None and lately
             else None,

@@ -219,8 +219,8 @@ WAITS = (
             ),
             (
                 "A rank must have waited for more than {stopped_limit_s}. The minority is at"
-                " fault, also one rank that is in a call of another group while several wait for"
-                " it. If there is no majority, all ranks are at fault."
+                " fault, and so is one rank in a call of another group while several wait for it."
+                " If there is no majority, all ranks are at fault."
             ),
             (
                 "Each new_group must have the same members on all ranks. Their last 16 are"

@@ -62,8 +62,8 @@ def rule(context: Context) -> list[Finding]:
         odd = _cannot_match(single, {wait.rank for wait in single})
         if odd:
             findings.append(_unmatched_finding(about, cycle, since, odd))
-        elif not single and (alone_wait := _one_against(collective)) is not None:
-            findings.append(_elsewhere(about, cycle, since, alone_wait))
+        elif not single and (lone := _one_against(collective)) is not None:
+            findings.append(_elsewhere(about, cycle, since, lone))
         else:
             findings.append(_cycle(about, cycle, since, collective, single))
     if alone and about is not None:
@@ -314,15 +314,15 @@ def _one_against(waits: list[Wait]) -> Wait | None:
     by_call: dict[tuple[str, int], list[Wait]] = {}
     for wait in waits:
         by_call.setdefault((wait.group, wait.seq), []).append(wait)
-    (first, *_), *others = sorted(by_call.values(), key=len)
-    if len(others) == 1 and len(others[0]) > 1:
-        return first if all(wait.behind == (first.rank,) for wait in others[0]) else None
-    return None
+    calls = sorted(by_call.values(), key=len)
+    if len(calls) != 2 or len(calls[1]) < 2:
+        return None
+    lone = calls[0][0]
+    return lone if all(wait.behind == (lone.rank,) for wait in calls[1]) else None
 
 
 def _elsewhere(about: _About, cycle: tuple[int, ...], since: int, wait: Wait) -> Finding:
     others = tuple(rank for rank in cycle if rank != wait.rank)
-    theirs = _wait_text(about, others[0]).partition(" waits in ")[2]
     return Finding(
         kind=Kind.COLLECTIVE_MISMATCH,
         severity=CRITICAL,
@@ -330,7 +330,8 @@ def _elsewhere(about: _About, cycle: tuple[int, ...], since: int, wait: Wait) ->
         victims=tuple(sorted(set(about.held_up(cycle)) - {wait.rank})),
         since_unix_ns=since,
         summary=(
-            f"{_wait_text(about, wait.rank)}, but {ranks_text(others)} wait for it in {theirs};"
+            f"{_wait_text(about, wait.rank)}, but {ranks_text(others)} wait for it in"
+            f" {_call_text(about, others[0])};"
             f" no progress for {duration((about.snapshot.time_unix_ns - since) / 1e9)}"
         ),
         evidence=tuple(_wait_text(about, rank) for rank in cycle[:16]),
@@ -362,6 +363,11 @@ def _stray_send(single: list[PeerWait]) -> tuple[int, int, int] | None:
 
 def _wait_text(about: _About, rank: int) -> str:
     """`rank 1 waits in recv from rank 0 (pipe.py:31)`."""
+    return f"rank {rank} waits in {_call_text(about, rank)}"
+
+
+def _call_text(about: _About, rank: int) -> str:
+    """`recv from rank 0 (pipe.py:31)`."""
     theirs = [wait for wait in about.by_rank.get(rank, ()) if wait.behind]
     parts = [peer_text(wait) for wait in theirs if isinstance(wait, PeerWait)]
     parts += [
@@ -369,9 +375,7 @@ def _wait_text(about: _About, rank: int) -> str:
         for wait in theirs
         if isinstance(wait, Wait)
     ]
-    return (
-        f"rank {rank} waits in {' and '.join(parts[:2]) or 'a call'}{_spot(about.snapshot, rank)}"
-    )
+    return f"{' and '.join(parts[:2]) or 'a call'}{_spot(about.snapshot, rank)}"
 
 
 def _spot(snapshot: Snapshot, rank: int) -> str:

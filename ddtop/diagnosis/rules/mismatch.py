@@ -135,7 +135,7 @@ def _finding(snapshot: Snapshot, group: str, seq: int, by_rank: dict[int, Collec
         victims=tuple(sorted({wait.rank for wait in waits} - set(odd))),
         since_unix_ns=since,
         summary=(
-            f"the ranks made different calls as #{seq} of {name}: {', '.join(texts)}; "
+            f"the ranks made different calls at #{seq} of {name}: {', '.join(texts)}; "
             f"no progress for {duration((snapshot.time_unix_ns - since) / 1e9)}"
         ),
         evidence=(*(f"{text} (#{seq})" for text in texts), *places),

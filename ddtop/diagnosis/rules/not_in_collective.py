@@ -286,7 +286,7 @@ def _finding(
     elif severity == WARNING and pauses(lead, first, policy):
         ends = verb(ranks, "its sleep ends in", "their sleeps end within")
         left_s = max(sleep_left_s(snapshot.rank(rank)) or 0.0 for rank in ranks)
-        subject += f", {ends} {duration(left_s)}"
+        subject += f", and {ends} {duration(left_s)}"
     elif (phase := _one_phase(snapshot, ranks)) is not None:
         subject = f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} {phase}"
     elif severity == WARNING and (helped := _helped_text(lead)) is not None:

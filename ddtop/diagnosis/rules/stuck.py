@@ -36,7 +36,7 @@ def rule(context: Context) -> list[Finding]:
         waits = by_group.get(group.name, [])
         if not waits or len(waits) != len(group.ranks) or not _one_collective(waits):
             continue
-        # To write a large file takes minutes.
+        # Writing a large file can take minutes.
         if any(wait.op in MPI_FILE_COLLECTIVES for wait in waits):
             continue
         if all(not wait.behind for wait in _first_waits(waits)) and _stands(

@@ -24,7 +24,7 @@ def test_another_operation_on_one_rank_is_named_with_both_operations():
     assert finding.victims == (0, 1, 3)
     assert (finding.op, finding.seq) == (None, 101)
     assert finding.summary == (
-        "the ranks made different calls as #101 of default_pg: rank 2: broadcast of 1,000 float,"
+        "the ranks made different calls at #101 of default_pg: rank 2: broadcast of 1,000 float,"
         " ranks 0,1,3: all_reduce of 1,000 float; no progress for 4 s"
     )
 

@@ -78,8 +78,8 @@ def test_a_rank_in_one_sleep_of_less_than_a_minute_is_a_warning():
 
     assert job.ever() == [("warning", "not-in-collective", (2,))]
     assert finding.summary == (
-        "rank 2 has been asleep in load_in_turn (train.py:3) for 8 s, its sleep ends in 32 s;"
-        " ranks 0,1,3 wait for it in all_reduce #2 of default_pg"
+        "rank 2 has been asleep in load_in_turn (train.py:3) for 8 s, and its sleep ends in"
+        " 32 s; ranks 0,1,3 wait for it in all_reduce #2 of default_pg"
     )
     assert finding.advice.startswith("let it finish")
 

@@ -69,7 +69,7 @@ def test_a_mismatch_of_two_threads_blames_no_rank_that_is_only_in_the_minority()
         by(rank, *(names[op] for op in order))
     finding = job.passes(6).finds("critical", KIND, 0, 1, 2)
 
-    assert "the ranks made different calls as #101 of default_pg" in finding.summary
+    assert "the ranks made different calls at #101 of default_pg" in finding.summary
     assert "dist.new_group" in finding.advice
 
 
