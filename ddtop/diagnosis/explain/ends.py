@@ -139,9 +139,10 @@ PAGES = (
                 " within {together_s}."
             ),
             (
-                "Signals must end the first two ranks within {ending.cancel_gap_s}. A launcher that"
-                " cleans up after a dead rank takes longer, because it polls. The finding is then"
-                " about the first dead rank."
+                "Signals must end the first two ranks within {ending.cancel_gap_s}, or within twice"
+                " the time in which the others end. A launcher that cleans up after a dead rank"
+                " mostly takes longer, because it polls. The finding is then about the first dead"
+                " rank."
             ),
             (
                 "Open MPI sends SIGKILL to processes that have not ended a second after SIGTERM."

@@ -67,6 +67,19 @@ def test_a_signal_that_reaches_one_host_after_the_other_is_a_cancellation(gap_s,
     assert [finding.kind for finding in job.passes(4).verdict().findings] == [kind]
 
 
+@pytest.mark.parametrize(
+    ("later_s", "kind"),
+    [((0, 0.07, 0.1, 0.12), "cancelled"), ((0, 0.107, 0.109, 0.11), "rank-killed")],
+)
+def test_on_a_busy_host_the_ends_of_one_signal_are_spread(later_s, kind):
+    """Ends that follow the first one together are a launcher's."""
+    job = trained()
+    for rank, after_s in zip(job.ranks, later_s, strict=True):
+        rank.ends(signal=15, later_s=after_s)
+
+    assert [finding.kind for finding in job.passes(4).verdict().findings] == [kind]
+
+
 def test_of_one_rank_a_host_a_signal_to_all_is_a_cancellation_however_late_it_comes():
     """Slurm's daemons pass on scancel at their own pace, and no launcher ends a rank elsewhere."""
     job = SpreadJob(3, hosts=3).trains(10)
