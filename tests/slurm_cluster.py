@@ -129,10 +129,11 @@ class Cluster:
         assert callable(done)
         end = time.monotonic() + START_S
         while not done():
-            assert time.monotonic() < end, f"no {what}: {self._logs()}"
+            assert time.monotonic() < end, f"no {what}: {self.logs()}"
             time.sleep(0.05)
 
-    def _logs(self) -> str:
+    def logs(self) -> str:
+        """The ends of what its daemons have logged."""
         return "\n".join(path.read_text()[-500:] for path in self.folder.glob("*.log"))
 
     def running(self) -> str | None:

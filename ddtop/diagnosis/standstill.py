@@ -11,7 +11,7 @@ from ddtop.model.facts import Blame, PeerWait, RankFacts, Snapshot, State, Wait
 from ddtop.model.stacks import Owner, owner_of
 from ddtop.model.wait_graph import tells_nothing, waiters_of
 from ddtop.policy import Limits, Policy
-from ddtop.wire.names import RECEIVES, WAITING_CALLS, is_from_root
+from ddtop.wire.names import ORDERS, RECEIVES, RESULTS, WAITING_CALLS, is_from_root
 from ddtop.wire.records import StackFrame
 
 
@@ -303,8 +303,13 @@ def word_of(rank: RankFacts, policy: Policy) -> str:
     return "p2p" if place is not None and place.waits_on == "p2p" else classify(rank, policy).word
 
 
+def is_in_pool(rank: RankFacts) -> bool:
+    """Whether it waits for its next task, or for the results of those that have tasks."""
+    return rank.reported.place is not None and rank.reported.place.waits_on in (ORDERS, RESULTS)
+
+
 def _progress_kind(rank: RankFacts, quiet_s: float, policy: Policy) -> str:
-    if rank.gpu.waits:
+    if rank.gpu.waits or is_in_pool(rank):
         return STILL
     if rank.gpu.computes:
         return WORKS
@@ -324,9 +329,10 @@ def severity_of(snapshot: Snapshot, still: Standstill, policy: Policy) -> str | 
     warning_s = max(policy.no_progress_s, usual_s)
     critical_s = max(limits.no_progress_critical_s, limits.no_progress_habit_factor * usual_s)
     patient_s = max(policy.no_progress_patient_s, critical_s)
-    if not still.any_is(STILL):
+    busy = [rank.rank for rank in still.active if not is_in_pool(rank)]
+    if busy and all(still.stances[number] != STILL for number in busy):
         # The ranks work, or their wait looks like work.
-        return None if still.quiet_s < patient_s else WARNING if still.all_are(SPINS) else INFO
+        return None if still.quiet_s < patient_s else INFO if still.any_is(WORKS) else WARNING
     words = {word_of(rank, policy) for rank in still.active}
     if not still.all_are(STILL) or words & _PHASES:
         warning_s, critical_s = critical_s, patient_s

@@ -149,8 +149,9 @@ _SAVERS = frozenset(
 )
 _LOADERS = frozenset({"load", "load_file", "load_model", "load_state_dict", "_load_state_dict"})
 
-ORDERS = "orders"
-"""The wait of a worker that gets all its work as messages, the same as all other workers."""
+ORDERS, RESULTS = "orders", "results"
+"""The wait of a worker that gets all its work as messages, and that of the master of such workers.
+A worker may poll for its work."""
 
 # (end of the file's path, or a folder in it; functions, None for any; word). The first that fits.
 _MEANINGS: tuple[tuple[str, frozenset[str] | None, str], ...] = (
@@ -205,6 +206,8 @@ _MEANINGS: tuple[tuple[str, frozenset[str] | None, str], ...] = (
     ("multiprocessing/popen_fork.py", None, "child"),
     ("multiprocessing/process.py", frozenset({"join"}), "child"),
     ("multiprocessing/pool.py", None, "pool"),
+    ("mpi4py/futures/_core.py", frozenset({"recv"}), ORDERS),
+    ("mpi4py/futures/pool.py", frozenset({"result_iterator"}), RESULTS),
     ("concurrent/futures/_base.py", None, "future"),
     ("concurrent/futures/thread.py", frozenset({"shutdown"}), "future"),
     ("concurrent/futures/process.py", frozenset({"shutdown"}), "future"),

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, S
 from math import prod
 from typing import NamedTuple
 
-from ddtop.wire.names import FRAMEWORKS, ORDERS, RECEIVES
+from ddtop.wire.names import FRAMEWORKS, ORDERS, RECEIVES, RESULTS
 from ddtop.wire.records import (
     BESIDE,
     CHECKPOINT,
@@ -330,7 +330,8 @@ WAITS: dict[str, Activity] = {
     "future": Activity("lock", "future", "waiting for a future of another thread or process"),
     "lock": Activity("lock", "lock", "waiting for a lock"),
     "queue": Activity("queue", "queue", "waiting for a queue"),
-    ORDERS: Activity("queue", "message", "waiting for the next message of the engine"),
+    ORDERS: Activity("queue", "next task", "waiting for the next task"),
+    RESULTS: Activity("lock", "results", "waiting for results of the workers"),
     "pipe": Activity("pipe", "pipe", "waiting on a pipe"),
     "rpc": Activity("rpc", "RPC", "waiting for the answer to an RPC"),
     "ray.get": Activity("rpc", "ray.get", "in ray.get"),

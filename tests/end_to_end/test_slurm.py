@@ -24,6 +24,7 @@ def cluster(world):
         made = slurm_cluster.Cluster(Path(folder))
         world.environment |= made.environment
         yield made
+        print(made.says("squeue", "-h", "-o", "%A %T %r"), made.logs(), sep="\n")
         made.close()
 
 
@@ -92,7 +93,7 @@ def test_a_job_that_is_requeued_is_a_new_attempt_and_scancel_is_read_as_such(clu
             cluster.says("scontrol", "update", f"JobId={job}", "StartTime=now")
         return before.isdisjoint(pids() or before)
 
-    world.until(is_restarted, 90, "four ranks of the next attempt")
+    world.until(is_restarted, 200, "four ranks of the next attempt")
     again = world.ddtop("report", f"{job}.0", "--no-source", "-o", "-").stdout
     cluster.says("scancel", job)
     end = world.until(lambda: world.diagnose()["ended"] and world.diagnose(), 60, "end")

@@ -17,7 +17,7 @@ from typing import Any
 import ddtop
 from ddtop.agent.stacks.walk import Place, Walk
 from ddtop.redaction import redact
-from ddtop.wire.names import framework_of, word_of
+from ddtop.wire.names import RESULTS, framework_of, word_of
 from ddtop.wire.records import ACTIVITIES, Asked, StackFrame
 
 BATON_FILE, BATON_WAITS, BATON_PATH = "torch/utils/file_baton.py", "wait", "lock_file_path"
@@ -217,7 +217,11 @@ class FrameReader:
     def _pass_library(self, seen: ThreadLook, file: str, name: str, line: int) -> None:
         meaning = self._meanings.get((file, name))
         if meaning is None:
-            meaning = self._meanings[file, name] = (_activity_of(file, name), word_of(file, name))
+            word = word_of(file, name)
+            if word == "future" and "mpi4py.futures._core" in sys.modules:
+                # Its futures are those of the standard library, and other ranks set them.
+                word = RESULTS
+            meaning = self._meanings[file, name] = (_activity_of(file, name), word)
         if seen.activity == UNSEEN and meaning[0] is not None:
             seen.activity = meaning[0]
         if seen.function is None:

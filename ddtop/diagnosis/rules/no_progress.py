@@ -26,6 +26,7 @@ from ddtop.diagnosis.standstill import (
     STILL,
     Idle,
     Standstill,
+    is_in_pool,
     severity_of,
     standstill_of,
     word_of,
@@ -33,7 +34,6 @@ from ddtop.diagnosis.standstill import (
 from ddtop.diagnosis.waiters import foreign_text, foreign_waits, held_by
 from ddtop.model.facts import RankFacts, Snapshot, Wait
 from ddtop.policy import Policy
-from ddtop.wire.names import ORDERS
 from ddtop.words.sentences import ranks_text, verb
 from ddtop.words.units import duration
 
@@ -177,9 +177,7 @@ def _culprits(still: Standstill, classes: list[_Class], policy: Policy) -> tuple
 
 
 def _waits_for_others(rank: RankFacts, policy: Policy) -> bool:
-    place = rank.reported.place
-    told = place is not None and place.waits_on == ORDERS
-    return told or word_of(rank, policy) in COMMUNICATES
+    return is_in_pool(rank) or word_of(rank, policy) in COMMUNICATES
 
 
 def _finding(

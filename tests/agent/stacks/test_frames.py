@@ -156,6 +156,14 @@ def test_what_a_thread_waits_on_is_reported_from_the_library_below_it(function, 
     assert (seen.function, Path(seen.file).name) == (function.__name__, "test_frames.py")
 
 
+def test_where_mpi4py_has_a_pool_a_future_is_a_result_of_its_workers(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mpi4py.futures._core", sys)
+    event = threading.Event()
+    with standing(waits_for_a_future, event) as ident:
+        looked_at(FrameReader(), ident, "results")
+        event.set()
+
+
 def test_a_thread_that_is_gone_has_no_place():
     assert FrameReader().look(1) is None
 

@@ -250,8 +250,32 @@ def test_a_worker_that_reads_no_orders_is_named_and_those_that_wait_for_some_are
     assert finding.victims == (0,)
     assert finding.summary == (
         "no progress for 30 s: rank 1 is waiting for a lock (train.py:40 cleanup); rank 0 is"
-        " waiting for the next message of the engine (train.py:40 dequeue)"
+        " waiting for the next task (train.py:40 dequeue)"
     )
+
+
+def a_pool():
+    """A master and workers that poll for their tasks, as mpi4py.futures does; one has a task."""
+    job = workers_of_an_engine("results", "orders", "orders", "pipe")
+    for rank in job.ranks[1:3]:
+        rank.works_at("main", waits_on="orders")
+    return job
+
+
+def test_the_worker_whose_task_stands_is_named_and_the_pool_is_not():
+    finding = a_pool().passes(30).finds("warning", KIND, 3)
+
+    assert finding.victims == (0, 1, 2)
+
+
+def test_a_pool_whose_tasks_compute_for_long_is_no_more_than_told():
+    job = a_pool()
+    for second in range(280):
+        job.ranks[3].works_at("simulate", line=30 + second % 3)
+        job.passes(1)
+
+    assert job.ever() == []
+    assert job.passes(60).ever() == [("info", KIND, ())]
 
 
 def test_a_master_that_polls_with_sleeps_while_its_workers_wait_in_a_broadcast_is_idle():
