@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -88,12 +89,14 @@ def test_a_job_that_is_requeued_is_a_new_attempt_and_scancel_is_read_as_such(clu
 
     def is_restarted():
         # Slurm waits two minutes before it starts a requeued job again. While the first attempt is
-        # still being cleaned up, it forgets that it was told to start now.
-        if cluster.says("squeue", "-h", "-o", "%T") == "PENDING":
-            cluster.says("scontrol", "update", f"JobId={job}", "StartTime=now")
+        # still being cleaned up, it forgets that it was told to start earlier. If it starts it in
+        # the second of that clean-up, the nodes refuse the job as cancelled.
+        starts = cluster.says("squeue", "-h", "-t", "PENDING", "-o", "%S")
+        if starts != "N/A" and starts > (datetime.now() + timedelta(seconds=5)).isoformat():
+            cluster.says("scontrol", "update", f"JobId={job}", "StartTime=now+3")
         return before.isdisjoint(pids() or before)
 
-    world.until(is_restarted, 200, "four ranks of the next attempt")
+    world.until(is_restarted, 90, "four ranks of the next attempt")
     again = world.ddtop("report", f"{job}.0", "--no-source", "-o", "-").stdout
     cluster.says("scancel", job)
     end = world.until(lambda: world.diagnose()["ended"] and world.diagnose(), 60, "end")
