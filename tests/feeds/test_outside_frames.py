@@ -92,6 +92,8 @@ def test_calls_of_mpi_are_known_by_the_line_because_they_have_no_frame():
         COLLECTIVE,
         "Allreduce",
     )
+    assert at("window.Fence()").call == "Win.Fence"
+    assert at("out.Write_at_all(0, part)").call == "File.Write_at_all"
     assert at("comm.recv(source=1)").kind == P2P
     assert at("total = sum(values)").kind is None
 

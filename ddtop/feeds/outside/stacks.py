@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import msgspec
 
 from ddtop.model.stacks import Owner, owner_of
-from ddtop.wire.names import MPI_CODES, P2P_CALLS, word_of
+from ddtop.wire.names import MPI_CODES, MPI_FILE_COLLECTIVES, P2P_CALLS, word_of
 from ddtop.wire.records import COLLECTIVE, INIT, P2P, UNCLEAR, Place, StackFrame, ThreadStack
 
 _C10D = "torch/distributed/distributed_c10d.py"
@@ -25,6 +25,10 @@ _DDP_SYNC = frozenset({
     "_verify_param_shape_across_processes", "_verify_params_across_processes",
 })  # fmt: skip
 _MPI_METHOD = re.compile(r"\.(\w+)\s*\(")
+_MPI_CALLS = {name: name for name in MPI_CODES} | {
+    name.rpartition(".")[2]: name for name in MPI_FILE_COLLECTIVES | {"File.Open", "Win.Fence"}
+}
+"""By method. Other methods of a window wait for single ranks."""
 _WAIT = re.compile(r"\.(wait|synchronize)\s*\(")
 _GPU_SYNC = re.compile(r"\.(item|cpu|tolist|numpy|synchronize|nonzero|to)\s*\(|\bfloat\(|\bprint\(")
 
@@ -115,7 +119,7 @@ def _of_line(thread: Thread) -> tuple[str, str] | None:
     """(kind, call) of a call into C that the program itself makes."""
     line = thread.line
     if thread.mpi and line is not None:
-        methods = [name for name in _MPI_METHOD.findall(line) if name in MPI_CODES]
+        methods = [_MPI_CALLS[name] for name in _MPI_METHOD.findall(line) if name in _MPI_CALLS]
         if methods:
             return (P2P if methods[0] in P2P_CALLS else COLLECTIVE), methods[0]
     if not (thread.torch or thread.mpi):
