@@ -111,12 +111,12 @@ def _is_rank(pid: int, program: Path) -> bool:
 
 class Tracers(threading.Thread):
     """Measures for how long a tracer holds each process: TracerPid of /proc/PID/status, every 2
-    ms.
+    ms. A process that another one already traces cannot be traced by a tool, so it is left out.
     """
 
     def __init__(self, pids: list[int]) -> None:
         super().__init__(daemon=True)
-        self.held_s = dict.fromkeys(pids, 0.0)
+        self.held_s = {pid: 0.0 for pid in pids if not _is_traced(pid)}
         self._stop_it = threading.Event()
 
     def __enter__(self) -> Tracers:
@@ -138,7 +138,13 @@ class Tracers(threading.Thread):
         while not self._stop_it.wait(0.002):
             now = time.monotonic()
             for pid in self.held_s:
-                with suppress(OSError):
-                    if "\nTracerPid:\t0\n" not in Path(f"/proc/{pid}/status").read_text():
-                        self.held_s[pid] += now - before
+                if _is_traced(pid):
+                    self.held_s[pid] += now - before
             before = now
+
+
+def _is_traced(pid: int) -> bool:
+    """Not if it is gone."""
+    with suppress(OSError):
+        return "\nTracerPid:\t0\n" not in Path(f"/proc/{pid}/status").read_text()
+    return False
