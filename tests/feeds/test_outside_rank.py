@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from ddtop.feeds.outside import rank
 from ddtop.feeds.outside.rank import Moment, Surroundings, Track, asleep_since_unix_ns, moment_of
 from ddtop.feeds.outside.stacks import Reading
 from ddtop.wire.records import COLLECTIVE, INIT, StackFrame
@@ -143,6 +144,26 @@ def test_the_scheduler_says_since_when_a_process_sleeps():
     finally:
         process.communicate()
     assert asleep_since_unix_ns(process.pid) is None
+
+
+def test_a_thread_that_the_kernel_moves_to_another_cpu_has_not_slept_since_boot(monkeypatch):
+    """Its time is 0 for a moment. The last state that was read may be that of its sleep."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE
+    )
+    try:
+        own = rank.read
+        monkeypatch.setattr(
+            rank,
+            "read",
+            lambda task, name: own(task, name) if task[0] == "s" else b"se.exec_start : 0.000\n",
+        )
+        end = time.monotonic() + 10
+        while moment_of(process.pid, 0).state != "S" and time.monotonic() < end:
+            pass
+        assert asleep_since_unix_ns(process.pid) is None
+    finally:
+        process.communicate()
 
 
 def test_a_source_file_that_changed_after_the_start_says_nothing(tmp_path):

@@ -48,13 +48,13 @@ def asleep_since_unix_ns(pid: int, tid: int | None = None) -> int | None:
     Source: `se.exec_start` of /proc/PID/task/TID/sched (ms on the clock of the CPU that it ran on;
     kernels with CONFIG_SCHED_DEBUG). That clock stops while the host of a virtual machine runs
     something else, so it is read on the same CPU: a thread of this process moves there for a
-    moment. Caveat: the result may be late, by that lost time, and is never early. Check: `grep
-    exec_start /proc/PID/sched`.
+    moment. Caveat: the result may be late, by that lost time, and is never early. While the kernel
+    moves a thread to another CPU, the value is 0. Check: `grep exec_start /proc/PID/sched`.
     """
     task = f"{pid}/task/{tid or pid}"
     before = _ran_at(task)
     fields = stat_fields(task)
-    if before is None or fields is None or fields[0] not in _SLEEPS:
+    if not before or fields is None or fields[0] not in _SLEEPS:
         return None
     here = _clock_of(int(fields[_PROCESSOR]))
     # In this order: if the thread had run in between, its time would differ now.
