@@ -329,10 +329,10 @@ def severity_of(snapshot: Snapshot, still: Standstill, policy: Policy) -> str | 
     warning_s = max(policy.no_progress_s, usual_s)
     critical_s = max(limits.no_progress_critical_s, limits.no_progress_habit_factor * usual_s)
     patient_s = max(policy.no_progress_patient_s, critical_s)
-    busy = [rank.rank for rank in still.active if not is_in_pool(rank)]
-    if busy and all(still.stances[number] != STILL for number in busy):
+    busy = {still.stances[rank.rank] for rank in still.active if not is_in_pool(rank)}
+    if STILL not in busy and (WORKS in busy or not still.any_is(STILL)):
         # The ranks work, or their wait looks like work.
-        return None if still.quiet_s < patient_s else INFO if still.any_is(WORKS) else WARNING
+        return None if still.quiet_s < patient_s else INFO if WORKS in busy else WARNING
     words = {word_of(rank, policy) for rank in still.active}
     if not still.all_are(STILL) or words & _PHASES:
         warning_s, critical_s = critical_s, patient_s

@@ -278,6 +278,16 @@ def test_a_pool_whose_tasks_compute_for_long_is_no_more_than_told():
     assert job.passes(60).ever() == [("info", KIND, ())]
 
 
+def test_a_pool_that_waits_for_a_worker_that_spins_is_a_warning_after_a_minute():
+    """It may be in a call into C that does not come back."""
+    job = a_pool()
+    job.ranks[3].works_at("simulate", waits_on=None)
+    job.passes(55)
+    assert job.ever() == []
+
+    assert job.passes(10).ever() == [("warning", KIND, (3,))]
+
+
 def test_a_master_that_polls_with_sleeps_while_its_workers_wait_in_a_broadcast_is_idle():
     """A loop of requests: `while not requests: time.sleep(0.2)`, then a broadcast."""
     job = trained(3)
