@@ -283,7 +283,12 @@ def _waits_elsewhere(facts: RankFields | None) -> bool:
     """Whether it is inside a wait that these numbers do not show: point-to-point."""
     if facts is None or facts.gone:
         return False
-    in_p2p = facts.reported.place is not None and facts.reported.place.waits_on == "p2p"
+    # The last place of a rank that leaves may be that of a call which has ended since.
+    in_p2p = (
+        facts.reported.phase != "leaving"
+        and facts.reported.place is not None
+        and facts.reported.place.waits_on == "p2p"
+    )
     # A call with another world waits for no rank of this one: such a rank is the end of a chain.
     calls = [call.name for call in facts.comm.open_calls if not is_outside(call.group)]
     return (in_p2p and not waits_outside(facts)) or any(name in WAITING_CALLS for name in calls)

@@ -23,6 +23,18 @@ def test_a_rank_in_finalize_has_left_and_is_no_worker_though_it_spins():
     assert job.passes(10).kinds() == [("critical", "left-early", (1,))]
 
 
+def test_a_rank_that_was_last_seen_in_a_call_and_exits_now_waits_for_nobody():
+    """The interpreter ends, and its agent before it: no later sample replaces the last one."""
+    job = MpiJob(2).passes(10)
+    job.ranks[1].stands_at("main", waits_on="p2p")
+    job.ranks[1].phase, job.ranks[1].seen_outside = "leaving", {"exiting": True}
+    job.passes(0.5)
+    job.ranks[1].reports = False
+    job.in_collective("Barrier", 0)
+
+    assert job.passes(10).kinds() == [("critical", "left-early", (1,))]
+
+
 def test_the_rank_that_raised_and_hangs_in_finalize_is_named():
     job = MpiJob(2).passes(10)
     job.ranks[1].raises("ValueError", "boom")
