@@ -35,7 +35,7 @@ from ddtop.diagnosis.waiters import foreign_text, foreign_waits, held_by
 from ddtop.model.facts import RankFacts, Snapshot, Wait
 from ddtop.policy import Policy
 from ddtop.words.sentences import ranks_text, verb
-from ddtop.words.units import duration
+from ddtop.words.units import duration, plural
 
 CLASSES_MAX = 3
 
@@ -140,7 +140,7 @@ def _place_key(rank: RankFacts, policy: Policy) -> tuple[object, ...]:
     if place is None:
         return (None, word_of(rank, policy))
     # Each sample may find a polling loop at another line.
-    line = place.line if (rank.reported.line_age_s or 0.0) >= 1.0 else None
+    line = None if is_in_pool(rank) or (rank.reported.line_age_s or 0.0) < 1.0 else place.line
     return (place.file, place.function, line)
 
 
@@ -194,7 +194,7 @@ def _finding(
         for place in classes[:CLASSES_MAX]
     ]
     more = sum(len(place.ranks) for place in classes[CLASSES_MAX:])
-    shown += [f"{more} more ranks elsewhere"] if more else []
+    shown += [f"{plural(more, 'more rank')} elsewhere"] if more else []
     gone = [rank.rank for rank in snapshot.ranks if rank.gone]
     shown += [f"{ranks_text(gone)} {verb(gone, 'has', 'have')} ended"] if gone else []
     unseen = still.unseen
