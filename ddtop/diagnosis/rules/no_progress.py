@@ -140,8 +140,8 @@ def _place_key(rank: RankFacts, policy: Policy) -> tuple[object, ...]:
     if place is None:
         return (None, word_of(rank, policy))
     # Each sample may find a polling loop at another line.
-    line = None if is_in_pool(rank) or (rank.reported.line_age_s or 0.0) < 1.0 else place.line
-    return (place.file, place.function, line)
+    line = place.line if (rank.reported.line_age_s or 0.0) >= 1.0 else None
+    return (place.file, place.function, place.waits_on if is_in_pool(rank) else line)
 
 
 def _split_by_stacks(same: list[RankFacts], policy: Policy) -> list[_Class]:

@@ -263,9 +263,17 @@ def a_pool():
 
 
 def test_the_worker_whose_task_stands_is_named_and_the_pool_is_not():
-    finding = a_pool().passes(30).finds("warning", KIND, 3)
+    job = a_pool()
+    job.ranks[0].stands_at("main", line=52, waits_on="results")
+    job.passes(26)
+    job.ranks[1].works_at("main", line=60, waits_on="orders")
+    finding = job.passes(0.5).finds("warning", KIND, 3)
 
     assert finding.victims == (0, 1, 2)
+    assert finding.summary.endswith(
+        "rank 0 is waiting for results of the workers (train.py:52 main); ranks 1,2 are waiting for"
+        " the next task (train.py:60 main)"
+    )
 
 
 def test_a_pool_whose_tasks_compute_for_long_is_no_more_than_told():
