@@ -15,7 +15,7 @@ from ddtop.model.ending import comm_failure, fatal_exception, went_unix_ns
 from ddtop.model.facts import Blame, PeerWait, RankFacts, Snapshot, State
 from ddtop.model.peer_waits import takes_any
 from ddtop.policy import Limits, Policy
-from ddtop.wire.names import RECEIVES, SENDS
+from ddtop.wire.names import RECEIVES, RESULTS, SENDS
 from ddtop.wire.records import Limit, Place
 from ddtop.words.sentences import (
     clipped,
@@ -75,6 +75,7 @@ CHILDREN = "ps -o pid,stat,wchan:32,args --ppid {pid}"
 _ASKS = {
     "lock": "which thread holds that lock or should notify it, and whether an exception ended it",
     "future": "who should set that future, and whether an exception ended it",
+    RESULTS: "which worker has that task, and whether an exception ended it",
     "queue": "who should fill that queue, and whether an exception ended it",
     "pipe": "who has the other end: lsof -p {pid}",
     "socket": "which server or process should answer: ss -tnp",

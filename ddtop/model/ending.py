@@ -379,8 +379,8 @@ def _at_once(bad: Collection[RankFields], policy: Policy) -> bool:
         # own rank, which fails first because of its connections.
         return len(bad) > 1
     first, *others = sorted(_signalled_unix_ns(rank) for rank in ranks)
-    # On a busy host the ends of processes that got one signal are spread, so a gap shows a launcher
-    # only if it is long beside the time in which the others ended.
+    # On a busy host, processes that got one signal end one after the other. So a gap is that of a
+    # launcher only if it is long compared with the time in which the others ended.
     return others[0] - first <= max(
         policy.of(Ending).cancel_gap_s * 1e9, 2 * (others[-1] - others[0])
     )

@@ -276,6 +276,13 @@ def test_the_worker_whose_task_stands_is_named_and_the_pool_is_not():
     )
 
 
+def test_a_pool_in_which_all_wait_asks_for_the_worker_that_has_the_task():
+    job = workers_of_an_engine("results", "orders", "orders")
+    finding = job.passes(30).finds("warning", KIND, 0)
+
+    assert "which worker has that task" in finding.advice
+
+
 def test_a_pool_whose_tasks_compute_for_long_is_no_more_than_told():
     job = a_pool()
     for second in range(280):
