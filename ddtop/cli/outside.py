@@ -31,7 +31,7 @@ from ddtop.follow.looks import settle
 from ddtop.model.stacks import merge
 from ddtop.present.documents import stacks_json
 from ddtop.present.stacks import Shape
-from ddtop.procfs import owner_of
+from ddtop.procfs import descendants, owner_of
 from ddtop.relay.processes.pyspy import DEADLINE_S, PySpy
 from ddtop.wire.records import Stacks
 
@@ -121,8 +121,10 @@ def look_at(pids: str, command: str, seconds: float, arguments: bool = False) ->
     `arguments`: also read the arguments of calls that name other ranks.
     """
     found = _targets(pids)
+    # A script may have started the launcher.
+    below = [pid for each in found.found if each.guessed for pid in descendants(each.pid)]
     if waiting := outside_jobs.judge_launchers(
-        name := _name(found, pids), [target.pid for target in found.found]
+        name := _name(found, pids), [*(target.pid for target in found.found), *below]
     ):
         return Seen(name, *waiting, outside=True)
     needed = rights.missing_right([target.pid for target in found.found], command, pids)

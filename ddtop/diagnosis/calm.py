@@ -66,10 +66,14 @@ def calm_text(snapshot: Snapshot, policy: Policy) -> str:
     return (_unheard_text(snapshot) or _quiet_text(snapshot, policy)) + left
 
 
-def from_outside(snapshot: Snapshot) -> str:
+def from_outside(snapshot: Snapshot, policy: Policy) -> str:
     """The sentence about a job that was started without ddtop: what is known of it, and how."""
     if snapshot.ended is not None:
         return f"ended: {snapshot.ended.reason}"
+    quiet = ""
+    if snapshot.still_since_unix_ns is not None:
+        judged = f"which is judged after {duration(policy.no_progress_s)}"
+        quiet = f"no rank has moved{_since_text(snapshot)}{_stand(snapshot, policy)}, {judged}; "
     hosts = [host for host in snapshot.hosts if host.looks]
     words = [JUDGED_BY]
     if len(hosts) == 1:
@@ -80,7 +84,7 @@ def from_outside(snapshot: Snapshot) -> str:
     seen = [rank.rank for rank in snapshot.ranks if rank.hello is not None]
     if len(seen) < snapshot.world_size:
         words.append(f"only {rank_list(seen)} watched")
-    return "; ".join(words)
+    return quiet + "; ".join(words)
 
 
 def _moving_text(snapshot: Snapshot, total: int, left: str) -> str:

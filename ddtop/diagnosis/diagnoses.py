@@ -148,4 +148,4 @@ def conclude(findings: tuple[Finding, ...], snapshot: Snapshot, policy: Policy) 
         return Verdict(health, findings, calm_text(snapshot, policy))
     # Its collectives are not counted: a hang may look like a healthy job.
     unknown = not findings and snapshot.ended is None
-    return Verdict(UNKNOWN if unknown else health, findings, from_outside(snapshot))
+    return Verdict(UNKNOWN if unknown else health, findings, from_outside(snapshot, policy))

@@ -26,10 +26,12 @@ from ddtop.follow.look import Look
 from ddtop.follow.looks import settle
 from ddtop.model.facts import PeerWait
 from ddtop.policy import POLICY
+from ddtop.procfs import children
 from ddtop.relay.processes import pyspy
 from ddtop.wire.records import StackFrame, Stacks, ThreadStack
 from tests.cli.commands import ddtop
 from tests.cli.outside import script_in, started
+from tests.feeds.launchers import SCRIPT, free_port, torchrun
 from tests.jobs import trained
 
 NEEDS_PY_SPY = pytest.mark.skipif(
@@ -70,6 +72,17 @@ def skip_without_right(done):
     if "no right to look" in done.stdout:
         pytest.skip(done.stdout)
     return done
+
+
+def test_a_script_stands_for_the_launcher_that_it_has_started(home, tmp_path):
+    """It was taken for a rank that waits for its child."""
+    script = tmp_path / "submit.py"
+    script.write_text(SCRIPT)
+    with torchrun(tmp_path, "first", free_port(), by=(script,)) as pid:
+        (launcher,) = children(pid)
+        done = ddtop("diagnose", "--pid", pid)
+
+    assert f"no rank of pid {launcher} yet" in done.stdout
 
 
 # -- stacks --pid

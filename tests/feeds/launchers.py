@@ -31,6 +31,12 @@ sys.stdin.read()
 """
 
 
+SCRIPT = """
+import subprocess, sys
+sys.exit(subprocess.run([sys.executable, *sys.argv[1:]]).returncode)
+"""
+
+
 def free_port():
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
@@ -38,14 +44,14 @@ def free_port():
 
 
 @contextmanager
-def torchrun(folder, plays, port, *words):
+def torchrun(folder, plays, port, *words, by=()):
     """Such a launcher with these words, else of two nodes; yields its pid once it has the sockets
-    of its part."""
+    of its part. `by`: the script that starts it, whose pid is yielded then."""
     script = folder / "torchrun"
     script.write_text(TORCHRUN)
     words = words or ("--nnodes", "2", f"--rdzv-endpoint=127.0.0.1:{port}")
     process = subprocess.Popen(
-        [sys.executable, str(script), *words, "tabular.py"],
+        [sys.executable, *by, str(script), *words, "tabular.py"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=os.environ | {"PLAYS": plays, "PORT": str(port)},
