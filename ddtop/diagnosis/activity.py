@@ -56,6 +56,15 @@ class PhaseLimits(Limits, of="phase", was="phase_"):
     waiting for the store each time."""
 
 
+@dataclass(frozen=True)
+class ShortSleeps(Limits, of="short-sleeps"):
+    """A rank that is asleep nearly all the time, for a little while each time."""
+
+    per_s: float = 1.5
+    """A rank sleeps again and again if its main thread wakes this often. A request for stacks may
+    wake it once, from one long sleep."""
+
+
 WORDS = (
     "loader", "lock", "queue", "file", "socket", "pipe", "child", "stdin", "sleep", "python", "c",
     "compile", "import", "checkpoint-save", "checkpoint-load", "gc", "gil", "exit", "cuda-sync",
@@ -89,6 +98,7 @@ class Classified:
 
 _OF_FRAMES = {word: (one.word, one.phrase) for word, one in WAITS.items()}
 _NOTHING = Classified("unknown", "", NOTHING)
+SHORT_SLEEPS = Classified("sleep", "sleeping again and again", KERNEL)
 
 
 def activity_text(facts: RankFacts, policy: Policy) -> str | None:
@@ -360,7 +370,8 @@ def _of_kernel(facts: RankFacts, policy: Policy) -> Classified | None:
     if facts.process.working is False or (
         facts.process.working and wait[0] == "file" and path_of(process) is not None
     ):
-        return Classified(*wait, KERNEL)
+        often = (facts.process.wakes_per_s or 0.0) >= policy.of(ShortSleeps).per_s
+        return SHORT_SLEEPS if often and wait[0] == "sleep" else Classified(*wait, KERNEL)
     return None
 
 

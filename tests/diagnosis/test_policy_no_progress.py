@@ -11,7 +11,7 @@ from tests.second_policy import Case, stands
 KIND = "no-progress"
 WARNED = [("warning", KIND, (0, 1))]
 IDLE = [("info", KIND, ())]
-HANGS = [("critical", "not-in-collective", (0,))]
+POLLS = [("warning", "not-in-collective", (0,))]
 
 
 def pauses_as_twice_before():
@@ -81,22 +81,22 @@ CASES = [
         "a compiler", "no_progress_patient_s", 80.0, stands(compiles),
         WARNED, [("critical", KIND, (0, 1))],
     ),
-    Case("a master that polls", "poll_wakes_per_s", 10.0, stands(master_polls), IDLE, HANGS),
+    Case("a master that polls", "poll_wakes_per_s", 10.0, stands(master_polls), IDLE, POLLS),
     Case(
         "a task farm", "standstill.idle_habit_s", 5.0, stands(master_polls, "collectives"), IDLE,
-        HANGS,
+        POLLS,
     ),
     Case(
         "a master that sleeps", "standstill.poll_sleep_s", 5.0, stands(master_sleeps), IDLE,
-        [("warning", "not-in-collective", (0,))],
+        POLLS,
     ),
     Case(
         "late orders", "standstill.idle_stay_factor", 3.0,
-        stands(master_polls, None, 20.0, stayed_s=7.0), IDLE, HANGS,
+        stands(master_polls, None, 20.0, stayed_s=7.0), IDLE, POLLS,
     ),
     Case(
         "first orders", "standstill.idle_first_collectives", 200, stands(master_polls, None, 20.0),
-        HANGS, IDLE,
+        POLLS, IDLE,
     ),
 ]  # fmt: skip
 

@@ -40,6 +40,15 @@ def left_before_init():
     return job.passes(5)
 
 
+def sleeps_again():
+    """It wakes twice a second from its sleeps."""
+    job = trained(3)
+    job.ranks[0].stands_at("watch")
+    job.ranks[0].wchan, job.ranks[0].wakes_per_s = "hrtimer_nanosleep", 2.0
+    job.others_wait(0)
+    return job.passes(8)
+
+
 def works_longer_than_its_validations():
     """Two validations took eight seconds."""
     job = FakeJob(3).trains(5)
@@ -134,6 +143,7 @@ WAITS = [
         stands(shares_a_group, place=ASLEEP), [("info", "no-progress", ())],
         [("warning", "waits-for-job", (0,))],
     ),
+    Case("short sleeps", "short-sleeps.per_s", 4.0, stands(sleeps_again), WARNED, HANGS),
     Case("again", "blame.still_stay_factor", 1.0, stands(stands_where_it_stood), [], HANGS),
     Case("its notes", "rank.handler_writes_s", 10.0, stands(writes_in_a_handler), WARNED, HANGS),
     Case(

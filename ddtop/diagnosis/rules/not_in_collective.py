@@ -14,6 +14,7 @@ from ddtop.diagnosis.activity import (
     CPU,
     FRAMES,
     OTHER_WORLD,
+    SHORT_SLEEPS,
     awaited_path,
     classify,
     phase_clause,
@@ -163,6 +164,7 @@ class _About:
             blame.condition in (WORKING, UNKNOWN)
             or self._finishes(blame)
             or pauses(rank, blame, self._policy)
+            or (kind == Kind.NOT_IN_COLLECTIVE and _polls_or_works(rank, self._policy))
         )
         if not works and kind == Kind.LEFT_EARLY:
             return CRITICAL
@@ -174,6 +176,12 @@ class _About:
         if limit_s is None:
             limit_s = self._limits[key] = _limit_s(self._snapshot, blame, self._policy, works)
         return CRITICAL if waited_s > limit_s else WARNING
+
+
+def _polls_or_works(rank: RankFacts, policy: Policy) -> bool:
+    """Whether it may do a little of its work between its sleeps. One that handles an exception
+    tries again."""
+    return classify(rank, policy) == SHORT_SLEEPS and rank.reported.handling is None
 
 
 def _may_have_raised(rank: RankFacts) -> bool:
@@ -291,6 +299,9 @@ def _finding(
         subject = f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} {phase}"
     elif severity == WARNING and (helped := _helped_text(lead)) is not None:
         subject += helped
+    elif severity == WARNING and _polls_or_works(lead, policy):
+        does = verb(ranks, "it polls, or works", "they poll, or work")
+        subject += f": {does} in short steps"
     elif severity == WARNING and _only_around_it(lead, policy):
         subject += f", while {verb(ranks, 'its', 'their')} other threads or children work"
     elif (

@@ -328,16 +328,18 @@ def test_a_farm_whose_calls_have_a_rhythm_is_idle_if_it_has_waited_so_long_befor
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "severity"),
     [
-        pytest.param({"iteration": 50}, id="it counted steps"),
-        pytest.param({"wakes_per_s": 0.0}, id="it sleeps once"),
+        pytest.param({"iteration": 50}, "warning", id="it counted steps"),
+        pytest.param({"wakes_per_s": 0.0}, "critical", id="it sleeps once"),
         pytest.param(
-            {"says": {"iteration_source": "collectives"}, "iteration": 50}, id="a simulation"
+            {"says": {"iteration_source": "collectives"}, "iteration": 50},
+            "warning",
+            id="a simulation",
         ),
     ],
 )
-def test_a_rank_that_sleeps_in_a_training_is_no_idle_master(change):
+def test_a_rank_that_sleeps_in_a_training_is_no_idle_master(change, severity):
     job = trained(3)
     job.ranks[0].stands_at("wait_for_licence", line=8)
     job.ranks[0].wakes_per_s, job.ranks[0].wchan, job.ranks[0].iteration = (
@@ -349,7 +351,7 @@ def test_a_rank_that_sleeps_in_a_training_is_no_idle_master(change):
         setattr(job.ranks[0], name, value)
     job.others_wait(0, op="broadcast")
 
-    assert job.passes(10).kinds() == [("critical", "not-in-collective", (0,))]
+    assert job.passes(10).kinds() == [(severity, "not-in-collective", (0,))]
 
 
 # -- long pauses of healthy jobs

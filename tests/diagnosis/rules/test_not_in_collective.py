@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddtop.wire.names import OF_MEMBERS_ONLY
-from ddtop.wire.records import Asked, Loader, OpenCall
+from ddtop.wire.records import Asked, Handling, Loader, OpenCall
 from tests.jobs import WORLD, FakeJob, place, trained, unix_ns
 
 
@@ -154,6 +154,35 @@ def test_a_rank_that_sleeps_once_polls_for_nothing():
 
     assert "has been asleep in wait_for_weights (train.py:28)" in finding.summary
     assert "STABLE" not in finding.summary + finding.advice
+
+
+def sleeping_again(**reported):
+    """Rank 1 wakes ten times a second from its sleeps, and no file says what for."""
+    job = trained()
+    job.ranks[1].stands_at("write_sample", line=28)
+    job.ranks[1].wchan, job.ranks[1].wakes_per_s = "hrtimer_nanosleep", 10.0
+    job.ranks[1].says = reported
+    job.others_wait(1)
+    return job
+
+
+def test_a_rank_that_sleeps_a_little_again_and_again_may_work_in_between_for_a_while():
+    """Of a healthy program that paces its samples, ddtop said "critical" after five seconds."""
+    job = sleeping_again()
+    warning = job.passes(8).finds("warning", "not-in-collective", 1)
+
+    assert warning.summary.startswith(
+        "rank 1 has been sleeping again and again in write_sample (train.py:28) for 8 s: it polls,"
+        " or works in short steps; ranks"
+    )
+    critical = job.passes(55).finds("critical", "not-in-collective", 1)
+    assert "in write_sample (train.py:28) for 63 s; ranks" in critical.summary
+
+
+def test_a_rank_that_sleeps_between_tries_after_an_error_does_no_work():
+    handling = Handling("ConnectionRefusedError", "refused", place("connect", line=27))
+
+    sleeping_again(handling=handling).passes(8).finds("critical", "not-in-collective", 1)
 
 
 @pytest.mark.parametrize(("seconds", "severity"), [(20, "warning"), (63, "critical")])
