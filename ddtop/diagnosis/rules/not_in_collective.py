@@ -505,7 +505,8 @@ def _next_step(
         blame.condition == STILL or word not in (COLLECTIVE.word, P2P.word)
     ):
         how = _how(rank, blame, policy)
-        text = f"find out why it is stuck at {file_line(rank.reported.place)}{how}"
+        asks = "what it waits for" if _polls_or_works(rank, policy) else "why it is stuck"
+        text = f"find out {asks} at {file_line(rank.reported.place)}{how}"
     else:
         text = f"{_rule_of(blame)}" + ("" if blame.peer_wait else " in the same order")
     return text

@@ -175,6 +175,7 @@ def test_a_rank_that_sleeps_a_little_again_and_again_may_work_in_between_for_a_w
         "rank 1 has been sleeping again and again in write_sample (train.py:28) for 8 s: it polls,"
         " or works in short steps; ranks"
     )
+    assert warning.advice.startswith("find out what it waits for at train.py:28: ddtop stacks")
     critical = job.passes(55).finds("critical", "not-in-collective", 1)
     assert "in write_sample (train.py:28) for 63 s; ranks" in critical.summary
 
