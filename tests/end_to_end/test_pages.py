@@ -19,13 +19,16 @@ STANDS_ONCE = """\
 import os, sys, time
 import torch, torch.distributed as dist
 
+def wait_for(report):
+    while not os.path.exists(report):
+        time.sleep(0.1)
+
 dist.init_process_group("gloo")
 value = torch.ones(3)
 for step in range(1_000_000):
     if step == 40 and dist.get_rank() == 1:
         # It hangs until somebody has seen it.
-        while not os.path.exists("report.md"):
-            time.sleep(0.1)
+        wait_for("report.md")
         sys.exit(3)
     dist.all_reduce(value)
     time.sleep(0.03)
