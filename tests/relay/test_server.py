@@ -222,8 +222,8 @@ def test_the_last_state_of_a_relay_that_has_ended_is_not_live(home, monkeypatch)
     stage.heard(
         stage.viewer(), lambda record: isinstance(record, HostState) and record.launcher_alive
     )
-    # As after ten seconds of silence.
-    stage.server._viewers.forget_silent(time.monotonic() + 3600)
+    # As after ten seconds of silence, and on the relay's own thread.
+    monkeypatch.setattr(viewers_module.Viewers.forget_silent, "__defaults__", (0.0,))
     stage.children[0].communicate(b"\n")
     stage.thread.join(DEADLINE_S)
     gone = not stage.thread.is_alive()

@@ -18,6 +18,7 @@ from ddtop.link.rank_listener import Credentials
 from ddtop.relay.processes import sample
 from ddtop.relay.processes.ranks import EXIT_UNSEEN_S, Ranks
 from ddtop.relay.requests import OrderError, send_signal
+from ddtop.relay.server import Viewers
 from ddtop.wire import frames
 from ddtop.wire.page import EXITING_AT
 from ddtop.wire.records import Exit, Hello
@@ -107,7 +108,9 @@ def test_ranks_without_a_pidfd_are_watched_and_their_ends_told_with_codes_in_ord
         stage.close()
 
 
-def test_a_relay_without_pidfds_ends_after_its_ranks_and_the_job_is_not_live(home, no_pidfd):
+def test_a_relay_without_pidfds_ends_after_its_ranks_and_the_job_is_not_live(
+    home, no_pidfd, monkeypatch
+):
     stage = Stage(home, linger_s=0.1)
     try:
         stage.rank(0)
@@ -118,8 +121,8 @@ def test_a_relay_without_pidfds_ends_after_its_ranks_and_the_job_is_not_live(hom
         for child in stage.children:
             child.kill()
             child.wait()
-        # Other tests check the case of a viewer that sends nothing.
-        stage.server._viewers.forget_silent(time.monotonic() + 3600)
+        # As after ten seconds of silence, and on the relay's own thread.
+        monkeypatch.setattr(Viewers.forget_silent, "__defaults__", (0.0,))
 
         stage.thread.join(DEADLINE_S)
 
