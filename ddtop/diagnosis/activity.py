@@ -58,7 +58,7 @@ class PhaseLimits(Limits, of="phase", was="phase_"):
 
 @dataclass(frozen=True)
 class ShortSleeps(Limits, of="short-sleeps"):
-    """A rank that is asleep nearly all the time, for a little while each time."""
+    """A rank that sleeps nearly all the time, but each time only a little."""
 
     per_s: float = 1.5
     """A rank sleeps again and again if its main thread wakes this often. A request for stacks may

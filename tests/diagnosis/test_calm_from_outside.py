@@ -7,7 +7,7 @@ from tests.jobs import FakeJob, unix_ns
 
 
 def looked_at(seconds, **standing):
-    """Two ranks in one call, which spin: only the looks say for how long they wait."""
+    """Two ranks in one call, which spin: only the looks say how long they have waited."""
     job = FakeJob(2, run=RUN).trains(6)
     for rank in job.ranks:
         rank.stands_at(**standing)

@@ -179,8 +179,8 @@ class _About:
 
 
 def _polls_or_works(rank: RankFacts, policy: Policy) -> bool:
-    """Whether it may do a little of its work between its sleeps. One that handles an exception
-    tries again."""
+    """Whether it may work a little between its sleeps. A rank that handles an exception only tries
+    again."""
     return classify(rank, policy) == SHORT_SLEEPS and rank.reported.handling is None
 
 
@@ -299,7 +299,9 @@ def _finding(
         subject = f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} {phase}"
     elif severity == WARNING and (helped := _helped_text(lead)) is not None:
         subject += helped
-    elif severity == WARNING and _polls_or_works(lead, policy):
+    elif severity == WARNING and all(
+        _polls_or_works(snapshot.rank(rank), policy) for rank in ranks
+    ):
         does = verb(ranks, "it polls, or works", "they poll, or work")
         subject += f": {does} in short steps"
     elif severity == WARNING and _only_around_it(lead, policy):

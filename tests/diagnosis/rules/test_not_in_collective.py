@@ -156,13 +156,16 @@ def test_a_rank_that_sleeps_once_polls_for_nothing():
     assert "STABLE" not in finding.summary + finding.advice
 
 
-def sleeping_again(**reported):
-    """Rank 1 wakes ten times a second from its sleeps, and no file says what for."""
+def sleeping_again(*beside, **reported):
+    """Rank 1 wakes ten times a second from its sleeps, and no file says what for. The ranks
+    `beside` it work."""
     job = trained()
     job.ranks[1].stands_at("write_sample", line=28)
     job.ranks[1].wchan, job.ranks[1].wakes_per_s = "hrtimer_nanosleep", 10.0
     job.ranks[1].says = reported
-    job.others_wait(1)
+    for rank in beside:
+        job.ranks[rank].works_at("write_sample", line=31)
+    job.others_wait(1, *beside)
     return job
 
 
@@ -178,6 +181,13 @@ def test_a_rank_that_sleeps_a_little_again_and_again_may_work_in_between_for_a_w
     assert warning.advice.startswith("find out what it waits for at train.py:28: ddtop stacks")
     critical = job.passes(55).finds("critical", "not-in-collective", 1)
     assert "in write_sample (train.py:28) for 63 s; ranks" in critical.summary
+
+
+def test_of_two_ranks_at_fault_that_are_not_alike_it_is_not_said_that_both_poll():
+    finding = sleeping_again(2).passes(12).finds("warning", "not-in-collective", 1, 2)
+
+    assert "sleeping again and again" in finding.summary
+    assert "poll" not in finding.summary
 
 
 def test_a_rank_that_sleeps_between_tries_after_an_error_does_no_work():
