@@ -220,8 +220,9 @@ def collective(
                 return original(self, *args, **kwargs)
         comm = comms.get(handle_of(self), nowhere)
         seq = comm.seq = comm.seq + 1
-        if comm.order is not None:
-            note(comm.order, name, _frame(1))
+        order = comm.order
+        if order is not None:
+            note(order, name, _frame(1))
         root = nbytes = NONE
         if root_at is not None:
             root = args[root_at] if len(args) > root_at else kwargs.get("root", 0)

@@ -256,17 +256,19 @@ class CallNotes:
         """
         try:
             last = order.last
-            way = last.next if last is not None and not order.open else None
-            if order.made == order.due:
-                way = None
-            # What followed the last call the time before, most often follows it again.
-            if way is not None and frame is not None and way.op is op and way.at == frame.f_lasti:
-                above = frame.f_back
-                above_at = above.f_lasti if above is not None else None
-                if way.code is frame.f_code and way.above == above_at:
-                    order.made += 1
-                    order.last = way
-                    return way
+            if frame is not None and last is not None and not order.open:
+                # What followed the last call the time before, most often follows it again.
+                way, made = last.next, order.made
+                if way is not None and way.op is op and way.at == frame.f_lasti:
+                    above = frame.f_back
+                    if (
+                        way.above == (above.f_lasti if above is not None else None)
+                        and way.code is frame.f_code
+                        and made != order.due
+                    ):
+                        order.made = made + 1
+                        order.last = way
+                        return way
             if frame is not None and id(frame.f_code) not in self.own:
                 frame = self.users(frame)
             way = order.way(op, frame)
