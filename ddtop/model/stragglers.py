@@ -54,7 +54,8 @@ class ByStack(Limits, of="stack", was="stack_"):
     late_ratio: float = 0.1
     """It is in a call for others in this share of its looks at most."""
     one_wait_ratio: float = 0.25
-    """Of a waiter's looks, one wait has this share at most: a validation is one long wait."""
+    """Of the looks that found a waiter waiting, one wait has this share at most: a rank that
+    validates now and then makes the others wait for long, but seldom."""
     late_wait_ratio: float = 0.5
     """The others together are in collectives in this share of their looks, each in two thirds. If
     rank 0 validates every few seconds, the others reach 0.4."""
@@ -386,10 +387,7 @@ def _is_seen(look: OutsideLook, ratio: float, limits: ByStack) -> bool:
 def _waits(look: OutsideLook, policy: Policy) -> bool:
     if look.looks < policy.of(ByStack).late_looks // 3:
         return False
-    # Validating or saving once is one long wait, and no straggler.
-    of_waits = policy.straggler_critical_ratio * look.wait_looks
-    longest = min(of_waits, policy.of(ByStack).one_wait_ratio * look.looks)
-    return look.one_wait_looks <= max(1, longest)
+    return look.one_wait_looks <= max(1, policy.of(ByStack).one_wait_ratio * look.wait_looks)
 
 
 # -- Whose GPU is a straggler on NCCL: it computes while the others are busy at little power

@@ -103,6 +103,17 @@ def test_the_policy_says_who_is_late_by_their_stacks(looks, changes, ours, their
     assert (late(looks), late(looks, **changes)) == (ours, theirs)
 
 
+def test_two_long_waits_in_four_seconds_are_validations_and_no_straggler():
+    seconds = POLICY.of(ByStack).late_s
+    works = OutsideLook(looks=13, looks_s=seconds)
+    validations = OutsideLook(
+        looks=13, looks_s=seconds, call_looks=7, wait_looks=7, one_wait_looks=3
+    )
+
+    assert late((validations, works)) == ()
+    assert late((changed(validations, one_wait_looks=1), works)) == (1,)
+
+
 def test_the_policy_says_who_is_looked_at_more_often():
     """After a few looks: half of the share of the waits is enough."""
     usual = POLICY.of(ByStack).late_wait_ratio
