@@ -376,14 +376,22 @@ def _at_once(bad: Collection[RankFields], policy: Policy) -> bool:
     ranks = [rank for rank in bad if rank.agent.sender == host]
     if len(ranks) == 1:
         # There may be one rank per host. The launcher of another host does not send SIGTERM to its
-        # own rank, which fails first because of its connections.
-        return len(bad) > 1
+        # own rank, which fails first because of its connections. If it is the only one, all others
+        # have finished, and it was the last one at work.
+        return len(bad) > 1 or not _was_in_call(bad[0])
     first, *others = sorted(_signalled_unix_ns(rank) for rank in ranks)
     # On a busy host, processes that got one signal end one after the other. So a gap is that of a
     # launcher only if it is long compared with the time in which the others ended.
     return others[0] - first <= max(
         policy.of(Ending).cancel_gap_s * 1e9, 2 * (others[-1] - others[0])
     )
+
+
+def _was_in_call(rank: RankFields) -> bool:
+    """Whether it may have waited for other ranks when it was last heard."""
+    comm = rank.comm
+    in_mpi = comm.mpi is not None and bool(comm.mpi.calls)
+    return in_mpi or bool(comm.open_collectives or comm.open_calls)
 
 
 def _signalled_unix_ns(rank: RankFields) -> int:

@@ -88,9 +88,14 @@ class ReplicaNotes:
             # The optimizer of one rank may lack some parameters: all ranks must choose the same.
             if own.isdisjoint(map(id, fit.values())):
                 continue
-            if any(reference is series.model for series in self._series.values()):
-                # One of its optimizers is enough.
-                break
+            other = next((one for one in living.values() if one.model is reference), None)
+            if other is not None:
+                inner = other.optimizer()
+                if not any(each is inner for each in vars(optimizer).values()):
+                    # One of its optimizers is enough.
+                    break
+                # After its own step this one exchanges what that of each rank has changed (ZeRO).
+                other.model, other.replica = _nothing, _NOTHING
             # Spread over the model.
             names = list(fit)[:: -(-len(fit) // PARAMETERS)]
             return _Series(

@@ -210,14 +210,14 @@ def _cancelled_finding(snapshot: Snapshot, bad: list[RankFacts]) -> Finding:
         if first.reported.exception
         else exit_text(None, first.process.exit.signal if first.process.exit else None)
     )
-    ranks = tuple(rank.rank for rank in bad)
+    ranks, together = tuple(rank.rank for rank in bad), " together" if len(bad) > 1 else ""
     return Finding(
         kind=Kind.CANCELLED,
         severity=INFO,
         ranks=(),
         victims=(),
         since_unix_ns=went_unix_ns(first),
-        summary=f"the job was cancelled: {ranks_text(ranks)} ended together ({how})",
+        summary=f"the job was cancelled: {ranks_text(ranks)} ended{together} ({how})",
         evidence=tuple(end_line(rank, snapshot) for rank in bad[:8]),
         advice="nothing to fix if you, the scheduler or a time limit ended it",
     )

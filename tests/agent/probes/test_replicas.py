@@ -129,6 +129,29 @@ def test_of_two_optimizers_of_one_model_the_first_is_counted_until_it_is_gone(to
     assert len(second.taken) == 1
 
 
+def test_of_an_optimizer_that_makes_the_steps_of_another_only_its_own_end_is_read(torch):
+    """ZeRO's optimizer steps one that has a part of the parameters, and broadcasts them then."""
+
+    class Sharded(torch.optim.Optimizer):
+        def __init__(self, parameters, lr):
+            super().__init__(parameters, {"lr": lr})
+            self.optim = torch.optim.SGD(self.param_groups[0]["params"][:2], lr=lr)
+
+    training = Training(torch, optimizer=Sharded)
+    taken = []
+    for _ in range(2 * EVERY_STEPS):
+        training.notes.count(training.optimizer.optim, torch)
+        with torch.no_grad():
+            for each in training.model.parameters():
+                each.add_(1.0)
+        training.notes.count(training.optimizer, torch)
+        taken = [one.taken[-1] for one in training.notes.read()]
+    ((step, values),) = taken
+
+    assert step == 2 * EVERY_STEPS
+    assert values[0] in training.model.module[0].weight.flatten().tolist()
+
+
 def test_two_optimizers_of_two_models_are_counted_apart(torch):
     training = Training(torch)
     module = torch.nn.Linear(4, 4)

@@ -98,6 +98,33 @@ def test_a_handler_that_turns_the_signal_into_an_exit_code_is_a_cancellation(cod
     assert job.passes(3).kinds() == [("info", "cancelled", ())]
 
 
+def test_sigterm_to_the_last_rank_at_work_is_a_cancellation():
+    """It uploads after the training; the others have finished, and it needs none of them."""
+    job = trained()
+    for rank in job.ranks[1:]:
+        rank.ends(0)
+    job.ranks[0].works_at("upload")
+    job.passes(20)
+    job.ranks[0].ends(signal=15)
+    job.passes(3)
+
+    assert job.ever() == [("info", "cancelled", ())]
+    assert job.finding().summary == "the job was cancelled: rank 0 ended (SIGTERM)"
+    assert job.snapshot().ended.reason == "cancelled"
+
+
+def test_sigterm_to_the_last_rank_says_for_whom_it_waited():
+    job = trained()
+    for rank in job.ranks[1:]:
+        rank.ends(0)
+    job.ranks[0].waits_in()
+    job.passes(20)
+    job.ranks[0].ends(signal=15)
+    job.passes(3)
+
+    assert [finding.kind for finding in job.verdict().findings] == ["left-early"]
+
+
 def test_while_a_cancellation_is_on_its_way_nobody_is_blamed():
     """The ranks get SIGTERM one after the other. The first must not be shown as killed."""
     job = trained()
