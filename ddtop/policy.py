@@ -126,8 +126,6 @@ class Policy:
     """If most ranks are input-bound, those above this share of the threshold are named too."""
     straggler_strong_ratio: float = 0.3
     """From here on one read of the arrivals and a few steps are enough; below it, two reads."""
-    straggler_critical_ratio: float = 0.5
-    """Most of the step is waiting for one rank."""
     oversubscribed_ratio: float = 0.4
     """Share of the time in which half of a host's ranks are ready to run and have no CPU. Four
     ranks that compute half of the time on two cores reach 0.3, four that are pinned to one core

@@ -378,7 +378,7 @@ def _at_once(bad: Collection[RankFields], policy: Policy) -> bool:
         # There may be one rank per host. The launcher of another host does not send SIGTERM to its
         # own rank, which fails first because of its connections. If it is the only one, all others
         # have finished, and it was the last one at work.
-        return len(bad) > 1 or not _was_in_call(bad[0])
+        return len(bad) > 1 or not _was_in_call(ranks[0])
     first, *others = sorted(_signalled_unix_ns(rank) for rank in ranks)
     # On a busy host, processes that got one signal end one after the other. So a gap is that of a
     # launcher only if it is long compared with the time in which the others ended.

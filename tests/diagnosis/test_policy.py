@@ -270,7 +270,7 @@ def test_a_rule_is_silent_with_a_larger_limit(scenario, kind, changes):
     ("scenario", "changes", "severities"),
     [
         (a_rank_at_work, {"working_critical_s": LONG_S}, ("critical", "warning")),
-        (a_straggler, {"straggler_critical_ratio": 0.9}, ("critical", "warning")),
+        (a_straggler, {"cost.critical_ratio": 0.9}, ("critical", "warning")),
         (nobody_moves, {"standstill.no_progress_critical_s": 20.0}, ("warning", "critical")),
         (a_rank_that_imports, {"starting.init_late_critical_s": 11.0}, ("warning", "critical")),
     ],

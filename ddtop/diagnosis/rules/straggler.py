@@ -29,6 +29,14 @@ from ddtop.words.units import long_size
 # -- `straggler`: the job makes progress, but in most steps all ranks wait for the same ranks
 
 
+@dataclass(frozen=True)
+class Cost(Limits, of="cost", was="straggler_"):
+    """What a straggler costs, as a share of the step."""
+
+    critical_ratio: float = 0.5
+    """Most of the step is waiting for one rank."""
+
+
 def rule(context: Context) -> list[Finding]:
     """One finding for each set of late ranks, by arrival times and, on NCCL, by the power that
     their GPUs draw.
@@ -124,7 +132,7 @@ def _finding(late: Late, snapshot: Snapshot, policy: Policy) -> Finding:
     summary += f"; {it} {lead.text}"
     return Finding(
         kind=Kind.STRAGGLER,
-        severity=CRITICAL if own and share > policy.straggler_critical_ratio else WARNING,
+        severity=CRITICAL if own and share > policy.of(Cost).critical_ratio else WARNING,
         ranks=ranks,
         victims=late.waiters,
         since_unix_ns=late.unix_ns - int(late.late_ratio * late.steps * late.step_ms * 1e6),
