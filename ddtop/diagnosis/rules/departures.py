@@ -364,8 +364,9 @@ def _crashed_finding(
     else:
         code = first.process.exit.code if first.process.exit else None
         summary = f"rank {first.rank} ended with exit code {code}"
+        how = "MPI's Abort, sys.exit" if first.comm.mpi is not None else "sys.exit"
         advice = (
-            f"read the output of rank {first.rank}: it ended itself with sys.exit or os._exit,"
+            f"read the output of rank {first.rank}: it ended itself with {how} or os._exit,"
             " perhaps after it caught an exception"
         )
         passed_on = (code or 0) - _PASSED_ON

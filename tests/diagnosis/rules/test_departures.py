@@ -7,6 +7,7 @@ import pytest
 
 from ddtop.wire.records import FailedSave, HelperEnd, Loader, StackFrame, WorkerEnd
 from tests.jobs import FakeJob, place, trained, unix_ns
+from tests.mpi_jobs import MpiJob
 
 RESET = "Connection closed by peer [10.0.0.2]:41233"
 
@@ -260,6 +261,14 @@ def test_an_exit_code_without_an_exception_is_said_as_such():
 
     assert (finding.kind, finding.ranks) == ("rank-crashed", (2,))
     assert finding.summary.startswith("rank 2 ended with exit code 7")
+
+
+def test_a_rank_of_mpi_may_have_called_abort():
+    job = MpiJob(3).passes(10)
+    job.ranks[1].ends(7, exiting=False)
+    job.passes(3)
+
+    assert "it ended itself with MPI's Abort, sys.exit or os._exit" in job.finding().advice
 
 
 @pytest.mark.parametrize(
