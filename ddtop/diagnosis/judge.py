@@ -242,7 +242,8 @@ def began_to_end_unix_ns(findings: Iterable[Finding], snapshot: Snapshot) -> int
 def with_what_stood(
     findings: Collection[Finding], stood: Collection[Finding], snapshot: Snapshot, policy: Policy
 ) -> tuple[Finding, ...]:
-    """The findings of a job that has ended, with those that were critical until it began to end.
+    """The findings of a job that has ended, with those that were critical until it began to end; of
+    a cancelled one also with warnings about waits.
 
     `stood`: all findings of an earlier moment. Findings that began with the end itself, such as the
     end of the first rank, are not reasons for it. Findings that already include the reason stay
@@ -252,12 +253,14 @@ def with_what_stood(
     if end_unix_ns is None:
         return tuple(findings)
     before_unix_ns = end_unix_ns - policy.of(Judging).cancelled_before_s * 1e9
+    cancelled = any(finding.kind == Kind.CANCELLED for finding in findings)
     reasons = [
         without_countdown(finding)
         for finding in stood
-        if finding.severity == CRITICAL and finding.since_unix_ns < before_unix_ns
+        if finding.since_unix_ns < before_unix_ns
+        and (finding.severity == CRITICAL or (cancelled and _says_who_waits(finding)))
     ]
-    if any(finding.kind == Kind.CANCELLED for finding in findings):
+    if cancelled:
         return tuple(
             _cancelled_because(finding, reasons) if finding.kind == Kind.CANCELLED else finding
             for finding in findings
@@ -272,15 +275,21 @@ def with_what_stood(
     return (*hangs, *findings)
 
 
+def _says_who_waits(finding: Finding) -> bool:
+    return (
+        finding.severity == WARNING and bool(finding.victims) and not finding.kind.is_any(Is.MOVES)
+    )
+
+
 def _cancelled_because(finding: Finding, reasons: list[Finding]) -> Finding:
-    """A cancellation, with the findings that were critical until then."""
+    """A cancellation, with what stood until then: a warning, if that was critical."""
     if not reasons or _UNTIL_THEN in finding.summary:
         return finding
     first, *more = reasons
     also = tuple(f"{one.kind}: {one.summary}" for one in more)
     return replace(
         finding,
-        severity=WARNING,
+        severity=WARNING if first.severity == CRITICAL else finding.severity,
         summary=f"{finding.summary}.{_UNTIL_THEN}{first.summary}",
         evidence=(*first.evidence, *also, *finding.evidence),
         advice=first.advice or finding.advice,
@@ -465,7 +474,7 @@ class Judge:
         end_unix_ns = began_to_end_unix_ns(shown, snapshot)
         if end_unix_ns is None:
             self._whole_unix_ns = snapshot.time_unix_ns
-            if any(finding.severity == CRITICAL for finding in shown):
+            if any(one.severity == CRITICAL or _says_who_waits(one) for one in shown):
                 self._stood, self._stood_unix_ns = tuple(shown), snapshot.time_unix_ns
             return shown
         just_before = end_unix_ns - self._policy.of(Judging).cancelled_because_s * 1e9

@@ -246,6 +246,22 @@ def test_a_hang_that_somebody_ended_is_reported_with_the_cancellation():
     assert finding.evidence[-1].startswith("rank 3 (pid ")
 
 
+def test_of_a_cancelled_job_a_rank_that_polled_while_others_waited_is_told_too():
+    """It may have polled for ever. Only a warning until then: the cancellation stays an info."""
+    job = trained()
+    job.joined_s = 0.0
+    job.ranks[2].stands_at("wait", line=40)
+    job.ranks[2].wchan, job.ranks[2].wakes_per_s = "hrtimer_nanosleep", 5.0
+    job.others_wait(2)
+    job.passes(20)
+    for rank in job.ranks:
+        rank.ends(signal=15, later_s=0.01 * rank.number)
+    finding = job.passes(3).finds("info", "cancelled")
+
+    assert " Until then: rank 2 has been sleeping again and again " in finding.summary
+    assert finding.advice.startswith("find out what it waits for")
+
+
 def test_what_the_cancellation_itself_makes_is_none_of_its_reasons():
     """The first rank's end is critical for a moment, until it is clear that all ranks follow."""
     job = trained()
