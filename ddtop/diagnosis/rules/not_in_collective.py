@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from ddtop.diagnosis.activity import (
     CPU,
     FRAMES,
+    NOTHING,
     OTHER_WORLD,
     SHORT_SLEEPS,
+    ShortSleeps,
     awaited_path,
     classify,
     phase_clause,
@@ -110,6 +112,7 @@ def rule(context: Context) -> list[Finding]:
             # A rollout takes as long as it takes: whoever waits for its weights waits on purpose.
             or (blame.group in about.by_hand and blame.condition != STILL)
             or _just_left(snapshot.rank(blame.root), policy)
+            or _just_joins(snapshot.rank(blame.root), policy)
         ):
             continue
         kind = _kind(snapshot, blame, policy)
@@ -179,9 +182,12 @@ class _About:
 
 
 def _polls_or_works(rank: RankFacts, policy: Policy) -> bool:
-    """Whether it may work a little between its sleeps. A rank that handles an exception only tries
-    again."""
-    return classify(rank, policy) == SHORT_SLEEPS and rank.reported.handling is None
+    """Whether it may work a little between its sleeps, or is just awake from one. A rank that
+    handles an exception only tries again."""
+    seen, process = classify(rank, policy), rank.process
+    awake = process.report is not None and process.report.state == "R" and seen.source == NOTHING
+    often = (process.wakes_per_s or 0.0) >= policy.of(ShortSleeps).per_s
+    return rank.reported.handling is None and (seen == SHORT_SLEEPS or (awake and often))
 
 
 def _may_have_raised(rank: RankFacts) -> bool:
@@ -189,6 +195,13 @@ def _may_have_raised(rank: RankFacts) -> bool:
     agent."""
     leaves = rank.reported.phase == "leaving" and _new_program(rank) is None
     return leaves and rank.from_outside
+
+
+def _just_joins(rank: RankFacts, policy: Policy) -> bool:
+    """Whether it has come to a collective a moment ago, and may not have enqueued it yet."""
+    place, age_s = rank.reported.place, rank.reported.line_age_s
+    in_call = place is not None and place.waits_on == COLLECTIVE.word
+    return in_call and age_s is not None and age_s < policy.same_line_s
 
 
 def _just_left(rank: RankFacts, policy: Policy) -> bool:

@@ -183,6 +183,27 @@ def test_a_rank_that_sleeps_a_little_again_and_again_may_work_in_between_for_a_w
     assert "in write_sample (train.py:28) for 63 s; ranks" in critical.summary
 
 
+def test_a_rank_that_is_just_awake_between_its_sleeps_is_no_other_one():
+    """At that look a healthy program was critical."""
+    job = sleeping_again().passes(8)
+    job.ranks[1].letter, job.ranks[1].wchan = "R", "0"
+
+    job.passes(1).finds("warning", "not-in-collective", 1)
+
+
+def test_a_master_that_comes_to_its_collective_at_last_is_not_blamed_for_the_wait_before():
+    """It has taken nine seconds, and its collective is not enqueued yet when the relay looks."""
+    job = trained()
+    job.ranks[0].works_at("next_order", line=31)
+    job.others_wait(0)
+    job.passes(9)
+    job.ranks[0].stands_at("give", line=37, callee="broadcast_object_list", waits_on="collective")
+    job.passes(2)
+
+    assert {severity for severity, *_ in job.ever()} == {"warning"}
+    job.passes(6).finds("critical", "not-in-collective", 0)
+
+
 def test_of_two_ranks_at_fault_that_are_not_alike_it_is_not_said_that_both_poll():
     finding = sleeping_again(2).passes(12).finds("warning", "not-in-collective", 1, 2)
 
