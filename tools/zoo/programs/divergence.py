@@ -10,6 +10,7 @@ from collections import deque
 
 import torch
 import torch.distributed as dist
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import ReduceLROnPlateau
@@ -152,6 +153,10 @@ CASES = {
     "average-beside": {
         "story": "Rank 0 keeps averaged weights in a second model, and evaluates with those.",
         "source": "lucidrains/ema-pytorch#9",
+        "expected": [],
+    },
+    "optimizer-in-parts": {
+        "story": "Each rank's optimizer keeps the state of a part of the weights, and sends them.",
         "expected": [],
     },
 }
@@ -448,6 +453,21 @@ def average_beside(rank):
             if step % 40 == 39:
                 with torch.no_grad():
                     best = min(best, mse_loss(averaged(rows), rows[:, :2]).item())
+    dist.barrier()
+
+
+def optimizer_in_parts(rank):
+    """Healthy: between its own step and the broadcasts a rank's weights differ."""
+    net = torch.nn.Sequential(torch.nn.Linear(6, 12), torch.nn.Tanh(), torch.nn.Linear(12, 2))
+    model = DistributedDataParallel(net)
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=1e-3)
+    draw = torch.Generator().manual_seed(rank)
+    for _ in range(340):
+        time.sleep(0.03)
+        rows = normal(draw, 8, 6)
+        optimizer.zero_grad()
+        mse_loss(model(rows), rows[:, 2:4]).backward()
+        optimizer.step()
     dist.barrier()
 
 
