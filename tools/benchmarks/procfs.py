@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -9,10 +10,12 @@ def cpu_ns(pid: int) -> int:
     """CPU time of all threads that are alive, in nanoseconds. /proc/PID/stat counts in units of 10
     ms.
     """
-    return sum(
-        int((task / "schedstat").read_text().split()[0])
-        for task in Path(f"/proc/{pid}/task").iterdir()
-    )
+    used_ns = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        # A thread may end meanwhile.
+        with suppress(FileNotFoundError, ProcessLookupError):
+            used_ns += int((task / "schedstat").read_text().split()[0])
+    return used_ns
 
 
 def memory_mib(pid: int) -> dict[str, float]:
