@@ -370,9 +370,14 @@ def _of_kernel(facts: RankFacts, policy: Policy) -> Classified | None:
     if facts.process.working is False or (
         facts.process.working and wait[0] == "file" and path_of(process) is not None
     ):
-        often = (facts.process.wakes_per_s or 0.0) >= policy.of(ShortSleeps).per_s
-        return SHORT_SLEEPS if often and wait[0] == "sleep" else Classified(*wait, KERNEL)
+        again = wait[0] == "sleep" and wakes_often(facts, policy)
+        return SHORT_SLEEPS if again else Classified(*wait, KERNEL)
     return None
+
+
+def wakes_often(facts: RankFacts, policy: Policy) -> bool:
+    """Whether its main thread has woken too often for one long sleep."""
+    return (facts.process.wakes_per_s or 0.0) >= policy.of(ShortSleeps).per_s
 
 
 def _of_cpu(facts: RankFacts, policy: Policy) -> Classified | None:

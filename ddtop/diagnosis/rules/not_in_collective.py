@@ -16,12 +16,12 @@ from ddtop.diagnosis.activity import (
     NOTHING,
     OTHER_WORLD,
     SHORT_SLEEPS,
-    ShortSleeps,
     awaited_path,
     classify,
     phase_clause,
     phase_limit_s,
     phase_of,
+    wakes_often,
     where_text,
 )
 from ddtop.diagnosis.evidence import (
@@ -186,8 +186,8 @@ def _polls_or_works(rank: RankFacts, policy: Policy) -> bool:
     handles an exception only tries again."""
     seen, process = classify(rank, policy), rank.process
     awake = process.report is not None and process.report.state == "R" and seen.source == NOTHING
-    often = (process.wakes_per_s or 0.0) >= policy.of(ShortSleeps).per_s
-    return rank.reported.handling is None and (seen == SHORT_SLEEPS or (awake and often))
+    again = seen == SHORT_SLEEPS or (awake and wakes_often(rank, policy))
+    return again and rank.reported.handling is None
 
 
 def _may_have_raised(rank: RankFacts) -> bool:
