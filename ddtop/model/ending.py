@@ -339,13 +339,13 @@ def _by_mpi_launcher(rank: RankFields) -> bool:
     )
 
 
-def _may_be_by_mpirun(rank: RankFields) -> bool:
-    """Whether mpirun of Open MPI may have ended it by SIGKILL, because SIGTERM had not: the program
-    handles that signal."""
+def _may_be_killed_with_all(rank: RankFields) -> bool:
+    """Whether its launcher may have ended it by SIGKILL, because an earlier signal had not: the
+    program handles that one, or waits in C code."""
     end = rank.process.exit
     if end is None or end.signal != int(signal.SIGKILL) or end.oom or rank.hello is None:
         return False
-    return any(name.startswith("OMPI_") for name in rank.hello.environment)
+    return any(name.startswith(("OMPI_", "TORCHELASTIC_")) for name in rank.hello.environment)
 
 
 def was_cancelled(gone: Collection[RankFields], policy: Policy) -> bool:
@@ -358,10 +358,12 @@ def was_cancelled(gone: Collection[RankFields], policy: Policy) -> bool:
     bad = [rank for rank in gone if has_failed(rank)]
     if not bad or not all(_by_cancel(rank) for rank in bad):
         return False
-    kills = [_signalled_unix_ns(rank) for rank in bad if _may_be_by_mpirun(rank)]
-    others = [_signalled_unix_ns(rank) for rank in bad if not _may_be_by_mpirun(rank)]
+    kills = [_signalled_unix_ns(rank) for rank in bad if _may_be_killed_with_all(rank)]
+    others = [_signalled_unix_ns(rank) for rank in bad if not _may_be_killed_with_all(rank)]
     if kills and others and min(kills) < max(others):
-        # mpirun sends SIGTERM first: a rank that was killed before that was killed by another one.
+        # SIGTERM comes first: a rank that was killed before that was killed by another one.
+        return False
+    if len(kills) == 1 and not others:
         return False
     by_key = all(interrupted(rank) for rank in bad)
     times = sorted(_signalled_unix_ns(rank) for rank in bad)
@@ -471,7 +473,7 @@ def _by_cancel(rank: RankFields) -> bool:
     if rank.process.exit.signal in CANCEL_SIGNALS:
         # A launcher's signal may arrive while a rank is still ending because of its own exception.
         return interrupted(rank) or not fatal_exception(rank) or is_consequence(rank)
-    if _may_be_by_mpirun(rank):
+    if _may_be_killed_with_all(rank):
         return True
     return rank.process.exit.code in (128 + 15, 128 + 2) or interrupted(rank)
 

@@ -6,7 +6,7 @@ import pytest
 
 from ddtop.wire.records import HelperEnd, LastException
 from tests.diagnosis.rules.departures import cancelled_after_a_hang
-from tests.jobs import place, trained, unix_ns
+from tests.jobs import hung, place, trained, unix_ns
 from tests.spread import SpreadJob
 
 
@@ -244,6 +244,28 @@ def test_a_hang_that_somebody_ended_is_reported_with_the_cancellation():
     assert finding.advice.startswith("find out why it is stuck at data.py:40")
     assert any("has enqueued" in line for line in finding.evidence)
     assert finding.evidence[-1].startswith("rank 3 (pid ")
+
+
+@pytest.mark.parametrize(
+    ("signals", "kinds"),
+    [
+        ((9, 9, 9, 9), ["cancelled"]),
+        ((9, 15, 15, 15), ["not-in-collective", "rank-killed"]),
+        ((9, None, None, None), ["not-in-collective", "rank-killed"]),
+    ],
+)
+def test_torchrun_kills_all_ranks_that_do_not_end_at_ctrl_c(signals, kinds):
+    """They wait in C code. Thirty seconds later they got SIGKILL, and rank 0 was "killed"."""
+    job = hung(10, joined_s=0.0)
+    for rank, number in zip(job.ranks, signals, strict=True):
+        rank.told["environment"] = {"TORCHELASTIC_RUN_ID": "none"}
+        job.greet(rank)
+        if number is not None:
+            rank.ends(signal=number, later_s=0.01 * rank.number)
+    found = job.passes(5).verdict().findings
+
+    assert [finding.kind for finding in found] == kinds
+    assert "in fetch_labels (data.py:40)" in found[0].summary
 
 
 def test_of_a_cancelled_job_a_rank_that_polled_while_others_waited_is_told_too():
