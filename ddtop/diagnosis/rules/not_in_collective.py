@@ -112,7 +112,7 @@ def rule(context: Context) -> list[Finding]:
             # A rollout takes as long as it takes: whoever waits for its weights waits on purpose.
             or (blame.group in about.by_hand and blame.condition != STILL)
             or _just_left(snapshot.rank(blame.root), policy)
-            or _just_joins(snapshot.rank(blame.root), policy)
+            or (blame.condition == STILL and _just_joins(snapshot.rank(blame.root), policy))
         ):
             continue
         kind = _kind(snapshot, blame, policy)
@@ -198,10 +198,12 @@ def _may_have_raised(rank: RankFacts) -> bool:
 
 
 def _just_joins(rank: RankFacts, policy: Policy) -> bool:
-    """Whether it has come to a collective a moment ago, and may not have enqueued it yet."""
-    place, age_s = rank.reported.place, rank.reported.line_age_s
-    in_call = place is not None and place.waits_on == COLLECTIVE.word
-    return in_call and age_s is not None and age_s < policy.same_line_s
+    """Whether it has just entered a collective, and may not have enqueued it yet."""
+    place, at_report_s = rank.reported.place, rank.reported.line_age_s
+    if place is None or place.waits_on != COLLECTIVE.word or at_report_s is None:
+        return False
+    # A silent rank has been there for longer than its last report says.
+    return at_report_s + (rank.agent.report_age_s or 0.0) < policy.same_line_s
 
 
 def _just_left(rank: RankFacts, policy: Policy) -> bool:

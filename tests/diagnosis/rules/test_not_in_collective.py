@@ -204,6 +204,17 @@ def test_a_master_that_comes_to_its_collective_at_last_is_not_blamed_for_the_wai
     job.passes(6).finds("critical", "not-in-collective", 0)
 
 
+def test_a_rank_that_falls_silent_just_after_it_came_to_a_collective_is_blamed():
+    """Its last report says that it has been there for a moment, and no report follows."""
+    job = trained()
+    job.ranks[0].stands_at("reduce", line=37, callee="all_reduce", waits_on="collective")
+    job.passes(0.5)
+    job.ranks[0].reports = False
+    job.others_wait(0)
+
+    job.passes(9).finds("critical", "interpreter-frozen", 0)
+
+
 def test_of_two_ranks_at_fault_that_are_not_alike_it_is_not_said_that_both_poll():
     finding = sleeping_again(2).passes(12).finds("warning", "not-in-collective", 1, 2)
 
