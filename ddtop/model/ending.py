@@ -392,8 +392,9 @@ def _at_once(bad: Collection[RankFields], policy: Policy) -> bool:
 def _was_in_call(rank: RankFields) -> bool:
     """Whether it may have waited for other ranks when it was last heard."""
     comm = rank.comm
+    by_stack = comm.outside_last is not None and comm.outside_last.kind is not None
     in_mpi = comm.mpi is not None and bool(comm.mpi.calls)
-    return in_mpi or bool(comm.open_collectives or comm.open_calls)
+    return by_stack or in_mpi or bool(comm.open_collectives or comm.open_calls)
 
 
 def _signalled_unix_ns(rank: RankFields) -> int:
