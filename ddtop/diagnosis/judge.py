@@ -242,8 +242,8 @@ def began_to_end_unix_ns(findings: Iterable[Finding], snapshot: Snapshot) -> int
 def with_what_stood(
     findings: Collection[Finding], stood: Collection[Finding], snapshot: Snapshot, policy: Policy
 ) -> tuple[Finding, ...]:
-    """The findings of a job that has ended, with those that were critical until it began to end; of
-    a cancelled one also with warnings about waits.
+    """The findings of a job that has ended, with those that were critical until it began to end.
+    If it was cancelled, warnings about ranks for which others waited are included too.
 
     `stood`: all findings of an earlier moment. Findings that began with the end itself, such as the
     end of the first rank, are not reasons for it. Findings that already include the reason stay
@@ -282,7 +282,7 @@ def _says_who_waits(finding: Finding) -> bool:
 
 
 def _cancelled_because(finding: Finding, reasons: list[Finding]) -> Finding:
-    """A cancellation, with what stood until then: a warning, if that was critical."""
+    """A cancellation, with the findings until then. It is a warning if the first was critical."""
     if not reasons or _UNTIL_THEN in finding.summary:
         return finding
     first, *more = reasons

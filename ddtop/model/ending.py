@@ -340,8 +340,8 @@ def _by_mpi_launcher(rank: RankFields) -> bool:
 
 
 def _may_be_killed_with_all(rank: RankFields) -> bool:
-    """Whether its launcher may have ended it by SIGKILL, because an earlier signal had not: the
-    program handles that one, or waits in C code."""
+    """Whether its launcher may have ended it by SIGKILL, because an earlier signal did not end it:
+    the program handles that signal, or waits in C code."""
     end = rank.process.exit
     if end is None or end.signal != int(signal.SIGKILL) or end.oom or rank.hello is None:
         return False
@@ -378,8 +378,8 @@ def _at_once(bad: Collection[RankFields], policy: Policy) -> bool:
     ranks = [rank for rank in bad if rank.agent.sender == host]
     if len(ranks) == 1:
         # There may be one rank per host. The launcher of another host does not send SIGTERM to its
-        # own rank, which fails first because of its connections. If it is the only one, all others
-        # have finished, and it was the last one at work.
+        # own rank, which fails first because of its connections. If only one rank has failed, the
+        # others had finished before.
         return len(bad) > 1 or not _was_in_call(ranks[0])
     first, *others = sorted(_signalled_unix_ns(rank) for rank in ranks)
     # On a busy host, processes that got one signal end one after the other. So a gap is that of a

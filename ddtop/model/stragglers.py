@@ -55,7 +55,7 @@ class ByStack(Limits, of="stack", was="stack_"):
     """It is in a call for others in this share of its looks at most."""
     one_wait_ratio: float = 0.25
     """Of the looks that found a waiter waiting, one wait has this share at most: a rank that
-    validates now and then makes the others wait for long, but seldom."""
+    validates now and then makes the others wait long, but rarely."""
     late_wait_ratio: float = 0.5
     """The others together are in collectives in this share of their looks, each in two thirds. If
     rank 0 validates every few seconds, the others reach 0.4."""

@@ -94,7 +94,7 @@ class ReplicaNotes:
                 if not any(each is inner for each in vars(optimizer).values()):
                     # One of its optimizers is enough.
                     break
-                # After its own step this one exchanges what that of each rank has changed (ZeRO).
+                # ZeRO's optimizer calls the other one, and then broadcasts the parameters.
                 other.model, other.replica = _nothing, _NOTHING
             # Spread over the model.
             names = list(fit)[:: -(-len(fit) // PARAMETERS)]

@@ -182,7 +182,7 @@ class _About:
 
 
 def _polls_or_works(rank: RankFacts, policy: Policy) -> bool:
-    """Whether it may work a little between its sleeps, or is just awake from one. A rank that
+    """Whether it may work a little between its sleeps, or has just woken from one. A rank that
     handles an exception only tries again."""
     seen, process = classify(rank, policy), rank.process
     awake = process.report is not None and process.report.state == "R" and seen.source == NOTHING

@@ -268,7 +268,7 @@ def test_torchrun_kills_all_ranks_that_do_not_end_at_ctrl_c(signals, kinds):
     assert "in fetch_labels (data.py:40)" in found[0].summary
 
 
-def test_of_a_cancelled_job_a_rank_that_polled_while_others_waited_is_told_too():
+def test_of_a_cancelled_job_a_rank_that_polled_while_others_waited_is_reported():
     """It may have polled for ever. Only a warning until then: the cancellation stays an info."""
     job = trained()
     job.joined_s = 0.0

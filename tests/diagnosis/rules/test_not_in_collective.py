@@ -183,7 +183,7 @@ def test_a_rank_that_sleeps_a_little_again_and_again_may_work_in_between_for_a_w
     assert "in write_sample (train.py:28) for 63 s; ranks" in critical.summary
 
 
-def test_a_rank_that_is_just_awake_between_its_sleeps_is_no_other_one():
+def test_a_rank_that_has_just_woken_from_a_short_sleep_is_still_a_warning():
     """At that look a healthy program was critical."""
     job = sleeping_again().passes(8)
     job.ranks[1].letter, job.ranks[1].wchan = "R", "0"

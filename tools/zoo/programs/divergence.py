@@ -156,7 +156,7 @@ CASES = {
         "expected": [],
     },
     "optimizer-in-parts": {
-        "story": "Each rank's optimizer keeps the state of a part of the weights, and sends them.",
+        "story": "Each rank's optimizer updates a part of the weights and sends it to the others.",
         "expected": [],
     },
 }
