@@ -147,10 +147,9 @@ def _peers(
     others = [rank for rank in context.snapshot.ranks if rank.rank not in failed]
     if named:
         return _Peers(tuple(sorted(named)), "did not join" + _at_text(context, named))
-    wait = _open_group(first)
+    wait, seq = _failed_call(first, others, text)
     group = context.snapshot.group(wait.group) if wait is not None else None
     if wait is not None and group is not None:
-        seq = first_open_seq(wait, first.comm.open_collectives)
         members = set(group.ranks)
         behind = [
             rank.rank
@@ -187,10 +186,28 @@ def _peers(
     return _Peers((), "")
 
 
-def _open_group(rank: RankFacts) -> GroupProgress | None:
-    """The group in which the rank waited last."""
-    pending = [group for group in rank.comm.groups if group.pending_since_unix_ns is not None]
-    return min(pending, key=lambda group: group.pending_since_unix_ns or 0, default=None)
+def _failed_call(
+    first: RankFacts, others: Collection[RankFacts], text: str
+) -> tuple[GroupProgress | None, int]:
+    """The group in which the first rank waited last, and the number of the call that failed.
+
+    Once the error is raised, that call may count as completed. Then it is the last call of the only
+    group in which another rank is behind.
+    """
+    groups = first.comm.groups
+    pending = [group for group in groups if group.pending_since_unix_ns is not None]
+    if pending:
+        wait = min(pending, key=lambda group: group.pending_since_unix_ns or 0)
+        return wait, first_open_seq(wait, first.comm.open_collectives)
+    if _TIMEOUT.search(text):
+        ahead = [
+            group
+            for group in groups
+            if any(_is_behind(rank, group.group, comparable_seq(group)) for rank in others)
+        ]
+        if len(ahead) == 1:
+            return ahead[0], comparable_seq(ahead[0])
+    return None, 0
 
 
 def _is_behind(rank: RankFacts, group: str, seq: int) -> bool:
@@ -245,7 +262,8 @@ def _finding(
     text: str,
 ) -> Finding:
     reporting = sorted(failed)
-    wait = _open_group(first)
+    others = [rank for rank in context.snapshot.ranks if rank.rank not in failed]
+    wait, seq = _failed_call(first, others, text)
     call = next(
         (
             collective
@@ -255,7 +273,6 @@ def _finding(
         None,
     )
     op = call.op if call is not None else wait.last_op if wait is not None else None
-    seq = first_open_seq(wait, first.comm.open_collectives) if wait is not None else None
     what = "monitored_barrier" if "monitoredbarrier" in text.lower() else "the process group"
     if wait is not None:
         what = collective_text(
@@ -292,7 +309,7 @@ def _finding(
         advice=_advice(context.snapshot, peers, how, address),
         group=wait.group if wait is not None else None,
         op=op,
-        seq=seq,
+        seq=seq if wait is not None else None,
     )
 
 

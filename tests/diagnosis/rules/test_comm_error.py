@@ -122,6 +122,26 @@ def test_a_timeout_names_the_rank_that_had_not_joined():
     assert finding.advice.startswith("find out why rank 2 did not join in time")
 
 
+def test_a_call_that_failed_and_counts_as_completed_names_the_rank_too():
+    """A timeout of 3 s ends the job before a hang is certain, and gloo's error ends the wait."""
+    job = trained(3)
+    job.ranks[2].stands_at("validate", "/home/ada/eval.py", 31)
+    job.others_wait(2)
+    job.passes(3)
+    for rank in job.ranks[:2]:
+        rank.comes_back()
+    fails(job, 0, 1, text=TIMED_OUT, leaves=False)
+    job.passes(0.5)
+    for rank in job.ranks[:2]:
+        rank.ends(1, later_s=0.2)
+    job.passes(0.5)
+    job.ranks[2].ends(signal=15)
+    finding = job.passes(4).finding()
+
+    assert brief(finding) == ("critical", KIND, (2,), (0, 1))
+    assert finding.summary.startswith("all_reduce #101 of default_pg timed out on ranks 0,1: rank")
+
+
 def test_while_that_rank_lives_and_others_wait_its_own_finding_stands():
     """Only one of the waiting ranks has timed out yet."""
     job = trained(3)
