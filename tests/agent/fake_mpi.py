@@ -67,6 +67,12 @@ def make() -> Any:
         def irecv(self, buf: Any = None, source: int = -2, tag: int = -1) -> Any:
             return Request()
 
+        def Send_init(self, buf: Any, dest: int, tag: int = 0) -> Any:  # noqa: N802
+            return Prequest()
+
+        def Recv_init(self, buf: Any, source: int = -2, tag: int = -1) -> Any:  # noqa: N802
+            return Prequest()
+
         def sendrecv(
             self,
             sendobj: Any,
@@ -113,6 +119,17 @@ def make() -> Any:
         def Waitany(cls, requests: list[Any]) -> None:  # noqa: N802
             mpi.during()
 
+        def Free(self) -> None:  # noqa: N802
+            pass
+
+    class Prequest(Request):
+        def Start(self) -> None:  # noqa: N802
+            mpi.during()
+
+        @classmethod
+        def Startall(cls, requests: list[Any]) -> None:  # noqa: N802
+            mpi.during()
+
     class File:
         def __init__(self) -> None:
             mpi.handles += 1
@@ -130,7 +147,7 @@ def make() -> Any:
             mpi.during()
 
     mpi.Group, mpi.Comm, mpi.Intracomm, mpi.Request = Group, Comm, Intracomm, Request
-    mpi.File = File
+    mpi.Prequest, mpi.File = Prequest, File
     mpi.Intercomm = Intercomm
     mpi._handleof = lambda thing: thing.handle
     mpi.COMM_NULL, mpi.COMM_SELF = Intracomm(()), Intracomm((RANK,))

@@ -64,7 +64,8 @@ class Comm:
         self.traffic: dict[tuple[int, int], list[int]] = {}
         self.last_tag: dict[int, int] = {}
         """Peer -> the tag of the last send to it."""
-        # With too many tags, or with prepared requests, the counts say nothing.
+        # With too many tags, or where the starts of prepared requests are not seen, the counts say
+        # nothing.
         self.wild = False
         base = layout.COMMS_AT + index * layout.COMM_WORDS
         known = index >= 0

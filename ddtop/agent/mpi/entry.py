@@ -289,6 +289,9 @@ def _wrappers(mpi: Any, lines: Lines) -> dict[tuple[str, str], Make]:
     put("*comm", ("Free", "free"), lambda _, o: wrappers.wrap_ending(lines, o))
     put("Request", wrappers.WAITS, lambda n, o: wrappers.wait_one(lines, n, o))
     put("Request", wrappers.MANY_WAITS, lambda n, o: wrappers.wait_many(lines, n, o))
+    put("Request", ("Free", "free"), lambda _, o: wrappers.freeing(lines, o))
+    put("Prequest", ("Start",), lambda _, o: wrappers.starting(lines, o, several=False))
+    put("Prequest", ("Startall",), lambda _, o: wrappers.starting(lines, o, several=True))
     put("File", wrappers.ON_FILES, lambda n, o: _on_file(lines, n, o))
     for where, name in wrappers.NAMED:
         call = name if where not in ("Win", "File") else f"{where}.{name}"

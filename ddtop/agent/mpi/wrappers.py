@@ -102,9 +102,10 @@ pattern, and the last few to explain ranks that are blocked in a collective that
 completed."""
 MARKS_MAX = 1 << 16
 
-Mark = tuple[int, int, int, int, bool]
-"""Of a request: CALL, COMM, then PEER and TAG, or SEQ and SEQ_MARK; whether it is persistent."""
-NO_MARK: Mark = (0, -1, layout.NONE, layout.NONE, False)
+Mark = tuple[int, int, int, int, Callable[[], None] | None]
+"""Of a request: CALL, COMM, then PEER and TAG, or SEQ and SEQ_MARK; what counts one more start of a
+persistent one."""
+NO_MARK: Mark = (0, -1, layout.NONE, layout.NONE, None)
 Past = tuple[Comm, int, int, int, int, int]
 """A collective that was entered: communicator, code, root, number, bytes, when (monotonic ns)."""
 
@@ -144,6 +145,8 @@ class Lines:
         self.total = 0
         self.failed: tuple[str, int, Comm, int, int, int, int] | None = None
         self.nowhere = Comm(0, -1, (), None)
+        self.counts_starts = False
+        """Whether the starts of persistent requests are seen."""
         self._overflow = Line(-1)
         self._given_out = 0
         os.register_at_fork(after_in_child=self._forget)
@@ -337,7 +340,7 @@ def started_collective(
             leave_out(error)
             raise
         words[comm.enqueued_at] = seq
-        lines.mark(handle_of(request), (code, comm.index, seq, SEQ_MARK, False))
+        lines.mark(handle_of(request), (code, comm.index, seq, SEQ_MARK, None))
         return request
 
     return call
@@ -448,7 +451,7 @@ def started_single(
         peer, tag = point.read(comm, args, kwargs)
         if not persistent:
             point.count(comm, peer, tag)
-        else:
+        elif not lines.counts_starts:
             comm.wild = True
         try:
             request = original(self, *args, **kwargs)
@@ -456,8 +459,39 @@ def started_single(
             leave_out(error)
             raise
         if peer != NONE:
-            lines.mark(handle_of(request), (code, comm.index, peer, tag, persistent))
+            count = functools.partial(point.count, comm, peer, tag) if persistent else None
+            lines.mark(handle_of(request), (code, comm.index, peer, tag, count))
         return request
+
+    return call
+
+
+def starting(lines: Lines, original: Method, several: bool) -> Method:
+    """The start of persistent requests. Each start is one more send or receive."""
+    handle_of, marks = lines.communicators.handle_of, lines.marks
+    lines.counts_starts = True
+
+    @functools.wraps(original)
+    def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        requests = (args[0] if args else kwargs.get("requests")) if several else (self,)
+        if isinstance(requests, (list, tuple)):
+            for _, _, _, _, count in _take(_Peek(marks), requests, handle_of):
+                if count is not None:
+                    count()
+        with without_ours:
+            return original(self, *args, **kwargs)
+
+    return call
+
+
+def freeing(lines: Lines, original: Method) -> Method:
+    """The end of a request. Another one may get its handle."""
+
+    @functools.wraps(original)
+    def call(self: Any, /) -> Any:
+        lines.marks.pop(lines.communicators.handle_of(self), None)
+        with without_ours:
+            return original(self)
 
     return call
 
@@ -481,7 +515,7 @@ def exchange(lines: Lines, name: str, original: Method, out: Point, back: Point)
             peer, tag = (NONE, NONE) if line.inside else point.read(comm, args, kwargs)
             point.count(comm, peer, tag)
             if peer != NONE:
-                parts.append((kind, comm.index, peer, tag, False))
+                parts.append((kind, comm.index, peer, tag, None))
         with without_ours:
             return _run_waiting(
                 lines,
@@ -514,8 +548,8 @@ def wait_one(lines: Lines, name: str, original: Method) -> Method:
                 return original(self, *args, **kwargs)
         handle = handle_of(self)
         mark = marks.pop(handle, NO_MARK)
-        kind, comm, what, tag, persistent = mark
-        if persistent:
+        kind, comm, what, tag, count_start = mark
+        if count_start is not None:
             marks[handle] = mark
         serial = line.serial = line.serial + 1
         line.inside = True
@@ -582,7 +616,7 @@ def _take(marks: Any, requests: Any, handle_of: Any) -> list[Mark]:
         mark = marks.pop(handle, None)
         if mark is not None:
             parts.append(mark)
-            if mark[4]:
+            if mark[4] is not None:
                 marks[handle] = mark
     return parts
 

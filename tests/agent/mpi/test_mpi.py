@@ -325,6 +325,27 @@ def test_a_receive_from_anybody_is_counted_for_no_peer(rank):
     )
 
 
+def test_each_start_of_a_persistent_request_is_a_message(rank):
+    """A halo exchange prepares its messages once and starts them in each step."""
+    world = rank.mpi.COMM_WORLD
+    send, receive = world.Send_init("x", 0, 7), world.Recv_init("x", 2, 8)
+    for _ in range(3):
+        rank.mpi.Prequest.Startall([send, receive])
+    send.Start()
+
+    comm = rank.lines.comms[world.handle]
+    assert (comm.wild, comm.traffic) == (False, {(0, 7): [4, 0], (2, 8): [0, 3]})
+
+
+def test_a_freed_persistent_request_counts_nothing_under_its_old_handle(rank):
+    world = rank.mpi.COMM_WORLD
+    send = world.Send_init("x", 0, 7)
+    send.Free()
+    send.Start()
+
+    assert rank.lines.comms[world.handle].traffic == {}
+
+
 def test_calls_with_a_spawned_world_are_shown_and_are_for_no_rank_of_this_world(rank):
     world = rank.mpi.COMM_SELF.Spawn("helper.py", 2)
     assert rank.call.name == "Spawn"
@@ -393,6 +414,7 @@ def test_where_a_method_table_cannot_be_replaced_the_world_becomes_a_subclass(mo
     rank = Rank()
     assert "only COMM_WORLD and its Dups" in rank.less
     assert isinstance(rank.mpi.COMM_WORLD, rank.mpi.Intracomm)
+    assert not rank.lines.counts_starts
 
 
 class Buffer:
