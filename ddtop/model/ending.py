@@ -39,6 +39,8 @@ class Ending(Limits, of="ending", was=""):
 Rank = TypeVar("Rank", bound=RankFields)
 
 CANCEL_SIGNALS = (int(signal.SIGTERM), int(signal.SIGINT), int(signal.SIGHUP))
+SENT_SIGNALS = (int(signal.SIGQUIT), int(signal.SIGUSR1), int(signal.SIGUSR2))
+"""What people and batch systems send to all ranks, and no launcher that cleans up after a death."""
 _CONSEQUENCE = re.compile(
     r"connection (closed|reset|refused)|closed by peer|broken pipe|recvvalue failed|"
     r"sendbytes failed|failed to recv|socket (closed|timeout)|remote process exited|"
@@ -358,6 +360,9 @@ def was_cancelled(gone: Collection[RankFields], policy: Policy) -> bool:
     bad = [rank for rank in gone if has_failed(rank)]
     if not bad or not all(_by_cancel(rank) for rank in bad):
         return False
+    signals = {rank.process.exit.signal for rank in bad if rank.process.exit is not None}
+    if len(signals) > 1 and not signals.isdisjoint(SENT_SIGNALS):
+        return False
     kills = [_signalled_unix_ns(rank) for rank in bad if _may_be_killed_with_all(rank)]
     others = [_signalled_unix_ns(rank) for rank in bad if not _may_be_killed_with_all(rank)]
     if kills and others and min(kills) < max(others):
@@ -474,7 +479,7 @@ def _by_cancel(rank: RankFields) -> bool:
     if rank.process.exit.signal in CANCEL_SIGNALS:
         # A launcher's signal may arrive while a rank is still ending because of its own exception.
         return interrupted(rank) or not fatal_exception(rank) or is_consequence(rank)
-    if _may_be_killed_with_all(rank):
+    if rank.process.exit.signal in SENT_SIGNALS or _may_be_killed_with_all(rank):
         return True
     return rank.process.exit.code in (128 + 15, 128 + 2) or interrupted(rank)
 

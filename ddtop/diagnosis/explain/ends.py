@@ -136,7 +136,7 @@ PAGES = (
         found=(
             (
                 "SIGTERM, SIGINT, SIGHUP or KeyboardInterrupt ended every unfinished rank, all"
-                " within {together_s}."
+                " within {together_s}; or one of SIGQUIT, SIGUSR1 and SIGUSR2 ended all of them."
             ),
             (
                 "Signals must end the first two ranks within {ending.cancel_gap_s}, or within twice"
@@ -145,7 +145,7 @@ PAGES = (
                 " rank."
             ),
             (
-                "Open MPI sends SIGKILL to processes that have not ended a second after SIGTERM."
+                "Open MPI and torchrun send SIGKILL to processes that SIGTERM has not ended."
                 " So if SIGKILL ends ranks together, or after SIGTERM ended others, the job was"
                 " cancelled."
             ),

@@ -15,6 +15,7 @@ from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.waiters import called_at, first_wait, waits_clause
 from ddtop.model.ending import (
     CANCEL_SIGNALS,
+    SENT_SIGNALS,
     comm_failure,
     failed_helper,
     fatal_exception,
@@ -196,7 +197,8 @@ _PASSED_ON = 128
 
 def _may_be_cancelled(first: RankFacts, snapshot: Snapshot, policy: Policy) -> bool:
     # One SIGTERM alone may be the first of many: wait until it is clear whether the others follow.
-    signalled = first.process.exit is not None and first.process.exit.signal in CANCEL_SIGNALS
+    number = first.process.exit.signal if first.process.exit is not None else None
+    signalled = number in (*CANCEL_SIGNALS, *SENT_SIGNALS)
     if not signalled and not interrupted(first):
         return False
     hold_s = policy.interrupted_together_s if interrupted(first) else policy.together_s
@@ -205,11 +207,11 @@ def _may_be_cancelled(first: RankFacts, snapshot: Snapshot, policy: Policy) -> b
 
 def _cancelled_finding(snapshot: Snapshot, bad: list[RankFacts]) -> Finding:
     first = min(bad, key=went_unix_ns)
-    how = (
-        "KeyboardInterrupt"
-        if first.reported.exception
-        else exit_text(None, first.process.exit.signal if first.process.exit else None)
-    )
+    number = first.process.exit.signal if first.process.exit else None
+    how = "KeyboardInterrupt" if first.reported.exception else exit_text(None, number)
+    advice = "nothing to fix if you, the scheduler or a time limit ended it"
+    if number in SENT_SIGNALS:
+        advice += f"; a program that should go on or save at {how} needs a handler: signal.signal"
     ranks, together = tuple(rank.rank for rank in bad), " together" if len(bad) > 1 else ""
     return Finding(
         kind=Kind.CANCELLED,
@@ -219,7 +221,7 @@ def _cancelled_finding(snapshot: Snapshot, bad: list[RankFacts]) -> Finding:
         since_unix_ns=went_unix_ns(first),
         summary=f"the job was cancelled: {ranks_text(ranks)} ended{together} ({how})",
         evidence=tuple(end_line(rank, snapshot) for rank in bad[:8]),
-        advice="nothing to fix if you, the scheduler or a time limit ended it",
+        advice=advice,
     )
 
 

@@ -23,6 +23,28 @@ def test_sigterm_to_all_is_a_cancellation():
     assert job.verdict().health == "ok"
 
 
+@pytest.mark.parametrize(("number", "name"), [(10, "SIGUSR1"), (12, "SIGUSR2"), (3, "SIGQUIT")])
+def test_a_signal_of_the_batch_system_to_all_is_a_cancellation(number, name):
+    """`sbatch --signal=USR1@300`, and a program that has no handler for it."""
+    job = trained()
+    for rank in job.ranks:
+        rank.ends(signal=number, later_s=rank.number * 0.005)
+    finding = job.passes(3).finds("info", "cancelled")
+
+    assert finding.summary == f"the job was cancelled: ranks 0-3 ended together ({name})"
+    assert f"at {name} needs a handler" in finding.advice
+
+
+def test_such_a_signal_to_one_rank_is_its_end_also_if_the_launcher_is_quick():
+    job = trained()
+    job.ranks[1].ends(signal=10)
+    for rank in job.ranks:
+        if rank.number != 1:
+            rank.ends(signal=15, later_s=0.02)
+
+    assert job.passes(4).ever() == [("critical", "rank-killed", (1,))]
+
+
 def test_ctrl_c_is_a_cancellation_though_the_tracebacks_come_apart():
     """KeyboardInterrupt in four ranks; two were deep in C code and noticed a second later."""
     job = trained()
