@@ -1,6 +1,7 @@
 """Ranks that end, or get stuck, in C."""
 
 import ctypes
+import datetime
 import json
 import os
 import queue
@@ -170,6 +171,30 @@ CASES = {
         "launcher": "plain",
         "arguments": ["1"],
     },
+    "short-patience": {
+        "story": "The group's timeout is three seconds, and rank 2 waits at an empty queue.",
+        "expected": ["comm-error 2", "not-in-collective 2"],
+        "place": ["short_patience"],
+        "cause": [
+            r"rank 2\b.{0,40}\b(had|has|did) not (joined|join|come)",
+            r"\bqueue\b",
+            r"rank 2\b[^;,]{0,50}\b(asleep|blocked|waits|waiting|stuck)\b",
+        ],
+        "cure": [
+            r"(find out|see|look|check)\w*\b.{0,20}\b(why|what|where)\b",
+            r"timeout ?=|timedelta",
+            r"(look|see|read|dump|take)\w*\b.{0,60}\bstacks?\b",
+        ],
+        "arguments": ["2"],
+    },
+    "notice-to-all": {
+        "story": "The batch system's notice is SIGUSR1 to all ranks, and no handler is set.",
+        "expected": ["cancelled"],
+        "cause": [r"SIGUSR1|signal 10\b"],
+        "cure": [r"\bhandler\b", r"signal\.signal", r"nothing (to|is)"],
+        "launcher": "plain",
+        "arguments": ["0"],
+    },
 }
 
 
@@ -216,6 +241,22 @@ def quits():
     os._exit(3)
 
 
+def short_patience():
+    mark()
+    queue.Queue().get()
+
+
+def notice_to_all():
+    everybody = [None] * dist.get_world_size()
+    dist.all_gather_object(everybody, os.getpid())
+    dist.barrier()
+    if dist.get_rank() == 0:
+        mark()
+        for pid in reversed(everybody):
+            os.kill(pid, signal.SIGUSR1)
+    time.sleep(60)
+
+
 def produce(out):
     for number in range(90):
         out.put(number)
@@ -226,8 +267,9 @@ def produce(out):
 
 def main():
     shape, culprit = sys.argv[1], int(sys.argv[2])
-    dist.init_process_group("gloo")
-    mine = dist.get_rank() == culprit
+    patience = datetime.timedelta(seconds=3 if shape == "short_patience" else 600)
+    dist.init_process_group("gloo", timeout=patience)
+    mine = dist.get_rank() == culprit or shape == "notice_to_all"
     items = queue.Queue()
     if shape == "feeder" and mine:
         threading.Thread(target=produce, args=(items,), daemon=True).start()

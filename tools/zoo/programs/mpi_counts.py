@@ -171,6 +171,38 @@ CASES = {
         "launcher": "mpirun",
         "needs": ["mpi4py"],
     },
+    "leaves-its-halo": {
+        "story": (
+            "A ring of prepared messages that are started in each step; the last rank finds its "
+            "own rows good enough and goes to the barrier, the others exchange on."
+        ),
+        "expected": ["unmatched-p2p 3", "unmatched-p2p 0,2", "wait-cycle 0,1,2,3"],
+        "place": ["leaves_its_halo", "exchange"],
+        "launcher": "mpirun",
+        "world": 4,
+        "needs": ["mpi4py"],
+        "cause": [
+            r"\bbarrier\b.{0,120}\b(recv|send|halo|exchange|waitall)",
+            r"(recv|send|waitall).{0,160}\bbarrier\b",
+        ],
+        "cure": [
+            r"\bmatch\b",
+            r"\bbranch\b",
+            r"has its send",
+            r"same (number|iteration|step|order|calls)",
+        ],
+    },
+    "prepared-halo": {
+        "story": (
+            "The same ring, in four eras with messages prepared anew; each rank pauses for five "
+            "seconds once."
+        ),
+        "expected": [],
+        "tolerated": ["not-in-collective"],
+        "launcher": "mpirun",
+        "world": 4,
+        "needs": ["mpi4py"],
+    },
 }
 
 WORLD = MPI.COMM_WORLD
@@ -378,6 +410,45 @@ def polling_master():
         time.sleep(0.05)
     for peer in range(1, SIZE):
         WORLD.send(None, dest=peer, tag=STOP)
+
+
+def prepare(tag):
+    """A send to the right and a receive from the left."""
+    rows, ghost = np.zeros(64), np.zeros(64)
+    return [
+        WORLD.Send_init(rows, (RANK + 1) % SIZE, tag),
+        WORLD.Recv_init(ghost, (RANK - 1) % SIZE, tag),
+    ]
+
+
+def exchange(requests):
+    MPI.Prequest.Startall(requests)
+    MPI.Request.Waitall(requests)
+
+
+def leaves_its_halo():
+    """Each rank decides by its own rows when they are good enough."""
+    requests = prepare(TASK)
+    for number in range(100_000):
+        exchange(requests)
+        time.sleep(0.02)
+        if RANK == SIZE - 1 and number == AT:
+            mark()
+            break
+    WORLD.Barrier()
+
+
+def prepared_halo():
+    """Healthy: the ranks work for different times, and each of them pauses once."""
+    for era in range(SIZE):
+        requests = prepare(era)
+        for number in range(80):
+            exchange(requests)
+            time.sleep(0.01 * (1 + RANK))
+            if number == 40 and era == RANK:
+                compute(5.0)
+        for request in requests:
+            request.Free()
 
 
 if __name__ == "__main__":
