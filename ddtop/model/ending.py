@@ -41,6 +41,8 @@ Rank = TypeVar("Rank", bound=RankFields)
 CANCEL_SIGNALS = (int(signal.SIGTERM), int(signal.SIGINT), int(signal.SIGHUP))
 SENT_SIGNALS = (int(signal.SIGQUIT), int(signal.SIGUSR1), int(signal.SIGUSR2))
 """What people and batch systems send to all ranks, and no launcher that cleans up after a death."""
+_LAUNCHER_LOST = 195
+"""What ranks of Open MPI 5 end with if their launcher is gone (-61: PMIX_ERR_LOST_CONNECTION)."""
 _CONSEQUENCE = re.compile(
     r"connection (closed|reset|refused)|closed by peer|broken pipe|recvvalue failed|"
     r"sendbytes failed|failed to recv|socket (closed|timeout)|remote process exited|"
@@ -299,27 +301,34 @@ def _stopped_before(first: Rank, bad: Collection[Rank], policy: Policy) -> Rank 
     return min(stopped, key=went_unix_ns, default=None)
 
 
-def raised_alike(first: RankFields, bad: Collection[RankFields], policy: Policy) -> tuple[int, ...]:
-    """`first` and the ranks that raised the same exception at about the same time: none of them
-    caused the others.
+def lost_launcher(rank: RankFields) -> bool:
+    """Whether it ended because mpirun, or its daemon on this host, was gone."""
+    end = rank.process.exit
+    return rank.comm.mpi is not None and end is not None and end.code == _LAUNCHER_LOST
+
+
+def ended_alike(first: RankFields, bad: Collection[RankFields], policy: Policy) -> tuple[int, ...]:
+    """`first` and the ranks that raised the same exception, or lost their launcher, at about the
+    same time: none of them caused the others.
 
     The same means the same type and line, because the text may name the rank. Where no line is
     known the text has to agree.
     """
+    key = _end_key(first)
     same = [first.rank]
     for rank in bad:
-        if rank.rank == first.rank or is_consequence(rank) or not fatal_exception(rank):
+        if rank.rank == first.rank or is_consequence(rank):
             continue
         apart_ns = abs(went_unix_ns(rank) - went_unix_ns(first))
-        if _exception_key(rank) == _exception_key(first) and apart_ns <= policy.together_s * 1e9:
+        if key is not None and _end_key(rank) == key and apart_ns <= policy.together_s * 1e9:
             same.append(rank.rank)
     return tuple(sorted(same))
 
 
-def _exception_key(rank: RankFields) -> tuple[object, ...] | None:
+def _end_key(rank: RankFields) -> tuple[object, ...] | None:
     exception = rank.reported.exception
     if exception is None or not fatal_exception(rank):
-        return None
+        return (_LAUNCHER_LOST,) if lost_launcher(rank) else None
     place = exception.place
     return (
         (exception.type, place.file, place.line)
@@ -526,9 +535,11 @@ def _first_went(gone: Collection[RankFields], last: int, policy: Policy) -> Ende
         return Ended(f"communication failed, first on rank {first.rank}", first.rank, last)
     if first.reported.exception is not None and fatal_exception(first):
         how = first.reported.exception.type
-        if len(gone) > 1 and len(raised_alike(first, gone, policy)) == len(gone):
+        if len(gone) > 1 and len(ended_alike(first, gone, policy)) == len(gone):
             return Ended(f"all ranks raised {how}", first.rank, last)
     else:
         assert first.process.exit is not None
         how = exit_text(first.process.exit.code, first.process.exit.signal, first.process.exit.oom)
+        if lost_launcher(first):
+            return Ended("the ranks lost their launcher", first.rank, last)
     return Ended(f"rank {first.rank} went first: {how}", first.rank, last)

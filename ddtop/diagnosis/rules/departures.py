@@ -17,13 +17,14 @@ from ddtop.model.ending import (
     CANCEL_SIGNALS,
     SENT_SIGNALS,
     comm_failure,
+    ended_alike,
     failed_helper,
     fatal_exception,
     first_from_outside,
     first_to_go,
     has_failed,
     interrupted,
-    raised_alike,
+    lost_launcher,
     was_cancelled,
     went_unix_ns,
 )
@@ -111,7 +112,7 @@ def _findings_after(
     # rank explains it.
     if comm_failure(first) or _may_be_cancelled(first, snapshot, policy):
         return []
-    same = raised_alike(first, bad, policy)
+    same = ended_alike(first, bad, policy)
     failures = {rank.rank for rank in bad}
     others = tuple(
         rank.rank
@@ -331,7 +332,7 @@ def _crashed_finding(
     others: tuple[int, ...],
     policy: Policy,
 ) -> Finding:
-    """`same`: the ranks that raised the same exception as the first one, including it."""
+    """`same`: the ranks that ended like the first one, including it."""
     exception = first.reported.exception if fatal_exception(first) else None
     if exception is not None:
         text = f": {clipped(exception.text, _TEXT_CHARACTERS)}" if exception.text else ""
@@ -371,6 +372,9 @@ def _crashed_finding(
             f"read the output of rank {first.rank}: it ended itself with {how} or os._exit,"
             " perhaps after it caught an exception"
         )
+        if lost_launcher(first):
+            summary = f"{ranks_text(same)} ended with exit code {code}: their launcher is gone"
+            advice = "find out who killed mpirun, or its daemon on that host: dmesg | grep -i kill"
         passed_on = (code or 0) - _PASSED_ON
         if passed_on in _OF_SIGNALS:
             advice = (

@@ -55,6 +55,28 @@ def test_ranks_that_raise_the_same_at_once_are_all_named():
     assert job.snapshot().ended.reason == "all ranks raised RuntimeError"
 
 
+def test_when_mpirun_is_killed_no_rank_is_the_first():
+    """Ranks of Open MPI end themselves when their launcher's socket closes."""
+    job = MpiJob(3)
+    job.passes(3)
+    for rank in job.ranks:
+        rank.ends(195, later_s=0.02 * rank.number)
+    finding = job.passes(3).finding()
+
+    assert (finding.ranks, finding.victims) == ((0, 1, 2), ())
+    assert finding.summary == "ranks 0-2 ended with exit code 195: their launcher is gone"
+    assert "who killed mpirun" in finding.advice
+    assert job.snapshot().ended.reason == "the ranks lost their launcher"
+
+
+def test_that_exit_code_without_mpi_is_the_program_s_own():
+    job = trained(3)
+    for rank in job.ranks:
+        rank.ends(195, later_s=0.02 * rank.number)
+
+    assert job.passes(3).finding().ranks == (0,)
+
+
 def test_ranks_that_raise_the_same_seconds_apart_are_not_one_mistake():
     assert all_raise(0.0, 3.0, 3.1, 3.2).finding().ranks == (0,)
 
