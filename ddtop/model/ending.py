@@ -40,9 +40,9 @@ Rank = TypeVar("Rank", bound=RankFields)
 
 CANCEL_SIGNALS = (int(signal.SIGTERM), int(signal.SIGINT), int(signal.SIGHUP))
 SENT_SIGNALS = (int(signal.SIGQUIT), int(signal.SIGUSR1), int(signal.SIGUSR2))
-"""What people and batch systems send to all ranks, and no launcher that cleans up after a death."""
+"""People and batch systems send these to all ranks. A launcher that cleans up does not."""
 _LAUNCHER_LOST = 195
-"""What ranks of Open MPI 5 end with if their launcher is gone (-61: PMIX_ERR_LOST_CONNECTION)."""
+"""Exit code of the ranks of Open MPI 5 when they lose their launcher (PMIX_ERR_LOST_CONNECTION)."""
 _CONSEQUENCE = re.compile(
     r"connection (closed|reset|refused)|closed by peer|broken pipe|recvvalue failed|"
     r"sendbytes failed|failed to recv|socket (closed|timeout)|remote process exited|"

@@ -64,8 +64,8 @@ class Comm:
         self.traffic: dict[tuple[int, int], list[int]] = {}
         self.last_tag: dict[int, int] = {}
         """Peer -> the tag of the last send to it."""
-        # With too many tags, or where the starts of prepared requests are not seen, the counts say
-        # nothing.
+        # The counts are not used if there are too many tags, or if the starts of persistent
+        # requests are not seen.
         self.wild = False
         base = layout.COMMS_AT + index * layout.COMM_WORDS
         known = index >= 0

@@ -286,10 +286,10 @@ def _wrappers(mpi: Any, lines: Lines) -> dict[tuple[str, str], Make]:
         known.adopt(made, how, lines.nowhere, 0)
 
     put("*comm", OPENINGS, lambda n, o: wrappers.opening(lines, n, o, adopt))
-    put("*comm", ("Free", "free"), lambda _, o: wrappers.wrap_ending(lines, o))
+    put("*comm", ("Free", "free"), lambda _, o: wrappers.wrap_ending(lines, o, known.drop))
     put("Request", wrappers.WAITS, lambda n, o: wrappers.wait_one(lines, n, o))
     put("Request", wrappers.MANY_WAITS, lambda n, o: wrappers.wait_many(lines, n, o))
-    put("Request", ("Free", "free"), lambda _, o: wrappers.freeing(lines, o))
+    put("Request", ("Free", "free"), lambda _, o: wrappers.wrap_ending(lines, o, lines.forget))
     put("Prequest", ("Start",), lambda _, o: wrappers.starting(lines, o, several=False))
     put("Prequest", ("Startall",), lambda _, o: wrappers.starting(lines, o, several=True))
     put("File", wrappers.ON_FILES, lambda n, o: _on_file(lines, n, o))
@@ -302,7 +302,7 @@ def _wrappers(mpi: Any, lines: Lines) -> dict[tuple[str, str], Make]:
 
 def _on_file(lines: Lines, name: str, original: Any) -> Any:
     made = wrappers.collective(lines, f"File.{name}", original, None, None)
-    return wrappers.wrap_ending(lines, made) if name == "Close" else made
+    return wrappers.wrap_ending(lines, made, lines.communicators.drop) if name == "Close" else made
 
 
 def _exchange(

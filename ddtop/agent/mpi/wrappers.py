@@ -103,8 +103,8 @@ completed."""
 MARKS_MAX = 1 << 16
 
 Mark = tuple[int, int, int, int, Callable[[], None] | None]
-"""Of a request: CALL, COMM, then PEER and TAG, or SEQ and SEQ_MARK; what counts one more start of a
-persistent one."""
+"""Of a request: CALL, COMM, then PEER and TAG, or SEQ and SEQ_MARK; if it is persistent, the
+function that counts a start of it."""
 NO_MARK: Mark = (0, -1, layout.NONE, layout.NONE, None)
 Past = tuple[Comm, int, int, int, int, int]
 """A collective that was entered: communicator, code, root, number, bytes, when (monotonic ns)."""
@@ -173,6 +173,10 @@ class Lines:
         """Remember what a request stands for. The next request with this handle replaces it."""
         if len(self.marks) < MARKS_MAX:
             self.marks[handle] = mark
+
+    def forget(self, handle: int) -> None:
+        """The request with this handle is freed."""
+        self.marks.pop(handle, None)
 
     def write_parts(self, line: Line, parts: list[Mark]) -> None:
         """Write what the next call on this line waits for."""
@@ -295,9 +299,9 @@ def opening(lines: Lines, name: str, original: Method, adopt: Callable[..., None
     return call
 
 
-def wrap_ending(lines: Lines, original: Method) -> Method:
+def wrap_ending(lines: Lines, original: Method, drop: Callable[[int], object]) -> Method:
     """Free, Disconnect and the Close of a file: a new one may get the same handle."""
-    handle_of, drop = lines.communicators.handle_of, lines.communicators.drop
+    handle_of = lines.communicators.handle_of
 
     @functools.wraps(original)
     def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -467,7 +471,7 @@ def started_single(
 
 
 def starting(lines: Lines, original: Method, several: bool) -> Method:
-    """The start of persistent requests. Each start is one more send or receive."""
+    """Persistent requests are started. Each start counts as one more send or receive."""
     handle_of, marks = lines.communicators.handle_of, lines.marks
     lines.counts_starts = True
 
@@ -480,18 +484,6 @@ def starting(lines: Lines, original: Method, several: bool) -> Method:
                     count()
         with without_ours:
             return original(self, *args, **kwargs)
-
-    return call
-
-
-def freeing(lines: Lines, original: Method) -> Method:
-    """The end of a request. Another one may get its handle."""
-
-    @functools.wraps(original)
-    def call(self: Any, /) -> Any:
-        lines.marks.pop(lines.communicators.handle_of(self), None)
-        with without_ours:
-            return original(self)
 
     return call
 

@@ -147,7 +147,7 @@ def _peers(
     others = [rank for rank in context.snapshot.ranks if rank.rank not in failed]
     if named:
         return _Peers(tuple(sorted(named)), "did not join" + _at_text(context, named))
-    wait, seq = _failed_call(first, others, text)
+    wait, seq = _failed_call(context.snapshot, first, failed, text)
     group = context.snapshot.group(wait.group) if wait is not None else None
     if wait is not None and group is not None:
         members = set(group.ranks)
@@ -187,7 +187,7 @@ def _peers(
 
 
 def _failed_call(
-    first: RankFacts, others: Collection[RankFacts], text: str
+    snapshot: Snapshot, first: RankFacts, failed: Collection[int], text: str
 ) -> tuple[GroupProgress | None, int]:
     """The group in which the first rank waited last, and the number of the call that failed.
 
@@ -203,7 +203,11 @@ def _failed_call(
         ahead = [
             group
             for group in groups
-            if any(_is_behind(rank, group.group, comparable_seq(group)) for rank in others)
+            if any(
+                _is_behind(rank, group.group, comparable_seq(group))
+                for rank in snapshot.ranks
+                if rank.rank not in failed
+            )
         ]
         if len(ahead) == 1:
             return ahead[0], comparable_seq(ahead[0])
@@ -262,8 +266,7 @@ def _finding(
     text: str,
 ) -> Finding:
     reporting = sorted(failed)
-    others = [rank for rank in context.snapshot.ranks if rank.rank not in failed]
-    wait, seq = _failed_call(first, others, text)
+    wait, seq = _failed_call(context.snapshot, first, failed, text)
     call = next(
         (
             collective

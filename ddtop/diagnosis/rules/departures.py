@@ -212,7 +212,7 @@ def _cancelled_finding(snapshot: Snapshot, bad: list[RankFacts]) -> Finding:
     how = "KeyboardInterrupt" if first.reported.exception else exit_text(None, number)
     advice = "nothing to fix if you, the scheduler or a time limit ended it"
     if number in SENT_SIGNALS:
-        advice += f"; a program that should go on or save at {how} needs a handler: signal.signal"
+        advice += f"; to save or go on at {how}, the program needs a handler (signal.signal)"
     ranks, together = tuple(rank.rank for rank in bad), " together" if len(bad) > 1 else ""
     return Finding(
         kind=Kind.CANCELLED,

@@ -32,7 +32,7 @@ def test_a_signal_of_the_batch_system_to_all_is_a_cancellation(number, name):
     finding = job.passes(3).finds("info", "cancelled")
 
     assert finding.summary == f"the job was cancelled: ranks 0-3 ended together ({name})"
-    assert f"at {name} needs a handler" in finding.advice
+    assert f"at {name}, the program needs a handler" in finding.advice
 
 
 def test_such_a_signal_to_one_rank_is_its_end_also_if_the_launcher_is_quick():
