@@ -62,6 +62,7 @@ class Runtime:
         self._over.acquire()
         self._thread = OwnThread(self._run)
         self._collector_timer = collector.timer(rank.page.words)
+        self._truce = collector.Truce()
 
     def start(self) -> bool:
         """Install the hooks and start the thread, on the main thread and before user code runs.
@@ -78,8 +79,10 @@ class Runtime:
             after_in_child=self._in_child,
         )
         atexit.register(self._at_exit)
+        self._truce.begin()
         if guard.run("runtime", self._thread.start):
             return True
+        self._truce.end()
         self._rank.say(f"ddtop is off in this rank: {guard.off['runtime']}")
         return False
 
@@ -90,13 +93,19 @@ class Runtime:
     # -- the thread
 
     def _run(self) -> None:
+        try:
+            self._go_on()
+        finally:
+            self._truce.end()
+
+    def _go_on(self) -> None:
         while not guard.run("runtime", self._loop) and self._is_here():
             # From here on, silence does not mean that the GIL is held, so nobody must send the dump
             # signal.
             self._rank.page.words[layout.HEARTBEAT_AT] = 0
             again_s = guard.again_s("runtime", guard.failures("runtime"))
             # Wait before the next try, until the guard allows it.
-            if again_s is None or self._over.acquire(timeout=again_s + 0.1):
+            if again_s is None or self._truce.sleep(self._over.acquire, True, again_s + 0.1):
                 return
             self._rank.send_hello_again()
         if self._is_here():
@@ -107,7 +116,7 @@ class Runtime:
         from ddtop.link.rank_side import RankLink
 
         rank = self._rank
-        link = self._link = RankLink(rank.socket)
+        link = self._link = RankLink(rank.socket, self._truce.sleep)
         rank.wake, rank.has_unsent = link.wake, link.has_more
         reporter = self._reporter = Reporter(rank, link)
         planned, woken, readable = time.monotonic_ns(), False, True
@@ -162,6 +171,7 @@ class Runtime:
         if not self._is_here():
             return
         self._leave_collector()
+        self._truce.end()
         current.become(None)
         ddtop._agent = None
         guard.run("fork warning", self._fork_warning.end)

@@ -14,10 +14,14 @@ import errno
 import os
 import select
 import socket
+import struct
 import sys
 import time
 from collections import deque
+from collections.abc import Callable
+from math import ceil
 from pathlib import Path
+from typing import Any
 
 import ddtop
 from ddtop.link.packets import (
@@ -55,6 +59,9 @@ _send, _recv = _libc.send, _libc.recv
 _send.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int)
 _recv.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _send.restype = _recv.restype = ctypes.c_ssize_t
+# Without types of its arguments and without its error, this call makes no object.
+_poll = ctypes.CDLL(None).poll
+_POLLED = struct.Struct("=ihh")
 _FLAGS = socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
 
 
@@ -181,8 +188,9 @@ class RankLink:
     problem. `refusal`: the last error of a connection that could not be made.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, sleep: Callable[..., Any] | None = None) -> None:
+        """`sleep(call, *arguments)` makes the call that sleeps; None: it is only made."""
+        self._path, self._sleep = path, sleep or (lambda call, *arguments: call(*arguments))
         self._socket: OwnSocket | None = None
         self._bell: OwnSocket | None = None
         self._waiting: deque[bytes] = deque()
@@ -227,14 +235,13 @@ class RankLink:
                 return False, False
 
     def _poll(self, seconds: float) -> dict[int, int]:
-        poll = select.poll()
-        if self._socket is not None:
-            poll.register(
-                self._socket.descriptor, select.POLLIN | (select.POLLOUT if self.has_more() else 0)
-            )
-        if self._bell is not None:
-            poll.register(self._bell.descriptor, select.POLLIN)
-        return dict(poll.poll(seconds * 1000))
+        more = select.POLLOUT if self.has_more() else 0
+        wanted = [(self._socket, select.POLLIN | more), (self._bell, select.POLLIN)]
+        polled = [(one.descriptor, events) for one, events in wanted if one is not None]
+        # The kernel writes the events into these bytes, which nobody else has.
+        data = b"".join(_POLLED.pack(number, events, 0) for number, events in polled)
+        self._sleep(_poll, data, len(polled), ceil(seconds * 1000))
+        return {number: events for number, _, events in _POLLED.iter_unpack(data)}
 
     def wake(self) -> None:
         """End a `wait` at once; from any thread."""
