@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import dis
 import time
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable
 from types import CodeType, FrameType
@@ -432,7 +431,7 @@ def _leads_to(code: CodeType, start: int, end: int) -> bool:
     steps = list(dis.get_instructions(code))
     offsets = [step.offset for step in steps]
     # A frame may stand in the cache entries behind its instruction.
-    start, end = (offsets[bisect_right(offsets, place) - 1] for place in (start, end))
+    start, end = (max(filter(place.__ge__, offsets)) for place in (start, end))
     reached = {start}
     for step, following in zip(steps, [*offsets[1:], -1], strict=True):
         if step.offset not in reached:

@@ -9,8 +9,7 @@ program's own samples a second.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
-from statistics import median
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ddtop.agent.limits import Limits
@@ -24,6 +23,14 @@ if TYPE_CHECKING:
     from ddtop.agent.rank import Rank
 
 KEPT = 64
+
+
+def median(values: Iterable[float]) -> float:
+    """The middle one, or the mean of the two in the middle. The module `statistics` imports six
+    others, of which a program may have its own."""
+    ordered = sorted(values)
+    half = len(ordered) // 2
+    return (ordered[half] + ordered[~half]) / 2
 
 
 class Piece:

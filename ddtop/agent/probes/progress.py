@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from ddtop.agent.guard import guard
 from ddtop.agent.notes import NAME_CHARACTERS, Phase, ProgressSource, Reading, progress_notes
 from ddtop.agent.probe import Probe, Tick
-from ddtop.agent.probes.pace import Paces
+from ddtop.agent.probes.pace import Paces, median
 from ddtop.wire import page as layout
 from ddtop.wire.records import TRAIN, Expectation, TrainingProgress
 
