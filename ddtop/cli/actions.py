@@ -15,7 +15,6 @@ import shlex
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 import urllib.error
@@ -27,6 +26,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
+from ddtop import start_python
 from ddtop.cli.errors import USAGE, CommandError
 from ddtop.diagnosis.finding import CRITICAL
 from ddtop.follow.changes import APPEARED, CLEARED, ENDED, Change
@@ -152,9 +152,15 @@ class Guard:
         kind = (event["finding"] or {}).get("kind", "event")
         name = f"{self._job}-{kind}-{event['time_unix_ns'] // 1_000_000_000}.md"
         firing.path = self._actions.report / name
-        command = [sys.executable, "-m", "ddtop", "report", self._job, "-o", str(firing.path)]
+        command = start_python.module("ddtop", "report", self._job, "-o", str(firing.path))
         try:
-            firing.report = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=2)
+            firing.report = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=2,
+                env=start_python.environment(),
+                cwd=start_python.FOLDER,
+            )
         except OSError as error:
             self._complain(f"--report: {error.strerror}")
             firing.path = None
