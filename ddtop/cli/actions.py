@@ -28,6 +28,7 @@ from typing import Any
 
 from ddtop import start_python
 from ddtop.cli.errors import USAGE, CommandError
+from ddtop.cli.output import writable_folder
 from ddtop.diagnosis.finding import CRITICAL
 from ddtop.follow.changes import APPEARED, CLEARED, ENDED, Change
 from ddtop.launch import every_launcher
@@ -583,7 +584,7 @@ def guard_of(
             " exporter, with the rules of contrib/prometheus/alerts.yml",
             USAGE,
         )
-    reports = _writable_folder(folder) if folder is not None else None
+    reports = writable_folder(folder, "--report") if folder is not None else None
     if not (command or last or url or reports):
         if for_s or cooldown_s or once or shape:
             raise CommandError(
@@ -622,16 +623,3 @@ def url_of(webhook: str | None, path: str | None) -> str | None:
         why = getattr(error, "strerror", None) or "it is not text"
         raise CommandError(f"ddtop: --webhook-file {path}: {why}", USAGE) from None
     return check_url(text, "--webhook-file")
-
-
-def _writable_folder(folder: str) -> Path:
-    path = Path(folder)
-    if not path.is_dir():
-        raise CommandError(f"ddtop: --report {folder}: there is no such folder", USAGE)
-    probe = path / f".ddtop-{os.getpid()}"
-    try:
-        probe.write_bytes(b"")
-        probe.unlink()
-    except OSError as error:
-        raise CommandError(f"ddtop: --report {folder}: {error.strerror}", USAGE) from None
-    return path.absolute()

@@ -21,7 +21,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import ddtop
-from ddtop import start_python
+from ddtop import private, start_python
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError
 
 ANSWER_S, INSTALL_S = 60.0, 900.0
@@ -158,12 +158,15 @@ class OtherPython:
     def install_into(self, folder: Path, here: Environment, what: str) -> None:
         """Install ddtop into a folder for PYTHONPATH, for an image that cannot be written."""
         folder.mkdir(parents=True, exist_ok=True)
+        if folder.stat().st_uid != os.getuid():
+            raise CommandError(f"ddtop: {folder} is another user's: name a new folder", USAGE)
         if any(folder.iterdir()) and not (folder / NOTE).exists():
             raise CommandError(f"ddtop: {folder} holds other files: name a new folder", USAGE)
         words = [*self._installer(here, "install"), "--target", str(folder)]
         self._install([*words, what, *OF_THE_AGENT])
-        (folder / "sitecustomize.py").write_text(SITECUSTOMIZE)
-        (folder / NOTE).write_text("{}")
+        for name, text in (("sitecustomize.py", SITECUSTOMIZE), (NOTE, "{}")):
+            with private.written(folder / name, 0o666) as file:
+                file.write(text.encode())
 
     def _note(self, here: Environment) -> str | None:
         try:
