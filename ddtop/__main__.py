@@ -44,4 +44,8 @@ def missing_package_text(name: str) -> str:
 
 
 if __name__ == "__main__":
+    if not getattr(sys.flags, "safe_path", False):
+        # Of `python -m`: the current folder. A file of it must not take the place of a module that
+        # is imported from here on.
+        del sys.path[0]
     main()

@@ -287,23 +287,10 @@ def _make_key(path: Path) -> None:
 
 
 def replace(path: Path, data: bytes, only_if_absent: bool = False) -> None:
-    import tempfile
-
-    temporary = None
     try:
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-        with os.fdopen(descriptor, "wb") as file:
+        with private.written(path, only_if_absent=only_if_absent) as file:
             file.write(data)
-        if only_if_absent:
-            try:
-                os.link(temporary, path)
-            except FileExistsError:
-                return
-        else:
-            os.rename(temporary, path)
-            temporary = None
+    except FileExistsError:
+        return
     except OSError as error:
         raise RegistryError(f"cannot write {path}: {error.strerror}") from None
-    finally:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)

@@ -58,16 +58,10 @@ def write(path: Path, frames: Iterable[bytes]) -> None:
     Raises:
         OSError: the disk is full, the folder cannot be written, ...
     """
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(HEAD)
-            for frame in frames:
-                file.write(_pack(frame))
-        os.rename(temporary, path)
-    except OSError:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with private.written(path) as file:
+        file.write(HEAD)
+        for frame in frames:
+            file.write(_pack(frame))
 
 
 def _pack(frame: bytes) -> bytes:

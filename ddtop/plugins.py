@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     Loaded = TypeVar("Loaded")
 
 FINDINGS, LAUNCHERS, FRAMEWORKS = "ddtop.findings", "ddtop.launchers", "ddtop.frameworks"
+FILE_BYTES_MAX = 8192
+"""A package adds a few plugins, a line each. A longer file would slow down every Python."""
+REASON_CHARACTERS = 200
 left_out: dict[str, str] = {}
 """Why a plugin of this process is left out, by its name."""
 _found: dict[str, tuple[EntryPoint, ...]] | None = None
@@ -53,30 +56,62 @@ def _read(folder: str, found: dict[str, tuple[EntryPoint, ...]]) -> None:
         return
     for name in names:
         if name.startswith("ddtop_") and name.endswith(".dist-info"):
-            from importlib.metadata import PathDistribution
-            from pathlib import Path
+            from importlib.metadata import EntryPoint
 
+            group = ""
             try:
-                for point in PathDistribution(Path(folder, name)).entry_points:
-                    known = found.get(point.group, ())
-                    # lib64 is often a link to lib, and both are on the path.
-                    found[point.group] = known if point in known else (*known, point)
+                for line in _text(os.path.join(folder, name, "entry_points.txt")).splitlines():
+                    line = line.strip()
+                    key, assigns, value = line.partition("=")
+                    if line.startswith("["):
+                        group = line.strip("[] ")
+                    elif assigns and not line.startswith("#"):
+                        point = EntryPoint(key.strip(), value.strip(), group)
+                        known = found.get(group, ())
+                        # lib64 is often a link to lib, and both are on the path.
+                        found[group] = known if point in known else (*known, point)
             except Exception as error:  # noqa: BLE001 - a file of another package
                 left_out[name] = reason(error)
 
 
+def _text(path: str) -> str:
+    """The text of this file. A pipe is not waited for, and an endless file is not read."""
+    import stat
+
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return ""
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ValueError("entry_points.txt is not a file")
+        data = os.read(descriptor, FILE_BYTES_MAX + 1)
+    finally:
+        os.close(descriptor)
+    if len(data) > FILE_BYTES_MAX:
+        raise ValueError(f"entry_points.txt has more than {FILE_BYTES_MAX} bytes")
+    return data.decode()
+
+
 def load(group: str, add: Callable[[EntryPoint], Loaded]) -> list[Loaded]:
     """Call `add` with each plugin of the group and return the results. A plugin that raises is
-    left out."""
+    left out, whatever it raises: SystemExit would end the rank or the command.
+
+    A KeyboardInterrupt counts as the plugin's own. A command that a person can interrupt lets
+    SIGINT end the process meanwhile.
+    """
     loaded = []
     for point in entry_points(group):
         try:
             loaded.append(add(point))
-        except Exception as error:  # noqa: BLE001 - code of another package
+        except BaseException as error:  # noqa: BLE001 - code of another package
             left_out[f"{point.name} ({point.value})"] = reason(error)
     return loaded
 
 
-def reason(error: Exception) -> str:
+def reason(error: BaseException) -> str:
     """Why a plugin is left out."""
-    return f"{type(error).__name__}: {error}"
+    try:
+        return f"{type(error).__name__}: {error}"[:REASON_CHARACTERS]
+    except BaseException:  # noqa: BLE001 - the text of another package's error
+        return type(error).__name__

@@ -11,7 +11,9 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 _OTHERS_WRITE = 0o002
 
@@ -93,6 +95,28 @@ def open_file(path: Path, flags: int = os.O_RDONLY) -> int:
         if not stat.S_ISREG(found.st_mode)
         else f"belongs to uid {found.st_uid}, not to you"
     )
+
+
+@contextlib.contextmanager
+def written(path: Path, mode: int = 0o600, only_if_absent: bool = False) -> Iterator[IO[bytes]]:
+    """A file that is at this path once the block has ended; after an error it is not.
+
+    The folder may be everybody's: the file is a new one with a name that nobody can guess, and no
+    link that somebody has left there is followed. A link at `path` is replaced. `only_if_absent`:
+    what is there stays.
+
+    Raises:
+        OSError: it cannot be written; FileExistsError only with `only_if_absent`.
+    """
+    new = path.with_name(f".new-{os.urandom(8).hex()}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(new, flags, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+        (os.link if only_if_absent else os.rename)(new, path)
+    finally:
+        new.unlink(missing_ok=True)
 
 
 def read(path: Path, at_most: int) -> bytes:

@@ -3,7 +3,13 @@ out."""
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from tests.plugged import FINDING, FRAMEWORK, LAUNCHER, installed, python
 
@@ -50,6 +56,65 @@ def test_a_plugin_whose_import_fails_is_named_once_and_left_out(tmp_path: Path) 
         "ddtop: plugin small (ddtop_small:SMALL) is left out:"
         " ModuleNotFoundError: No module named 'nothing_of_this_name'\n"
     )
+
+
+ENDINGS = ["SystemExit(7)", "KeyboardInterrupt", "GeneratorExit"]
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize(
+    "plugin", [FINDINGS, ("ddtop.launchers", "small", "ddtop_small:SMALL")], ids=["rule", "ranks"]
+)
+def test_a_plugin_that_ends_python_is_named_and_left_out(
+    tmp_path: Path, ending: str, plugin: tuple[str, str, str]
+) -> None:
+    packages = installed(tmp_path, *plugin, f"raise {ending}")
+
+    page = python(packages, "-m", "ddtop", "explain", "straggler")
+
+    assert page.returncode == 0, page.stderr
+    assert f"plugin small (ddtop_small:SMALL) is left out: {ending.partition('(')[0]}" in (
+        page.stderr
+    )
+    assert "straggler" in page.stdout
+
+
+def test_an_error_whose_text_cannot_be_made_is_named_by_its_type(tmp_path: Path) -> None:
+    code = """
+class Odd(BaseException):
+    def __str__(self):
+        raise SystemExit(3)
+raise Odd
+"""
+    page = python(installed(tmp_path, *FINDINGS, code), "-m", "ddtop", "explain", "straggler")
+
+    assert page.returncode == 0
+    assert page.stderr == "ddtop: plugin small (ddtop_small:SMALL) is left out: Odd\n"
+
+
+def test_ctrl_c_ends_a_command_whose_plugin_takes_long(tmp_path: Path) -> None:
+    code = "import time; print('loads', flush=True); time.sleep(60)"
+    packages = installed(tmp_path, *FINDINGS, code)
+    path = os.pathsep.join([str(packages), str(Path(__file__).parents[1])])
+    environ = os.environ | {"PYTHONPATH": path, "DDTOP_STATE": str(tmp_path / "state")}
+    command = [sys.executable, "-m", "ddtop", "explain", "straggler"]
+
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "loads\n"
+        process.send_signal(signal.SIGINT)
+        ended = process.wait(timeout=20)
+
+    assert ended == -signal.SIGINT
+
+
+def test_a_rule_that_ends_python_is_left_out(tmp_path: Path) -> None:
+    ends = FINDING.replace("    snapshot = context.snapshot", "    raise SystemExit(7)")
+
+    job = python(installed(tmp_path, *FINDINGS, ends), "-c", SMALL_JOB)
+
+    assert job.stdout.startswith("info too-small the plugin small is left out"), job.stderr
+    assert "SystemExit: 7" in job.stdout
 
 
 def test_a_plugin_with_a_kind_of_ours_is_left_out(tmp_path: Path) -> None:
@@ -128,6 +193,48 @@ def test_a_broken_file_of_a_package_is_named(tmp_path: Path) -> None:
 
     assert page.returncode == 0
     assert "plugin ddtop_small-1.0.dist-info is left out: UnicodeDecodeError" in page.stderr
+
+
+def test_a_pipe_and_a_long_file_are_not_read(tmp_path: Path) -> None:
+    """Either would stop every Python of a DDTOP=1 shell."""
+    packages = installed(tmp_path, *FINDINGS, FINDING)
+    for name in ("ddtop_pipe", "ddtop_long"):
+        (packages / f"{name}-1.0.dist-info").mkdir()
+    os.mkfifo(packages / "ddtop_pipe-1.0.dist-info" / "entry_points.txt")
+    lines = "".join(f"n{number} = ddtop_long:N\n" for number in range(20_000))
+    (packages / "ddtop_long-1.0.dist-info" / "entry_points.txt").write_text(
+        f"[ddtop.launchers]\n{lines}"
+    )
+
+    asked = python(
+        packages, "-c", "from ddtop import plugins as p; p.installed(); print(p.left_out)"
+    )
+    job = python(packages, "-c", SMALL_JOB)
+
+    assert (
+        "'ddtop_pipe-1.0.dist-info': 'ValueError: entry_points.txt is not a file'" in asked.stdout
+    )
+    assert "'ddtop_long-1.0.dist-info': 'ValueError: entry_points.txt has more" in asked.stdout
+    assert job.stdout.startswith("warning too-small"), job.stderr
+
+
+def test_comments_and_spaces_of_the_file_are_read_as_python_reads_them(tmp_path: Path) -> None:
+    packages = installed(tmp_path, *FINDINGS, FINDING)
+    listed = packages / "ddtop_small-1.0.dist-info" / "entry_points.txt"
+    listed.write_text(
+        "[console_scripts]\na = b:c\n\n# of ours\n[ddtop.findings]\n small=ddtop_small:SMALL\n"
+    )
+    program = """
+import sys
+from importlib.metadata import PathDistribution
+from pathlib import Path
+from ddtop import plugins
+theirs = PathDistribution(Path(sys.argv[1])).entry_points
+print(plugins.installed() == tuple(one for one in theirs if one.group == plugins.FINDINGS))
+"""
+    asked = python(packages, "-c", program, str(listed.parent))
+
+    assert asked.stdout == "True\n", asked.stderr
 
 
 def test_without_a_plugin_no_metadata_is_read(tmp_path: Path) -> None:

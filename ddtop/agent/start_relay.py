@@ -24,7 +24,7 @@ import sys
 import time
 from pathlib import Path
 
-from ddtop import private
+from ddtop import private, start_python
 
 _SYS_CLONE = {"x86_64": 56, "aarch64": 220}
 _SYS_CLOSE_RANGE = 436  # the same on all architectures, Linux 5.9
@@ -110,8 +110,7 @@ def _environment() -> dict[str, str]:
     # prefix.
     home = str(Path(__file__).resolve().parents[2])
     kept["PYTHONPATH"] = os.pathsep.join(filter(None, (kept.get("PYTHONPATH", ""), home)))
-    kept["PYTHONSAFEPATH"] = "1"
-    return kept
+    return kept | start_python.SAFE
 
 
 def _launch(arguments: list[str], environment: dict[str, str]) -> None:

@@ -166,12 +166,18 @@ def _use_plugins() -> None:
     """Add what other packages have for viewers; one line for each plugin that is left out."""
     from ddtop import launch, plugins
 
+    # A KeyboardInterrupt while they load counts as theirs. So Ctrl-C ends the process meanwhile.
+    raises = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if raises and plugins.installed():
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     launch.every_launcher()
     # The table of rules is imported late, and by few commands.
     if plugins.entry_points(plugins.FINDINGS):
         from ddtop.diagnosis import added
 
         added.load()
+    if raises and plugins.installed():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     for name, why in plugins.left_out.items():
         click.echo(without_controls(f"ddtop: plugin {name} is left out: {why}"), err=True)
 

@@ -15,7 +15,6 @@ import shlex
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 import urllib.error
@@ -27,7 +26,9 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
+from ddtop import start_python
 from ddtop.cli.errors import USAGE, CommandError
+from ddtop.cli.output import writable_folder
 from ddtop.diagnosis.finding import CRITICAL
 from ddtop.follow.changes import APPEARED, CLEARED, ENDED, Change
 from ddtop.launch import every_launcher
@@ -152,9 +153,15 @@ class Guard:
         kind = (event["finding"] or {}).get("kind", "event")
         name = f"{self._job}-{kind}-{event['time_unix_ns'] // 1_000_000_000}.md"
         firing.path = self._actions.report / name
-        command = [sys.executable, "-m", "ddtop", "report", self._job, "-o", str(firing.path)]
+        command = start_python.module("ddtop", "report", self._job, "-o", str(firing.path))
         try:
-            firing.report = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=2)
+            firing.report = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=2,
+                env=start_python.environment(),
+                cwd=start_python.FOLDER,
+            )
         except OSError as error:
             self._complain(f"--report: {error.strerror}")
             firing.path = None
@@ -577,7 +584,7 @@ def guard_of(
             " exporter, with the rules of contrib/prometheus/alerts.yml",
             USAGE,
         )
-    reports = _writable_folder(folder) if folder is not None else None
+    reports = writable_folder(folder, "--report") if folder is not None else None
     if not (command or last or url or reports):
         if for_s or cooldown_s or once or shape:
             raise CommandError(
@@ -616,16 +623,3 @@ def url_of(webhook: str | None, path: str | None) -> str | None:
         why = getattr(error, "strerror", None) or "it is not text"
         raise CommandError(f"ddtop: --webhook-file {path}: {why}", USAGE) from None
     return check_url(text, "--webhook-file")
-
-
-def _writable_folder(folder: str) -> Path:
-    path = Path(folder)
-    if not path.is_dir():
-        raise CommandError(f"ddtop: --report {folder}: there is no such folder", USAGE)
-    probe = path / f".ddtop-{os.getpid()}"
-    try:
-        probe.write_bytes(b"")
-        probe.unlink()
-    except OSError as error:
-        raise CommandError(f"ddtop: --report {folder}: {error.strerror}", USAGE) from None
-    return path.absolute()

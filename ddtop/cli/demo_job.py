@@ -17,7 +17,7 @@ from pathlib import Path
 
 import click
 
-from ddtop import registry
+from ddtop import registry, start_python
 from ddtop.cli import interpreter
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError, did_you_mean
 from ddtop.demo import catalogue
@@ -148,9 +148,8 @@ def _start(
     log, store = folder / "log", folder / "store"
     inherited = {
         name: value
-        for name, value in os.environ.items()
-        if not name.startswith(_OF_A_LAUNCHER)
-        and name not in ("DDTOP", "DDTOP_TREE", "DDTOP_CLAIM")
+        for name, value in start_python.environment().items()
+        if not name.startswith(_OF_A_LAUNCHER) and name not in ("DDTOP_TREE", "DDTOP_CLAIM")
     }
     environment = inherited | {"DDTOP_JOB": name, "DDTOP_QUIET": "1", "OMP_NUM_THREADS": "1"}
     if demo.mpi:
@@ -175,6 +174,7 @@ def _start(
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
+                cwd=start_python.FOLDER,
                 start_new_session=True,
                 pass_fds=handed,
             )
@@ -190,8 +190,8 @@ def _launcher(demo: Demo, ranks: int) -> list[str]:
         return [sys.executable]
     if demo.mpi:
         return [_mpirun() or "mpirun", "-n", str(ranks), sys.executable]
-    torchrun = [sys.executable, "-m", "torch.distributed.run"]
-    return [*torchrun, "--standalone", "--nproc-per-node", str(ranks)]
+    options = ("--standalone", "--nproc-per-node", str(ranks))
+    return start_python.module("torch.distributed.run", *options)
 
 
 def _listener() -> socket.socket:

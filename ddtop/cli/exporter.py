@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
-import os
 import platform
 import signal
 import socket
@@ -12,20 +11,20 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 import click
-from prometheus_client import CollectorRegistry, make_wsgi_app, write_to_textfile
+from prometheus_client import CollectorRegistry, generate_latest, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.exposition import ThreadingWSGIServer
 from prometheus_client.process_collector import ProcessCollector
 
 import ddtop
+from ddtop import private
 from ddtop.cli.errors import USAGE, CommandError
 from ddtop.cli.job_list import JobSeries
-from ddtop.cli.output import without_controls
+from ddtop.cli.output import without_controls, writable_folder
 from ddtop.follow.fleet import Fleet, FleetJob
 from ddtop.metrics import FAMILIES, Family
 from ddtop.present.text import clean
@@ -288,22 +287,17 @@ class TextFile:
         Raises:
             CommandError: 2, the folder is none, or cannot be written.
         """
-        self._path = Path(folder) / TEXTFILE
+        self._path = writable_folder(folder, "--textfile") / TEXTFILE
         self._found = registry
         self._complained = False
-        if not Path(folder).is_dir():
-            raise CommandError(f"ddtop: --textfile {folder}: there is no such folder", USAGE)
-        probe = Path(folder) / f".{TEXTFILE}.{os.getpid()}"
-        try:
-            probe.write_bytes(b"")
-            probe.unlink()
-        except OSError as error:
-            raise CommandError(f"ddtop: --textfile {folder}: {error.strerror}", USAGE) from None
 
     def write(self) -> None:
         """Write the file. An error is reported once."""
         try:
-            write_to_textfile(str(self._path), self._found)
+            # Not prometheus_client's own: the name of its new file can be guessed. The mode is for
+            # node_exporter, which is another user.
+            with private.written(self._path, 0o666) as file:
+                file.write(generate_latest(self._found))
         except OSError as error:
             if not self._complained:
                 click.echo(without_controls(f"ddtop: {self._path}: {error.strerror}"), err=True)

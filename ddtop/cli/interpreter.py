@@ -5,12 +5,12 @@ Many users install tools and training in different environments.
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from ddtop import start_python
 from ddtop.launch.launchers import OpenMpi
 
 _ASK = (
@@ -53,14 +53,13 @@ def _interpreter_line(script: str) -> list[str]:
 
 def looks(python: str) -> tuple[bool, bool] | None:
     """(hook installed, torch installed) in that interpreter; None if it does not answer."""
-    environment = {name: value for name, value in os.environ.items() if name != "DDTOP"}
     try:
         done = subprocess.run(
-            [python, "-c", _ASK],
+            start_python.program(python, _ASK),
             capture_output=True,
             text=True,
             timeout=ASK_S,
-            env=environment,
+            env=start_python.environment(),
             check=False,
         )
         hook, torch = done.stdout.split()

@@ -21,6 +21,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import ddtop
+from ddtop import private, start_python
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError
 
 ANSWER_S, INSTALL_S = 60.0, 900.0
@@ -45,6 +46,7 @@ import pathlib, sys
 path = pathlib.Path(sys.argv[1])
 path.write_text(sys.argv[2]) if sys.argv[2] else path.unlink(missing_ok=True)
 """
+_PIP = "import runpy; runpy.run_module('pip', run_name='__main__', alter_sys=True)"
 _READ = "import pathlib, sys; print(pathlib.Path(sys.argv[1]).read_text())"
 SITECUSTOMIZE = '''\
 """Written by `ddtop setup-env --target`: ddtop's agent, then the next sitecustomize."""
@@ -107,7 +109,7 @@ class OtherPython:
         Check: `DDTOP=1 PYTHON -c "import sys; print('ddtop.agent.hook' in sys.modules)"`.
         """
         prefix = ["env", "DDTOP=1", "DDTOP_QUIET=1"] if watched else []
-        text = self._run([*prefix, self.python, "-c", _ASK], ANSWER_S)
+        text = self._run([*prefix, *start_python.program(self.python, _ASK)], ANSWER_S)
         try:
             found = json.loads(text.splitlines()[-1])
             return Environment(
@@ -127,7 +129,7 @@ class OtherPython:
 
     def install(self, here: Environment, what: str) -> dict[str, str]:
         """Install ddtop there. Returns what was added, name to version."""
-        self._run([*self._installer(here, "install"), what, *OF_THE_AGENT], INSTALL_S)
+        self._install([*self._installer(here, "install"), what, *OF_THE_AGENT])
         now = self.ask()
         added = {
             name: version
@@ -136,7 +138,9 @@ class OtherPython:
         }
         noted = json.loads(self._note(here) or "{}")
         text = json.dumps({**noted, **{name: added[name] for name in sorted(added)}})
-        self._run([self.python, "-c", _WRITE, f"{here.folder}/{NOTE}", text], ANSWER_S)
+        self._run(
+            start_python.program(self.python, _WRITE, f"{here.folder}/{NOTE}", text), ANSWER_S
+        )
         return added
 
     def uninstall(self, here: Environment) -> dict[str, str]:
@@ -145,23 +149,29 @@ class OtherPython:
         noted: dict[str, str] = json.loads(self._note(here) or "{}")
         if noted:
             words = [*self._installer(here, "uninstall"), *noted]
-            self._run([*words, "-y"] if here.has_pip else words, INSTALL_S)
-            self._run([self.python, "-c", _WRITE, f"{here.folder}/{NOTE}", ""], ANSWER_S)
+            self._install([*words, "-y"] if here.has_pip else words)
+            self._run(
+                start_python.program(self.python, _WRITE, f"{here.folder}/{NOTE}", ""), ANSWER_S
+            )
         return noted
 
     def install_into(self, folder: Path, here: Environment, what: str) -> None:
         """Install ddtop into a folder for PYTHONPATH, for an image that cannot be written."""
         folder.mkdir(parents=True, exist_ok=True)
+        if folder.stat().st_uid != os.getuid():
+            raise CommandError(f"ddtop: {folder} is another user's: name a new folder", USAGE)
         if any(folder.iterdir()) and not (folder / NOTE).exists():
             raise CommandError(f"ddtop: {folder} holds other files: name a new folder", USAGE)
         words = [*self._installer(here, "install"), "--target", str(folder)]
-        self._run([*words, what, *OF_THE_AGENT], INSTALL_S)
-        (folder / "sitecustomize.py").write_text(SITECUSTOMIZE)
-        (folder / NOTE).write_text("{}")
+        self._install([*words, what, *OF_THE_AGENT])
+        for name, text in (("sitecustomize.py", SITECUSTOMIZE), (NOTE, "{}")):
+            with private.written(folder / name, 0o666) as file:
+                file.write(text.encode())
 
     def _note(self, here: Environment) -> str | None:
         try:
-            return self._run([self.python, "-c", _READ, f"{here.folder}/{NOTE}"], ANSWER_S)
+            asks = start_python.program(self.python, _READ, f"{here.folder}/{NOTE}")
+            return self._run(asks, ANSWER_S)
         except CommandError:
             return None
 
@@ -169,18 +179,21 @@ class OtherPython:
         alone = ["--no-deps"] if verb == "install" else []
         if here.has_pip:
             return [
-                *(self.python, "-m", "pip", verb, "--quiet", "--disable-pip-version-check"),
-                *alone,
+                *start_python.program(here.python, _PIP, verb, "--quiet"),
+                *("--disable-pip-version-check", *alone),
             ]
         if shutil.which("uv") and not self._through:
-            return ["uv", "pip", verb, "--quiet", "--python", self.python, *alone]
+            return ["uv", "pip", verb, "--quiet", "--python", here.python, *alone]
         raise CommandError(
             f"ddtop: {self.python} has no pip: {self.python} -m ensurepip, then again", UNREACHABLE
         )
 
-    def _run(self, command: list[str], within_s: float) -> str:
+    def _install(self, command: list[str]) -> None:
+        # uv reads a uv.toml of the current folder, which may name another index.
+        self._run(command, INSTALL_S, None if self._through else start_python.FOLDER)
+
+    def _run(self, command: list[str], within_s: float, cwd: str | None = None) -> str:
         words = [*self._through, *command]
-        environ = {name: value for name, value in os.environ.items() if name != "DDTOP"}
         try:
             done = subprocess.run(
                 words,
@@ -189,7 +202,8 @@ class OtherPython:
                 text=True,
                 errors="replace",
                 timeout=within_s,
-                env=environ,
+                env=start_python.environment(),
+                cwd=cwd,
                 check=False,
             )
         except OSError as error:

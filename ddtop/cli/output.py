@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from ddtop.cli.errors import NOT_HEARD
+from ddtop.cli.errors import NOT_HEARD, USAGE, CommandError
 
 if TYPE_CHECKING:
     from ddtop.diagnosis.finding import Verdict
@@ -30,6 +31,24 @@ def glyphs() -> Glyphs:
     from ddtop.present.text import glyphs_for
 
     return glyphs_for(sys.stdout.encoding)
+
+
+def writable_folder(folder: str, option: str) -> Path:
+    """The path of this folder, which the user has named for files of ours.
+
+    Raises:
+        CommandError: 2, it is none, or it cannot be written.
+    """
+    import tempfile
+
+    if not os.path.isdir(folder):
+        raise CommandError(f"ddtop: {option} {folder}: there is no such folder", USAGE)
+    try:
+        # Without a name, where the file system can: others may write there and place a link.
+        with tempfile.TemporaryFile(dir=folder):
+            return Path(folder).absolute()
+    except OSError as error:
+        raise CommandError(f"ddtop: {option} {folder}: {error.strerror}", USAGE) from None
 
 
 def without_controls(text: str) -> str:

@@ -59,7 +59,7 @@ def _guarded(point: EntryPoint, row: RuleRow) -> Callable[[Context], list[Findin
         if why is None:
             try:
                 return _found(row, context)
-            except Exception as error:  # noqa: BLE001 - code of another package
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - code of another package
                 why = plugins.left_out[point.value] = plugins.reason(error)
         text = f"the plugin {point.name} is left out, because its rule raised {why}"
         return [Finding(row.kinds[0], INFO, (), (), context.snapshot.time_unix_ns, text)]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from ddtop import private
 from ddtop.diagnosis.finding import CRITICAL, Verdict
 from ddtop.follow.history import JobHistory, SeriesHistory
 from ddtop.follow.look import Look, Source
@@ -128,15 +128,8 @@ def _renamed(setup: Setup) -> Setup:
 
 def _write(path: Path, data: bytes) -> None:
     # A dotfile is often a link into a repository: what it points to is written, the link stays.
-    path = Path(os.path.realpath(path))
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".setup-")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        os.rename(temporary, path)
-    except OSError:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with private.written(Path(os.path.realpath(path))) as file:
+        file.write(data)
 
 
 class Programs:

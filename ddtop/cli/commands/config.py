@@ -8,6 +8,7 @@ import subprocess
 
 import click
 
+from ddtop import private
 from ddtop.cli import config as settings
 from ddtop.cli.errors import USAGE, CommandError
 from ddtop.cli.output import without_controls
@@ -52,7 +53,9 @@ def edit() -> None:
     try:
         if not file.exists():
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            file.write_text(settings.template())
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+            with os.fdopen(private.open_file(file, flags), "w") as new:
+                new.write(settings.template())
     except OSError as error:
         raise CommandError(f"ddtop: {file}: {error.strerror}", USAGE) from None
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"

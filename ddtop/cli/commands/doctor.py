@@ -17,7 +17,7 @@ from pathlib import Path
 import click
 
 import ddtop
-from ddtop import plugins, registry
+from ddtop import plugins, registry, start_python
 from ddtop.cli import interpreter
 from ddtop.cli.errors import CommandError
 from ddtop.cli.output import without_controls
@@ -219,14 +219,14 @@ def _frameworks(python: str = sys.executable) -> Line:
 
 def _output_lines(program: str, within_s: float, python: str = sys.executable) -> list[str] | str:
     """The lines that a program prints in a child process, or the reason why there are none."""
-    environ = {name: value for name, value in os.environ.items() if name != "DDTOP"}
     try:
         done = subprocess.run(
-            [python, "-c", program],
+            start_python.program(python, program),
             capture_output=True,
             text=True,
             timeout=within_s,
-            env=environ,
+            env=start_python.environment(),
+            cwd=start_python.FOLDER,
             check=False,
         )
     except (OSError, subprocess.SubprocessError) as error:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 import ddtop
-from ddtop import registry
+from ddtop import private, registry
 from ddtop.cli.errors import UNREACHABLE, CommandError
 from ddtop.cli.options import JOB, NO_SOURCE, WAIT
 from ddtop.cli.output import WIDTH, without_controls
@@ -246,13 +246,19 @@ def _write(target: Path, text: str, named: bool) -> int:
     A file that exists is replaced only if the user named it.
     """
     data = text.encode("utf-8")
-    new = os.O_TRUNC if named else os.O_EXCL | os.O_NOFOLLOW
     try:
-        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | new, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            if named and target.is_file():
-                os.fchmod(descriptor, 0o600)
-            file.write(data)
+        ours = not target.is_symlink() or target.lstat().st_uid in (0, os.getuid())
+        if not named:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+            with os.fdopen(private.open_file(target, flags), "wb") as file:
+                file.write(data)
+        elif ours and target.exists() and not target.is_file():
+            # A pipe or a device, such as /dev/stdout.
+            with target.open("wb") as file:
+                file.write(data)
+        else:
+            with private.written(target.resolve() if ours else target) as new:
+                new.write(data)
     except OSError as error:
         raise CommandError(
             f"ddtop: {target} cannot be written: {error.strerror}", UNREACHABLE
