@@ -163,8 +163,6 @@ def _agreed_folder() -> Path:
     """A private folder with an unguessable name. The name is in the state folder, so that all ranks
     of this host use the same one.
     """
-    import tempfile
-
     note = state_dir() / f"runtime-{_local_identity()}"
     for _ in range(3):
         with contextlib.suppress(OSError, ValueError):
@@ -172,8 +170,9 @@ def _agreed_folder() -> Path:
             if path.is_absolute() and path.is_dir():
                 private.folder(path)
                 return path
+        made = f"/tmp/ddtop-{os.getuid()}-{os.urandom(8).hex()}"
         try:
-            made = tempfile.mkdtemp(prefix=f"ddtop-{os.getuid()}-", dir="/tmp")
+            os.mkdir(made, 0o700)
         except OSError as error:
             raise RegistryError(
                 f"cannot make a folder in /tmp: {error.strerror}; set DDTOP_RUNTIME to one"
@@ -281,9 +280,7 @@ def _key_in(path: Path) -> bytes:
 
 def _make_key(path: Path) -> None:
     # Written completely, then linked: another process finds either no key or a complete one.
-    import secrets
-
-    replace(path, secrets.token_hex(32).encode() + b"\n", only_if_absent=True)
+    replace(path, os.urandom(32).hex().encode() + b"\n", only_if_absent=True)
 
 
 def replace(path: Path, data: bytes, only_if_absent: bool = False) -> None:

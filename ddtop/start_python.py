@@ -16,6 +16,7 @@ import sys
 FOLDER = "/"
 """Only root writes here."""
 SAFE = {"PYTHONSAFEPATH": "1"}
+_AFTER_OURS = "DDTOP_PYTHONPATH"
 _FOLDER_OFF_THE_PATH = "import sys; sys.path[:] = filter(None, sys.path)"
 """`sys` is in the interpreter itself: no file is looked for."""
 
@@ -38,3 +39,16 @@ def environment() -> dict[str, str]:
         given = [os.path.abspath(path) for path in paths.split(os.pathsep) if path]
         kept["PYTHONPATH"] = os.pathsep.join(given)
     return kept | SAFE
+
+
+def last_on_the_path(environ: dict[str, str], home: str) -> dict[str, str]:
+    """This environment for a module of `home`: the program's PYTHONPATH comes behind the standard
+    library, once the module calls `take_path`. A program may have its own `statistics.py` there.
+    """
+    paths = environ.pop("PYTHONPATH", "")
+    return environ | SAFE | {"PYTHONPATH": home, _AFTER_OURS: paths}
+
+
+def take_path() -> None:
+    """Put the folders that `last_on_the_path` has passed on behind all others."""
+    sys.path += filter(None, os.environ.pop(_AFTER_OURS, "").split(os.pathsep))

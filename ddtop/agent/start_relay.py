@@ -109,8 +109,7 @@ def _environment() -> dict[str, str]:
     # The folder of this ddtop: it may be on the path only through an editable install of another
     # prefix.
     home = str(Path(__file__).resolve().parents[2])
-    kept["PYTHONPATH"] = os.pathsep.join(filter(None, (kept.get("PYTHONPATH", ""), home)))
-    return kept | start_python.SAFE
+    return start_python.last_on_the_path(kept, home)
 
 
 def _launch(arguments: list[str], environment: dict[str, str]) -> None:

@@ -15,6 +15,7 @@ import sys
 import time
 import traceback
 
+from ddtop import start_python
 from ddtop.launch import in_batch_job
 from ddtop.procfs import parent_of
 
@@ -63,6 +64,7 @@ def linger_s(launcher: int) -> float:
 
 def main() -> None:
     """Take the lock of this run, serve, and exit."""
+    start_python.take_path()
     detach()
     parser = argparse.ArgumentParser(prog="python -m ddtop.relay")
     parser.add_argument("--job", required=True)

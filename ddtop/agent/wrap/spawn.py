@@ -12,7 +12,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from ddtop.agent import current
+from ddtop.agent import current, own_imports
 from ddtop.agent.guard import guard
 from ddtop.agent.probes import exceptions
 from ddtop.agent.tracebacks import leave_out
@@ -93,6 +93,11 @@ def _note() -> None:
     if rank is not None:
         guard.run("exceptions", exceptions.note, rank, kind, error, traceback, "main")
         return
+    guard.run("helper end", _leave_for_the_relay, kind, error, traceback)
+
+
+def _leave_for_the_relay(*raised: Any) -> None:
+    own_imports.check(sys.orig_argv)
     from ddtop.agent import helper_end
 
-    guard.run("helper end", lambda: helper_end.write(kind, error, traceback))
+    helper_end.write(*raised)
