@@ -1186,6 +1186,8 @@ class RankState(Record, frozen=True, array_like=True, gc=False):
     settings and the seed. `calls`: the last two collective calls, while it is stuck or has raised.
     `replicas`: values of its parameters, one for each optimizer. `in_handler`: while it makes no
     progress, the signal (`type`) whose handler is on its thread's stack, and the handler's line.
+    `moves_since_unix_ns`: since when it has read or written files that it has open, while it makes
+    no progress.
     """
 
     phase: str
@@ -1238,6 +1240,7 @@ class RankState(Record, frozen=True, array_like=True, gc=False):
     replicas: tuple[Replica, ...] = ()
     in_handler: Handling | None = None
     sleeps_since_unix_ns: int | None = None
+    moves_since_unix_ns: int | None = None
 
 
 class Arrivals(Record, frozen=True, array_like=True):

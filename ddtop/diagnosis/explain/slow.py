@@ -333,8 +333,8 @@ PAGES = (
         ),
         found=(
             (
-                "The optimizer made steps in two passes over the loader, and all passes so far began"
-                " with the same epoch number, on every rank of the group. At least"
+                "The optimizer made steps in two passes over the loader, and all passes so far"
+                " began with the same epoch number, on every rank of the group. At least"
                 " {sampler-not-distributed.feed_steps} steps were made between its batches."
             ),
         ),
