@@ -286,20 +286,20 @@ def _process(memory: RankMemory, comm: CommFacts, now: int, policy: Policy) -> P
     if comm.outside is not None and comm.outside.waits:
         # NCCL spins while it waits, too.
         working = False if working is not None else None
-    writes = memory.state.writes_since_unix_ns if memory.state is not None else None
-    if (
-        writes is not None
-        and working is False
-        and now - writes < policy.of(RankLimits).handler_writes_s * 1e9
-    ):
+    state = memory.state or _NO_REPORT
+    writes, place = state.writes_since_unix_ns, state.place
+    fresh = now - memory.state_unix_ns < policy.report_silent_s * 1e9
+    moves = state.moves_since_unix_ns if fresh else None
+    handles = policy.of(RankLimits).handler_writes_s * 1e9
+    if working is False and (moves or (writes is not None and now - writes < handles)):
         working = True
-    place = memory.state.place if memory.state is not None else None
     if working is False and place is not None and _is_served(place, report):
         working = True
     if alive and memory.owing is not None and progress.moves(memory.owing, now, policy):
         working = True
     measured = alive and memory.load is not None
-    transfers = working is True and ratios.transfers(memory, now, policy)
+    long = moves is not None and now - moves >= policy.window_s * 1e9
+    transfers = working is True and (long or ratios.transfers(memory, now, policy))
     calling = comm.mpi is not None and bool(comm.mpi.calls)
     return ProcessFacts(
         report=report,

@@ -169,8 +169,9 @@ class Feed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     sampler in torch's own BatchSampler over a dataset with a length, so that nothing in the loader
     gives each rank a part of its own; then `length` is how many samples it takes and `first` a
     digest of the dataset's attributes. `epoch`: of a DistributedSampler that shuffles, what
-    set_epoch last said. `epochs`: passes that have begun with this sampler, `same_epoch`: the last
-    two with the same epoch. `steps`: optimizer steps made between its batches. `group`: in which
+    set_epoch last said. `epochs`: passes that have begun with this sampler, `same_epoch`: all with
+    the same epoch, and the optimizer has made steps in two of them. `steps`: optimizer steps made
+    between its batches. `group`: in which
     DistributedDataParallel averages gradients, None where it is not used. `holds`: the dataset
     holds what samples are made of (values, a path), and its code does not ask for the rank.
     `batch`: a digest of the first batch of this pass, None where it has no numbers. `taken`:
@@ -1185,6 +1186,8 @@ class RankState(Record, frozen=True, array_like=True, gc=False):
     settings and the seed. `calls`: the last two collective calls, while it is stuck or has raised.
     `replicas`: values of its parameters, one for each optimizer. `in_handler`: while it makes no
     progress, the signal (`type`) whose handler is on its thread's stack, and the handler's line.
+    `moves_since_unix_ns`: since when it has read or written files that it has open, while it makes
+    no progress.
     """
 
     phase: str
@@ -1237,6 +1240,7 @@ class RankState(Record, frozen=True, array_like=True, gc=False):
     replicas: tuple[Replica, ...] = ()
     in_handler: Handling | None = None
     sleeps_since_unix_ns: int | None = None
+    moves_since_unix_ns: int | None = None
 
 
 class Arrivals(Record, frozen=True, array_like=True):

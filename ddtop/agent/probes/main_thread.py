@@ -17,6 +17,7 @@ from ddtop.agent.probes.exceptions import FLOW
 from ddtop.agent.stacks.frames import (
     BACKWARD,
     COLLECTIVE,
+    FILES_MAX,
     FORWARD,
     LOADER,
     OPTIMIZER,
@@ -149,8 +150,9 @@ class HotLines:
 
 
 SCAN_EVERY_NS = 1_000_000_000
-POLLS_AFTER_NS = 3_000_000_000
-"""A loop that polls is found asleep at one line; after this time its function is asked for what."""
+POLLS_EVERY_NS = 1_500_000_000
+"""A loop that polls is found asleep at one line; so often its function is asked for what. One that
+has another path each time polls for none."""
 THREADS_MAX = 64
 """Threads looked at in one scan: 10 us each."""
 _TRAINING = (COLLECTIVE, BACKWARD, OPTIMIZER, FORWARD, LOADER)
@@ -254,8 +256,8 @@ class PlaceProbe(Probe):
         self._held_samples, self._held_lines = 0, HotLines()
         self._gil_held_ns = 0
         self._has_groups = False
-        self._polls: str | None = None
-        self._asked_since = 0
+        self._polls: tuple[int, str | None] = (0, None)
+        self._asked, self._asked_at = self._polls, 0
 
     def sample(self, tick: Tick) -> None:
         """Find the rank's thread and look at its frames."""
@@ -275,10 +277,11 @@ class PlaceProbe(Probe):
         if seen is not None:
             self._stay.follow(seen, tick.now)
             tick.line_since = self._stay.line_since
-            # Once in each long stay at one line.
             since = self._stay.line_since
-            if since != self._asked_since and tick.now - since >= POLLS_AFTER_NS:
-                self._asked_since, self._polls = since, rank.frames.polled_path(lead.ident)
+            if tick.now - max(since, self._asked_at) >= POLLS_EVERY_NS:
+                asked = since, rank.frames.polled_path(lead.ident)
+                self._polls = asked if asked == self._asked else (0, None)
+                self._asked, self._asked_at = asked, tick.now
 
     def fields(self, tick: Tick) -> Mapping[str, Any]:
         """The place now and the lines of the last half minute."""
@@ -319,23 +322,27 @@ class PlaceProbe(Probe):
             seen.framework,
             seen.framework_call,
             seen.inside,
-            self._polls if self._asked_since == self._stay.line_since else None,
+            self._polls[1] if self._polls[0] == self._stay.line_since else None,
             seen.asked,
         )
 
 
 # -- What is known of a rank that makes no progress: whether it has stood at its line before, until
-#    when it sleeps, and whether it writes a file while it handles an exception
+#    when it sleeps, whether its process reads or writes a file, and whether it writes one while it
+#    handles an exception
 #
 # Source: the looks of `rank_thread`, the arguments of the system call in which its thread sleeps,
-# the exception that it handles, and the positions in the files that the process has open for
-# writing (/proc/self/fdinfo, which asks no file system). Caveat: only lines outside of collectives,
+# the exception that it handles, and the positions in the files that the process has open
+# (/proc/self/fdinfo, which asks no file system). Caveat: only lines outside of collectives,
 # of the model and of the DataLoader count. `time.sleep` has told the kernel its end since Python
 # 3.11. A file that is opened anew for each line is not seen to grow. Check: `cat
 # /proc/PID/syscall`, `grep -H pos /proc/PID/fdinfo/*`.
 
 
-LINES_MAX, STAYS_MAX, FILES_MAX = 16, 64, 256
+LINES_MAX, STAYS_MAX = 16, 64
+MOVES_NS, LOGGED_BYTES = 5_000_000_000, 1024
+"""For how long a file that was read or written is work. A loop that waits may write a log: that is
+less between two looks."""
 FIRST_FACTOR = 2
 EXCEPTION_CHARACTERS, STACK_MOST = 200, 100
 _ABSOLUTE_SLEEPS = (["230", "0x1", "0x1"], ["115", "0x1", "0x1"])
@@ -365,7 +372,8 @@ class Standing(Probe):
         self._handler: Handling | None = None
         self._handled: tuple[object, ...] | None = None
         self._handled_at = self._grown_at = 0
-        self._positions: dict[str, int] = {}
+        self._positions: dict[str, tuple[int, bool]] = {}
+        self._moves_at = self._moves_since = 0
 
     def sample(self, tick: Tick) -> None:
         """Note where the thread stands, if it has stood for a while."""
@@ -383,6 +391,7 @@ class Standing(Probe):
             self._exception = self._handler = None
             self._sleep = (None, 0)
             self._lines.clear()
+            self._positions.clear()
         seen = tick.seen
         since = self._moved_at or tick.line_since
         if seen is None or not since or tick.now - since <= self._limits.still_ns:
@@ -393,6 +402,7 @@ class Standing(Probe):
                 self._sleep = until, tick.now
         if not self._moved_at:
             # It has not joined: nothing waits for its work yet.
+            self._look_at_files(tick.now)
             return
         line = (seen.function, seen.file, seen.line)
         if seen.activity == OTHER and len(self._lines) < LINES_MAX:
@@ -410,7 +420,7 @@ class Standing(Probe):
 
     def fields(self, tick: Tick) -> Mapping[str, Any]:
         """`stayed_s`, `sleeps_until_unix_ns`, `sleeps_since_unix_ns`, `writes_since_unix_ns`,
-        `handling` and `in_handler`."""
+        `handling`, `in_handler` and `moves_since_unix_ns`."""
         until, found_at = self._sleep
         # The thread may wake between two reads. Two looks at one sleep find the same end.
         if found_at == tick.now:
@@ -425,6 +435,9 @@ class Standing(Probe):
             else None,
             "handling": _as_record(self._exception, self._rank.frames.is_user),
             "in_handler": self._handler,
+            "moves_since_unix_ns": self._moves_since + tick.unix_minus_mono
+            if self._moves_at and tick.now - self._moves_at < MOVES_NS
+            else None,
         }
 
     def _note_stay(self, length_ns: int) -> None:
@@ -435,15 +448,21 @@ class Standing(Probe):
                 del self._stays[next(iter(self._stays))]
 
     def _look_at_files(self, now: int) -> None:
-        """Whether it handles the same exception as before, and a file of its own has grown."""
+        """Whether a file is read or written, and whether one of its own has grown while it handles
+        the same exception."""
+        before, self._positions = self._positions, _positions(self._rank.dump_file.descriptor)
+        grown = [
+            (at - before.get(number, (at, writes))[0], writes)
+            for number, (at, writes) in self._positions.items()
+        ]
+        if any(more > LOGGED_BYTES * writes for more, writes in grown):
+            if now - self._moves_at >= MOVES_NS:
+                self._moves_since = now
+            self._moves_at = now
         handled = self._exception.arguments or None if self._exception is not None else None
         if handled is None or handled is not self._handled:
             self._handled, self._handled_at, self._grown_at = handled, now, 0
-            self._positions.clear()
-        if handled is None:
-            return
-        before, self._positions = self._positions, _positions(self._rank.dump_file.descriptor)
-        if any(at > before.get(number, at) for number, at in self._positions.items()):
+        elif any(more > 0 and writes for more, writes in grown):
             self._grown_at = now
 
 
@@ -494,8 +513,8 @@ def sleeps_until(thread: int) -> int | None:
     return None
 
 
-def _positions(own: int | None) -> dict[str, int]:
-    """Where the process writes in each of its files, by descriptor.
+def _positions(own: int | None) -> dict[str, tuple[int, bool]]:
+    """Where the process is in each of its files and whether it may write there, by descriptor.
 
     Without standard input, output and error, which ranks share, and without ddtop's own file.
     """
@@ -505,6 +524,5 @@ def _positions(own: int | None) -> dict[str, int]:
             continue
         with contextlib.suppress(ValueError, IndexError):
             words = (read("self", f"fdinfo/{number}") or b"").split()
-            if int(words[3], 8) & os.O_ACCMODE:
-                found[number] = int(words[1])
+            found[number] = int(words[1]), bool(int(words[3], 8) & os.O_ACCMODE)
     return found

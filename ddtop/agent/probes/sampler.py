@@ -253,8 +253,9 @@ _PARTS, _BATCH_VALUES = 3, 64
 class _Source:
     """What is known of one sampler.
 
-    `same_epoch`: the last two passes began with the same epoch. `at`: the iterator of the last
-    pass, `yielded`: how many batches it had given then.
+    `at`: the iterator of the last pass, `yielded`: how many batches it had given then. `trained`:
+    the number of the last pass in which the optimizer made steps, `again`: it made some in an
+    earlier one too. `moved`: two passes have begun with different epochs.
     """
 
     feed: Feed
@@ -263,7 +264,9 @@ class _Source:
     yielded: int = 0
     passes: int = 0
     epoch: int | None = None
-    same_epoch: bool = False
+    moved: bool = False
+    trained: int = 0
+    again: bool = False
     steps: int = 0
     taken: int = 0
 
@@ -303,14 +306,21 @@ class SamplerHistory:
             self._last = (0, 0, 0)
         # Not compared by id, for the same reason: an object has one weak reference without a
         # callback. Each loader has its own entry, because a validation may come in between.
-        if source.at is not iterator or yielded < source.yielded:
-            # A new pass over the data; persistent workers keep the iterator.
+        # Persistent workers keep the iterator.
+        began = source.at is not iterator or yielded < source.yielded
+        if began:
             _begin(source, sampler)
         source.at, source.yielded = iterator, yielded
         if self._last[0] == id(sampler):
             # If both have grown between two samples of the same loader, it feeds the optimizer.
             source.steps += max(0, min(steps - self._last[1], batches - self._last[2]))
             source.taken += max(0, batches - self._last[2])
+            if steps > self._last[1]:
+                # A pass that only measures makes none. Steps since the last look are those of the
+                # pass that it saw.
+                trained = source.passes - began
+                source.again |= 0 < source.trained < trained
+                source.trained = trained
         self._last = (id(sampler), steps, batches)
         return msgspec.structs.replace(
             source.feed,
@@ -318,7 +328,7 @@ class SamplerHistory:
             epochs=source.passes,
             steps=source.steps,
             taken=source.taken,
-            same_epoch=source.same_epoch,
+            same_epoch=source.again and not source.moved and source.epoch is not None,
             group=group,
             batch=first_batch or None,
         )
@@ -337,7 +347,7 @@ def _begin(source: _Source, sampler: Any) -> None:
     )
     epoch = getattr(sampler, "epoch", None) if shuffles else None
     epoch = epoch if isinstance(epoch, int) else None
-    source.same_epoch = source.passes > 0 and epoch is not None and epoch == source.epoch
+    source.moved |= source.passes > 0 and epoch != source.epoch
     source.passes, source.epoch = source.passes + 1, epoch
 
 

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable
 from itertools import accumulate, chain, compress, islice, repeat, starmap, takewhile
 from operator import and_, attrgetter, eq, itemgetter, methodcaller, not_, setitem
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from ddtop.agent.guard import guard
@@ -53,6 +53,7 @@ def _unshared_count() -> int:
 _UNSHARED = _unshared_count()
 """What `getrefcount` says, in `Walk.texts`, of locals that only their frame holds."""
 _function = attrgetter("f_code.co_filename", "f_code.co_name")
+_instruction = attrgetter("f_code", "f_lasti")
 _flags, _names = attrgetter("f_code.co_flags"), attrgetter("f_code.co_names")
 _place = attrgetter(
     "f_code.co_filename",
@@ -257,9 +258,15 @@ class Walk:
         return Handled(types[0], next(iter(found), ()), places, path) if types else None
 
     def texts(
-        self, thread_id: int, calls: frozenset[str], never: frozenset[str] = frozenset()
+        self,
+        thread_id: int,
+        calls: frozenset[str],
+        never: frozenset[str] = frozenset(),
+        at: list[tuple[CodeType, int]] | None = None,
     ) -> list[str | Path]:
         """The texts and paths among the locals of its innermost frame.
+
+        `at`: takes the code of that frame, and the offset of its instruction.
 
         Only of a function that uses one of the names `calls`, and none of `never`. Before Python
         3.13 locals come in a dictionary that lives as long as the frame and would keep what the
@@ -284,6 +291,7 @@ class Walk:
             starmap(seen.extend, ((map(attrgetter("f_locals"), compress(frames, fits)),),)),
             starmap(every.extend, ((values,),)),
             starmap(found.extend, ((texts,),)),
+            starmap((at if at is not None else []).extend, ((map(_instruction, frames),),)),
             starmap(every.clear, _ONCE),
             starmap(dict.clear, compress(zip(seen, strict=True), own) if _LOCALS_STAY else ()),
             starmap(seen.clear, _ONCE),

@@ -333,9 +333,9 @@ PAGES = (
         ),
         found=(
             (
-                "A second pass over the loader began with the same epoch number as the pass before,"
-                " on every rank of the group, and {sampler-not-distributed.feed_steps} optimizer"
-                " steps were made in it."
+                "The optimizer made steps in two passes over the loader, and all passes so far"
+                " began with the same epoch number, on every rank of the group. At least"
+                " {sampler-not-distributed.feed_steps} steps were made between its batches."
             ),
         ),
         steps=("Call set_epoch before the loop over the loader, as below.",),

@@ -273,7 +273,10 @@ def _unmoved_findings(ranks: list[RankFacts], group: str, snapshot: Snapshot) ->
                 f" {first.epoch}: it shuffles in the same order every time"
             ),
             evidence=(
-                f"on every rank, two passes over the loader have begun with epoch {first.epoch}",
+                (
+                    f"on every rank, all passes over the loader have begun with epoch"
+                    f" {first.epoch}, and the optimizer has made steps in two of them"
+                ),
             ),
             advice="call sampler.set_epoch(epoch) before each epoch's loop",
             group=group,

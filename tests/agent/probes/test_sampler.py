@@ -128,18 +128,65 @@ def test_tensors_are_not_copied_and_odd_ones_are_no_error():
     assert fingerprint(SimpleNamespace(x=wide, y=torch.empty(0), z=torch.zeros(2, device="meta")))
 
 
-def test_a_second_pass_with_the_same_epoch_is_seen_and_one_that_was_set_is_not():
-    sampler = DistributedSampler(Rows(["a"]), 2, 0)
-    loader, samplers = DataLoader(Rows(["a"]), sampler=sampler), SamplerHistory()
-    first = look(loader, samplers, 0)
-    second = look(loader, samplers, 32)
-    sampler.set_epoch(2)
-    third = look(loader, samplers, 64)
+class Passes:
+    """Passes over a loader with a DistributedSampler."""
 
-    assert [(one.epochs, one.epoch, one.same_epoch) for one in (first, second, third)] == [
-        (1, 0, False), (2, 0, True), (3, 2, False),
-    ]  # fmt: skip
-    assert third.steps == 64
+    def __init__(self):
+        self.sampler = DistributedSampler(Rows(["a"]), 2, 0)
+        self.loader = DataLoader(Rows(["a"]), sampler=self.sampler)
+        self.samplers, self.steps, self.batches = SamplerHistory(), 0, 0
+
+    def make(self, epoch=None, trains=True, looks=2):
+        """One more pass with so many looks at it. Returns what the last look has found."""
+        if epoch is not None:
+            self.sampler.set_epoch(epoch)
+        iterator = iter(self.loader)
+        next(iterator)
+        for at in range(looks):
+            found = self.samplers.look(ref(iterator), self.steps, self.batches, "0")
+            if at < looks - 1:
+                self.steps, self.batches = self.steps + 16 * trains, self.batches + 16
+        # The rest of the pass, which no look sees.
+        self.steps, self.batches = self.steps + 16 * trains, self.batches + 16
+        return found
+
+
+@pytest.mark.parametrize("looks", [1, 2], ids=["a pass a look", "two looks a pass"])
+def test_passes_that_train_with_the_same_epoch_are_seen(looks):
+    passes = Passes()
+    found = [passes.make(looks=looks) for _ in range(4)]
+
+    assert [one.epochs for one in found] == [1, 2, 3, 4]
+    assert (found[0].same_epoch, found[3].same_epoch) == (False, True)
+    assert found[3].epoch == 0
+
+
+def test_a_validation_over_the_same_loader_hides_no_epoch_that_is_never_set():
+    passes = Passes()
+    for _ in range(3):
+        passes.make()
+        found = passes.make(trains=False)
+
+    assert found.same_epoch
+
+
+@pytest.mark.parametrize("every", [1, 2], ids=["each epoch", "every other epoch"])
+def test_a_second_pass_that_only_measures_needs_no_epoch_of_its_own(every):
+    passes, found = Passes(), []
+    for epoch in range(5):
+        found.append(passes.make(epoch))
+        if epoch % every == every - 1:
+            found.append(passes.make(trains=False))
+
+    assert [one.same_epoch for one in found] == [False] * len(found)
+
+
+def test_once_the_epoch_has_changed_a_second_training_pass_with_it_is_meant():
+    """Each epoch trains twice on the same order."""
+    passes = Passes()
+    found = [passes.make(epoch) for epoch in (0, 1, 1, 2, 2)]
+
+    assert [one.same_epoch for one in found] == [False] * 5
 
 
 def test_validation_in_the_middle_of_an_epoch_does_not_begin_another():

@@ -76,6 +76,10 @@ class Bench:
     def writes(self):
         return self.probe.fields(self.tick)["writes_since_unix_ns"]
 
+    @property
+    def moves_since(self):
+        return self.probe.fields(self.tick)["moves_since_unix_ns"]
+
 
 def invalid():
     return Handled("ValueError", ("record is not valid",), [])
@@ -270,6 +274,68 @@ def test_other_writing_is_no_work(bench, tmp_path, how):
     bench.handled = None if how == "no exception" else invalid()
     bench.stands(8, meanwhile=go_on)
     since = bench.writes
+    os.close(descriptor)
+
+    assert since is None
+
+
+# -- a file that is read or written in pieces
+
+
+PIECES = {
+    "reads bytes": (os.O_RDONLY, lambda descriptor: os.read(descriptor, 7)),
+    "writes kilobytes": (os.O_WRONLY, lambda descriptor: os.write(descriptor, b"x" * 2000)),
+}
+NO_PIECES = {
+    "writes a log": (os.O_WRONLY | os.O_APPEND, lambda descriptor: os.write(descriptor, b"late\n")),
+    "reads the same again": (os.O_RDONLY, lambda descriptor: os.pread(descriptor, 7, 0)),
+    "looks at it": (os.O_RDONLY, os.fstat),
+}
+
+
+@pytest.mark.parametrize("joined", [True, False])
+@pytest.mark.parametrize(("flags", "piece"), PIECES.values(), ids=PIECES)
+def test_a_file_whose_position_moves_is_told_with_its_beginning(tmp_path, flags, piece, joined):
+    """Before it joins, too: each rank restores its shard first."""
+    bench = Bench()
+    bench.tick.line_since = bench.tick.now
+    if joined:
+        bench.moves()
+    path = tmp_path / "shard1.bin"
+    path.write_bytes(b"a line\n" * 1000)
+    descriptor = os.open(path, flags)
+    bench.stands(12, meanwhile=lambda: piece(descriptor))
+    since = bench.moves_since
+    bench.stands(6)
+    later = bench.moves_since
+    os.close(descriptor)
+
+    # It looks once a second, after two seconds without progress.
+    assert since == pytest.approx(103.5 * SECOND, abs=SECOND)
+    assert later is None
+
+
+@pytest.mark.parametrize(("flags", "piece"), NO_PIECES.values(), ids=NO_PIECES)
+def test_what_a_loop_that_waits_does_with_a_file_is_no_work(bench, tmp_path, flags, piece):
+    path = tmp_path / "status"
+    path.write_bytes(b"a line\n")
+    descriptor = os.open(path, flags)
+    bench.stands(12, meanwhile=lambda: piece(descriptor))
+    since = bench.moves_since
+    os.close(descriptor)
+
+    assert since is None
+
+
+def test_a_file_that_was_read_before_the_last_progress_is_no_work_now(bench, tmp_path):
+    path = tmp_path / "shard1.bin"
+    path.write_bytes(b"a line\n" * 1000)
+    descriptor = os.open(path, os.O_RDONLY)
+    bench.stands(4)
+    bench.moves()
+    os.read(descriptor, 700)
+    bench.stands(8)
+    since = bench.moves_since
     os.close(descriptor)
 
     assert since is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sys
 import threading
@@ -44,33 +45,81 @@ def named(ident):
 def for_a_marker(release, root):
     flag = root / "STABLE"
     while not flag.exists():
-        release.acquire()
-        return
+        if release.acquire():
+            return
 
 
 def for_a_lock_file(release, path):
-    try:
-        os.open(path, os.O_CREAT | os.O_EXCL)
-    except FileExistsError:
-        release.acquire()
+    while True:
+        try:
+            os.open(path, os.O_CREAT | os.O_EXCL)
+        except FileExistsError:
+            if release.acquire():
+                return
+
+
+def for_the_lock_of_a_file(release, path):
+    with open(path) as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if release.acquire():
+                    return
 
 
 def for_one_of_two(release, first, second):
     while not (os.path.exists(first) or os.path.exists(second)):
-        release.acquire()
-        return
+        if release.acquire():
+            return
 
 
 def for_a_while(release, path):
-    release.acquire()
+    while not release.acquire():
+        pass
     return path
 
 
 def while_it_shows_its_locals(release, path):
-    if not os.path.exists(path):
+    while not os.path.exists(path):
         shown = locals()
-        release.acquire()
-        del shown
+        if release.acquire():
+            del shown
+            return
+
+
+# Programs that read or write, a piece after the other
+
+
+def read_in_pieces(release, path):
+    with open(path) as file:
+        while file.read(1) and not release.acquire():
+            pass
+
+
+def read_at_once(release, path):
+    if not os.path.exists(path):
+        raise FileNotFoundError(path)
+    with open(path) as file:
+        lines = file.readlines()
+    for line in lines:
+        if release.acquire() or not line:
+            return
+
+
+def written_again_and_again(release, path):
+    while True:
+        with open(path, "w") as file:
+            file.write("alive")
+        if release.acquire():
+            return
+
+
+def open_while_it_asks(release, path):
+    with open(path) as file:
+        while os.path.exists(path) and file.read(1):
+            if release.acquire():
+                return
 
 
 def test_the_only_path_of_a_function_that_asks_for_files_is_named(tmp_path):
@@ -78,6 +127,29 @@ def test_the_only_path_of_a_function_that_asks_for_files_is_named(tmp_path):
     path.touch()
     with asleep_in(for_a_lock_file, str(path)) as ident:
         assert named(ident) == str(path)
+
+
+@pytest.mark.parametrize(
+    "function", [read_in_pieces, read_at_once, written_again_and_again, open_while_it_asks]
+)
+def test_a_file_that_is_read_or_written_is_none_that_is_polled_for(function, tmp_path):
+    """`with open(path) as file: while chunk := file.read(): ...` was "polling for" that file."""
+    path = tmp_path / "shard1.bin"
+    path.write_text("some\nlines\n")
+    with asleep_in(function, str(path)) as ident:
+        # Until it is asleep in the loop.
+        while not FrameReader().walk.texts(ident, frozenset({"acquire"})):
+            pass
+        time.sleep(0.05)
+        assert FrameReader().polled_path(ident) is None
+
+
+def test_who_waits_for_the_lock_of_a_file_has_it_open_itself(tmp_path):
+    path = tmp_path / "data.lock"
+    with path.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with asleep_in(for_the_lock_of_a_file, str(path)) as ident:
+            assert named(ident) == str(path)
 
 
 def test_a_path_object_counts_and_the_folder_that_it_was_made_from_does_not():

@@ -121,6 +121,29 @@ def polling(wakes_per_s, **more):
     return job.finding()
 
 
+@pytest.mark.parametrize(
+    ("moves", "seconds", "severity"),
+    [(True, 50, "warning"), (True, 200, "warning"), (False, 8, "critical")],
+    ids=["a restore in pieces", "a long one", "no file moves"],
+)
+def test_a_rank_that_moves_on_in_a_file_works(moves, seconds, severity):
+    """8 KB five times a second is less than a rank that works reads, and its CPU time is none."""
+    job = trained()
+    rank = job.ranks[1]
+    rank.stands_at("restore", line=28)
+    rank.wchan, rank.wakes_per_s = "hrtimer_nanosleep", 0.0
+    if moves:
+        rank.says = {"moves_since_unix_ns": unix_ns(job.now)}
+    job.others_wait(1)
+    job.passes(seconds)
+
+    assert job.finding().severity == severity
+    if severity == "warning":
+        assert job.finding().summary.startswith(
+            "rank 1 is still working, in restore (train.py:28), "
+        )
+
+
 def test_a_file_for_which_a_rank_polls_is_named():
     finding = polling(10.0)
 
