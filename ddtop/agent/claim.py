@@ -13,6 +13,7 @@ from urllib.parse import urlparse
 from ddtop import launch, private, registry
 from ddtop.agent import current, identity, run_name, start_relay
 from ddtop.agent.guard import guard
+from ddtop.agent.plain import whole
 from ddtop.agent.probes import parallel
 from ddtop.agent.rank import Rank, say
 from ddtop.agent.runtime import Runtime
@@ -145,6 +146,7 @@ def entering_init(
 
     -1 means that torch takes the value from the environment.
     """
+    rank, world_size = whole(rank), whole(world_size)
     running, met = current.get(), _meets_at(method)
     if running is not None:
         running.met = met
@@ -153,13 +155,13 @@ def entering_init(
             running.destroyed = False
         running.joined = False
         # Some libraries create a small world of their own first: that does not count.
-        if isinstance(world_size, int) and world_size > 1 and rank in (-1, running.who.rank):
+        if world_size is not None and world_size > 1 and rank in (-1, running.who.rank):
             running.who.world_size = world_size
         running.send_hello_again()
         return
     environ = os.environ
-    own = rank if isinstance(rank, int) and rank >= 0 else number(environ, "RANK")
-    given = world_size if isinstance(world_size, int) and world_size > 0 else None
+    own = rank if rank is not None and rank >= 0 else number(environ, "RANK")
+    given = world_size if world_size is not None and world_size > 0 else None
     size = given or number(environ, "WORLD_SIZE")
     if own is None or size is None or not 0 <= own < size:
         return

@@ -10,6 +10,7 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
 REASON_CHARACTERS = 200
 AGAIN_S = 30.0
@@ -49,8 +50,8 @@ class Guard:
             del self.off[name]
         try:
             part(*arguments)
-        except Exception as error:  # noqa: BLE001 - the agent's edge: the job must not see it
-            self.off[name] = f"{type(error).__name__}: {error}"[:REASON_CHARACTERS]
+        except BaseException as error:  # noqa: BLE001 - the agent's edge: the job must not see it
+            self.raised(name, error)
             failures = self._failed.get(name, _NEVER)[0] + 1
             again_s = self.again_s(name, failures)
             self._failed[name] = (
@@ -59,6 +60,19 @@ class Guard:
             )
             return False
         return True
+
+    def raised(self, name: str, error: BaseException) -> None:
+        """Switch off the part that has raised this error, whatever it is: a plugin may call
+        `sys.exit`. Call it in the `except` block.
+
+        Raises:
+            BaseException: this error, if a signal handler of the program has raised it.
+        """
+        if _is_of_signal(error):
+            raise error
+        from ddtop.agent.plain import name_of, text_of
+
+        self.note(name, f"{name_of(type(error))}: {text_of(error)}")
 
     def note(self, name: str, reason: str) -> None:
         """Report a part as off because it has found that it cannot work here.
@@ -79,6 +93,49 @@ class Guard:
         """How often this part has failed."""
         return self._failed.get(name, _NEVER)[0]
 
+
+def _is_of_signal(error: BaseException) -> bool:
+    """Whether a signal handler of the program has raised it: Ctrl-C, a time limit, `sys.exit` at
+    SIGTERM. It then comes from any instruction of ours, and belongs to the program.
+    """
+    import signal
+    from functools import partial
+    from types import FunctionType, MethodType
+
+    from ddtop.agent.plain import is_a, traceback_of
+
+    handlers = set()
+    for number in signal.valid_signals():
+        handler: Any = signal.getsignal(number)
+        while type(handler) in (partial, MethodType):
+            handler = handler.func if type(handler) is partial else handler.__func__
+        if type(handler) is FunctionType:
+            handlers.add(handler.__code__)
+    step = traceback_of(error)
+    while step is not None:
+        if step.tb_frame.f_code in handlers:
+            return True
+        code, at, step = step.tb_frame.f_code.co_code, step.tb_lasti, step.tb_next
+    if not is_a(error, KeyboardInterrupt):
+        return False
+    # Python's own handler of SIGINT has no frame. Code that raises it has an instruction for that.
+    from opcode import opmap
+
+    default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    return default and code[at] != opmap["RAISE_VARARGS"]
+
+
+class _Suppressed:
+    """`with suppressed:` around what may fail in the program's thread."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> bool:
+        return error is not None and not _is_of_signal(error)
+
+
+suppressed = _Suppressed()
 
 guard = Guard()
 """The guard of this process. Wrappers are installed before there is a rank, so it belongs to none.

@@ -12,6 +12,7 @@ import time
 from types import TracebackType
 
 from ddtop import registry
+from ddtop.agent.plain import name_of
 from ddtop.agent.probes.exceptions import one_line
 
 
@@ -30,7 +31,7 @@ def write(
 
     found = user_frame_of(traceback, FrameReader())
     place = Place(found[0], found[1], found[2]) if found else None
-    record = LastException(kind.__name__, one_line(error), time.time_ns(), place)
+    record = LastException(name_of(kind), one_line(error), time.time_ns(), place)
     pid = os.getpid()
     path = registry.runtime_dir() / registry.helper_file(
         os.getppid(), pid, registry.start_ticks(pid) or 0

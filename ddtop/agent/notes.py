@@ -8,17 +8,21 @@ note class in its file: `Notes` makes an object of any class on request.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from itertools import starmap
 from operator import is_
 from sys import getrefcount
 from threading import get_ident
 from time import monotonic_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 import msgspec
 
 from ddtop.wire.records import TRAIN, GroupMade
+
+if TYPE_CHECKING:
+    from ddtop.agent.probes.sampler import SamplerHistory
 
 PEER_WAITS_KEPT = 100
 MESHES_MAX = 1024
@@ -39,15 +43,16 @@ class Notes(dict[type, Any]):
 class LoaderNotes:
     """The DataLoader iterator that the rank used last.
 
-    `first_batch`: a digest of the first batch of this pass over the data, 0 if it has no numbers,
-    None before the first batch.
+    `begun`: it has given the first batch of this pass over the data. `samplers`: what is known of
+    the sources of the data, once there was a batch.
     """
 
-    __slots__ = ("first_batch", "iterator")
+    __slots__ = ("begun", "iterator", "samplers")
 
     def __init__(self) -> None:
         self.iterator: ref[Any] | None = None
-        self.first_batch: int | None = None
+        self.begun = False
+        self.samplers: SamplerHistory | None = None
 
 
 _NO_ARGUMENTS: tuple[tuple[()]] = ((),)
@@ -59,7 +64,13 @@ def attribute_of(reference: ref[Any], name: str, default: Any = None) -> Any:
     One call of C code: this thread does not hold the object at any time at which the program can
     run. So the last reference, and with it the destructor, stays the program's.
     """
-    return next(map(getattr, starmap(reference, _NO_ARGUMENTS), (name,), (default,)))
+    return next(each_attribute(reference, name, default))
+
+
+def each_attribute(reference: ref[Any], name: str, default: Any = None) -> Iterator[Any]:
+    """The same as an iterator of C code, for more steps in the one call: what the attribute holds
+    may be the program's last reference, too."""
+    return map(getattr, starmap(reference, _NO_ARGUMENTS), (name,), (default,))
 
 
 def is_gone(reference: ref[Any]) -> bool:

@@ -13,6 +13,7 @@ import time
 from typing import Any
 
 from ddtop.agent import current
+from ddtop.agent.plain import is_a, name_of, path_of
 
 FOLDERS_MAX = 4
 
@@ -21,17 +22,16 @@ def note(
     call: str, error: BaseException | None, args: tuple[Any, ...], named: dict[str, Any]
 ) -> None:
     """A call has returned, or raised `error`. Called on the program's thread."""
-    target = named.get("checkpoint_id", named.get("f", args[1] if len(args) > 1 else None))
-    path = target if isinstance(target, (str, os.PathLike)) else getattr(target, "name", None)
+    path = path_of(named.get("checkpoint_id", named.get("f", args[1] if len(args) > 1 else None)))
     rank = current.get()
-    if rank is None or not isinstance(path, (str, os.PathLike)):
+    if rank is None or path is None:
         return
-    path = os.path.abspath(os.fsdecode(path))
+    path = os.path.abspath(path)
     folder = os.path.dirname(path)
     if folder not in rank.saves_to:
         rank.saves_to = (*rank.saves_to, folder)[-FOLDERS_MAX:]
         rank.send_hello_again()
-    if isinstance(error, Exception):
+    if error is not None and is_a(error, Exception):
         from ddtop.agent.probes.exceptions import one_line
         from ddtop.wire.records import FailedSave
 
@@ -39,6 +39,6 @@ def note(
         with contextlib.suppress(OSError):
             found = os.statvfs(folder)
             space = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
-        text = f"{type(error).__name__}: {one_line(error)}"
+        text = f"{name_of(type(error))}: {one_line(error)}"
         rank.failed_save = FailedSave(call, path, text, time.time_ns(), *space)
         rank.wake()

@@ -7,6 +7,8 @@ nothing.
 
 from __future__ import annotations
 
+# The getter of Python: a class of the program may have its own.
+_traceback_of = vars(BaseException)["__traceback__"].__get__
 _OURS = "ddtop.agent."
 
 
@@ -15,7 +17,7 @@ def leave_out(error: BaseException) -> None:
 
     The exception stays as it is in all else: its cause, its context, its notes.
     """
-    traceback = error.__traceback__
+    traceback = _traceback_of(error)
     while traceback is not None and str(
         traceback.tb_frame.f_globals.get("__name__", "")
     ).startswith(_OURS):

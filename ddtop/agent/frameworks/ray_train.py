@@ -16,6 +16,7 @@ from typing import Any
 from ddtop.agent import current
 from ddtop.agent.frameworks.fabric import LogSource
 from ddtop.agent.frameworks.wrapping import call_note_before, first_number
+from ddtop.agent.plain import is_a, peek, text, traceback_of
 from ddtop.agent.probes import exceptions
 
 STEPS = ("step", "global_step", "training_iteration", "iteration")
@@ -39,10 +40,10 @@ def wrap_errors(module: ModuleType) -> None:
 
 def _note_error(error: BaseException, *_more: Any, **_named: Any) -> None:
     rank = current.get()
-    if rank is None or isinstance(error, SystemExit):
+    if rank is None or is_a(error, SystemExit):
         return
-    name = threading.current_thread().name
-    exceptions.note(rank, type(error), error, error.__traceback__, name, leads=True)
+    name = text(peek(threading.current_thread(), "_name")) or "thread"
+    exceptions.note(rank, type(error), error, traceback_of(error), name, leads=True)
 
 
 class ReportSource(LogSource):

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any
 
+from ddtop.agent.plain import is_a, path_of
 from ddtop.agent.probes.calls import CallNotes, Order
 from ddtop.wire import mpi as layout
 from ddtop.wire.records import Group, pack
@@ -98,7 +99,7 @@ class Communicators:
         """Communicators that do not fit on the page: their calls are shown without a name."""
         self.handle_of = _handle_reader(mpi)
         self._world_group: Any = None
-        self._rank = mpi.COMM_WORLD.Get_rank()
+        self._rank, self._null = mpi.COMM_WORLD.Get_rank(), self.handle_of(mpi.COMM_NULL)
         self.tell: Callable[[], None] | None = None
         self._told = 0
 
@@ -116,13 +117,16 @@ class Communicators:
 
     def adopt(self, made: Any, how: str, parent: Comm, seq: int) -> None:
         """A collective call of the parent has made a communicator."""
-        if not isinstance(made, self._mpi.Comm) or made == self._mpi.COMM_NULL:
+        if not is_a(made, self._mpi.Comm) or self.handle_of(made) == self._null:
             return
         if not parent.uid and how not in OPENINGS:
             return
         handle = self.handle_of(made)
-        between = made.Is_inter()
-        members = self._members(made.Get_remote_group() if between else made.Get_group())
+        # Not by its own methods: it may be of a class of the program.
+        mpi = self._mpi
+        between = mpi.Comm.Is_inter(made)
+        of = mpi.Intercomm.Get_remote_group if between else mpi.Comm.Get_group
+        members = self._members(of(made))
         if -1 in members:
             self._add_outside(made, how, members)
             return
@@ -158,7 +162,8 @@ class Communicators:
         parent = self.by_handle.get(self.handle_of(given[0])) if given else None
         if parent is not None and parent.uid and len(parent.peers) > 1:
             parent.files += 1
-            name = os.path.basename(os.fsdecode(given[1])) if len(given) > 1 else "of MPI"
+            path = path_of(given[1]) if len(given) > 1 else None
+            name = os.path.basename(path or "of MPI")
             uid = uid_of(parent.uid, how, parent.files, parent.peers[0])
             self._add(made, uid, f"file {name}"[:80], parent.peers, compares=False)
 

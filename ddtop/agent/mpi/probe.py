@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from itertools import chain, repeat
+from itertools import chain, compress, repeat
 from operator import attrgetter
 from typing import Any
 
 import msgspec
 
 from ddtop.agent.limits import Limits
-from ddtop.agent.mpi.wrappers import RING, Line, Lines, Past
+from ddtop.agent.mpi.wrappers import ARRAYS, RING, Line, Lines, Past
+from ddtop.agent.plain import module_of
 from ddtop.agent.probe import Communication, LastEntry, Tick
 from ddtop.wire import mpi as layout
 from ddtop.wire.mpi import MpiCall, MpiPart, MpiState, MpiTraffic
@@ -244,12 +245,16 @@ _GIVEN = attrgetter("given")
 
 
 def _of_given(line: Line, name: str) -> list[Any]:
-    """This attribute of each argument of the call that the thread is in, None where it has none.
+    """This attribute of each array among the arguments of the call that the thread is in.
 
     One call of C code: this thread holds no argument at any time at which the program can run.
     """
-    given = chain.from_iterable(map(_GIVEN, (line,)))
-    return list(map(getattr, given, repeat(name), repeat(None)))
+    given, again = (chain.from_iterable(map(_GIVEN, (line,))) for _ in range(2))
+    modules: list[object] = []
+    arrays = compress(again, map(ARRAYS.__contains__, modules))
+    known = map(modules.extend, (map(module_of, map(type, given)),))
+    _, *found = chain(known, map(getattr, arrays, repeat(name), repeat(None)))
+    return found
 
 
 def _part_of(past: Past) -> MpiPart:

@@ -19,8 +19,9 @@ from struct import Struct
 from threading import get_ident
 from typing import Any
 
-from ddtop.agent.guard import guard
+from ddtop.agent.guard import guard, suppressed
 from ddtop.agent.mpi.communicators import Comm, Communicators
+from ddtop.agent.plain import module_of, name_of, whole
 from ddtop.agent.tracebacks import leave_out, without_ours
 from ddtop.wire import mpi as layout
 from ddtop.wire.mpi import ANY, NONE, SEQ_MARK
@@ -101,6 +102,8 @@ RING = 1024
 pattern, and the last few to explain ranks that are blocked in a collective that this rank has
 completed."""
 MARKS_MAX = 1 << 16
+ARRAYS = frozenset({"builtins", "numpy", "cupy"})
+"""Modules of the buffers whose size is read. One of the program may compute it."""
 
 Mark = tuple[int, int, int, int, Callable[[], None] | None]
 """Of a request: CALL, COMM, then PEER and TAG, or SEQ and SEQ_MARK; if it is persistent, the
@@ -230,13 +233,13 @@ def collective(
         order = comm.order
         if order is not None:
             note(order, name, _frame(1))
-        root = nbytes = NONE
+        root: Any = NONE
+        nbytes = NONE
         if root_at is not None:
             root = args[root_at] if len(args) > root_at else kwargs.get("root", 0)
-            try:
-                root = comm.peers[root] if root >= 0 else NONE
-            except (IndexError, TypeError):
-                root = NONE
+            if type(root) is not int:
+                root = whole(root)
+            root = comm.peers[root] if root is not None and 0 <= root < len(comm.peers) else NONE
         if buffer_at is not None:
             nbytes = _nbytes(args, buffer_at)
         serial = line.serial = line.serial + 1
@@ -261,8 +264,8 @@ def collective(
 
 def _note_failure(lines: Lines, error: BaseException, *call: Any) -> None:
     """The call raised. What ends the program, Ctrl-C for example, is no failure of the call."""
-    if isinstance(error, Exception):
-        lines.failed = (type(error).__name__, *call)
+    if issubclass(type(error), Exception):
+        lines.failed = (name_of(type(error)), *call)
     leave_out(error)
 
 
@@ -351,19 +354,15 @@ def started_collective(
 
 
 def _root(comm: Comm, args: tuple[Any, ...], kwargs: dict[str, Any], at: int) -> int:
-    root = args[at] if len(args) > at else kwargs.get("root", 0)
-    try:
-        return comm.peers[root] if root >= 0 else NONE
-    except (IndexError, TypeError):
-        return NONE
+    root: Any = args[at] if len(args) > at else kwargs.get("root", 0)
+    if type(root) is not int:
+        root = whole(root)
+    return comm.peers[root] if root is not None and 0 <= root < len(comm.peers) else NONE
 
 
 def _nbytes(args: tuple[Any, ...], at: int) -> int:
-    try:
-        nbytes = getattr(args[at], "nbytes", NONE)
-    except Exception:  # noqa: BLE001 - whatever a buffer may be
-        return NONE
-    return nbytes if type(nbytes) is int else NONE
+    buffer: Any = args[at] if len(args) > at else None
+    return getattr(buffer, "nbytes", NONE) if module_of(type(buffer)) in ARRAYS else NONE
 
 
 class Point:
@@ -391,14 +390,15 @@ class Point:
             if len(args) > self.tag_at
             else kwargs.get(self.tag_name, self.any_tag * receives)
         )
-        try:
-            if receives and tag == self.any_tag:
-                tag = ANY
-            if receives and peer == self.any_source:
-                return ANY, int(tag)
-            return (comm.peers[peer] if peer >= 0 else NONE), int(tag)
-        except (IndexError, TypeError, ValueError):
-            return NONE, NONE
+        if type(peer) is not int or type(tag) is not int:
+            peer, tag = whole(peer), whole(tag)
+            if peer is None or tag is None:
+                return NONE, NONE
+        if receives and tag == self.any_tag:
+            tag = ANY
+        if receives and peer == self.any_source:
+            return ANY, tag
+        return (comm.peers[peer] if 0 <= peer < len(comm.peers) else NONE), tag
 
     def count(self, comm: Comm, peer: int, tag: int) -> None:
         """Count one more call."""
@@ -478,7 +478,7 @@ def starting(lines: Lines, original: Method, several: bool) -> Method:
     @functools.wraps(original)
     def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         requests = (args[0] if args else kwargs.get("requests")) if several else (self,)
-        if isinstance(requests, (list, tuple)):
+        if type(requests) in (list, tuple):
             for _, _, _, _, count in _take(_Peek(marks), requests, handle_of):
                 if count is not None:
                     count()
@@ -574,7 +574,7 @@ def wait_many(lines: Lines, name: str, original: Method) -> Method:
         line = by_thread.get(get_ident()) or lines.new_line()
         requests = args[0] if args else kwargs.get("requests")
         parts: list[Mark] = []
-        if isinstance(requests, (list, tuple)) and not line.inside:
+        if type(requests) in (list, tuple) and not line.inside:
             parts = _take(marks if all_of_them else _Peek(marks), requests, handle_of)
         total = len(parts)
         with without_ours:
@@ -601,9 +601,11 @@ class _Peek:
 def _take(marks: Any, requests: Any, handle_of: Any) -> list[Mark]:
     parts = []
     for request in requests:
-        try:
+        handle = None
+        # What is no request mpi4py will refuse.
+        with suppressed:
             handle = handle_of(request)
-        except Exception:  # noqa: BLE001 - no request: mpi4py will say so
+        if handle is None:
             return []
         mark = marks.pop(handle, None)
         if mark is not None:

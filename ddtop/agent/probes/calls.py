@@ -274,8 +274,8 @@ class CallNotes:
             if way is not None:
                 order.follow(way)
             return way
-        except Exception as error:  # noqa: BLE001 - the job must not see it
-            guard.note(PART, f"{type(error).__name__}: {error}")
+        except BaseException as error:  # noqa: BLE001 - the job must not see it
+            guard.raised(PART, error)
             return None
 
     def users(self, frame: FrameType | None) -> FrameType | None:

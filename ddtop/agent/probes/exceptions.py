@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddtop.agent import current
 from ddtop.agent.guard import guard
+from ddtop.agent.plain import is_a, name_of, peek, text_of, traceback_of
 from ddtop.agent.probe import Probe, Tick
 from ddtop.agent.stacks.frames import FrameReader, frames_of, user_frame_of
 from ddtop.wire import page as layout
@@ -219,7 +220,7 @@ class ExceptionsCaught(Probe):
             return
         if threading.get_ident() != self.thread_id or not self._frames.is_user(code.co_filename):
             return
-        name = type(error).__name__
+        name = name_of(type(error))
         if name in FLOW:
             return
         key = (id(code), offset, name)
@@ -264,7 +265,7 @@ def install(rank: Rank) -> None:
         return before(kind, error, traceback)
 
     def thread_hook(arguments: Any) -> Any:
-        name = arguments.thread.name if arguments.thread is not None else "thread"
+        name = peek(arguments.thread, "_name", default="thread")
         if arguments.exc_type is not SystemExit:
             guard.run(
                 "exceptions",
@@ -313,7 +314,7 @@ def note(
     text = one_line(error)
     stack, omitted = frames_of(traceback, rank.frames)
     rank.exception = LastException(
-        kind.__name__,
+        name_of(kind),
         text,
         time.time_ns(),
         Place(found[0], found[1], found[2]) if found else None,
@@ -344,18 +345,20 @@ def _encode_to_fit(exception: LastException) -> bytes:
 
 
 def one_line(error: BaseException | None) -> str:
-    """The exception's text without line breaks and secrets; what is cut shows as an ellipsis."""
+    """The exception's text (`plain.text_of`) without line breaks and secrets; what is cut shows as
+    an ellipsis."""
     from ddtop.redaction import TEXT_CHARACTERS_MAX, redacted_start
 
+    said = text_of(error) if error is not None else ""
     # Cut first, because the text of an exception may be a whole batch. Keep one character more, so
     # that the next cut shows that something is missing.
-    text = redacted_start(str(error)[: TEXT_CHARACTERS_MAX + 1], TEXT_CHARACTERS_MAX)
+    text = redacted_start(said[: TEXT_CHARACTERS_MAX + 1], TEXT_CHARACTERS_MAX)
     text = " ".join(text.split())
     return text if len(text) <= TEXT_CHARACTERS else text[: TEXT_CHARACTERS - 1] + "…"
 
 
 def note_last(rank: Rank) -> None:
     """At exit: an exception whose hook somebody replaced is still in `sys.last_value`."""
-    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-    if rank.exception is None and isinstance(error, BaseException):
-        note(rank, type(error), error, error.__traceback__, "main")
+    error: Any = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    if rank.exception is None and is_a(error, BaseException):
+        note(rank, type(error), error, traceback_of(error), "main")

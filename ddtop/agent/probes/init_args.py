@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
+from ddtop.agent import plain
 from ddtop.agent.rank import InitArguments
 from ddtop.launch.command_line import script_of
 from ddtop.wire.records import StoreFile
@@ -26,12 +27,14 @@ SCRIPT_BYTES_MAX = 1 << 20
 
 def look(given: Mapping[str, Any]) -> InitArguments:
     """The arguments of init_process_group that matter. Called right before torch reads them."""
-    method, timeout, store = given.get("init_method"), given.get("timeout"), given.get("store")
-    if method is None and type(store).__name__ == "TCPStore":
+    timeout: Any = given.get("timeout")
+    method, store = given.get("init_method"), given.get("store")
+    if method is None and plain.name_of(type(store)) == "TCPStore":
         method = f"tcp://{getattr(store, 'host', '')}:{getattr(store, 'port', 0)}"
-    text = str(method)[:METHOD_CHARACTERS] if method else None
-    waits_ms = round(timeout.total_seconds() * 1000) if isinstance(timeout, timedelta) else None
-    return InitArguments(text, waits_ms, time.time_ns(), store_file(text) if text else None)
+    method = (plain.text(method) or "")[:METHOD_CHARACTERS] or None
+    seconds = timedelta.total_seconds(timeout) if plain.is_a(timeout, timedelta) else None
+    waits_ms = round(seconds * 1000) if seconds is not None else None
+    return InitArguments(method, waits_ms, time.time_ns(), store_file(method) if method else None)
 
 
 def store_file(method: str) -> StoreFile | None:

@@ -12,13 +12,22 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain, compress, repeat
+from operator import eq, gt, itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from ddtop.agent.notes import GradientNotes, LoaderNotes, attribute_of, is_gone
+from ddtop.agent.notes import (
+    GradientNotes,
+    LoaderNotes,
+    attribute_of,
+    each_attribute,
+    is_gone,
+)
+from ddtop.agent.plain import peek
 from ddtop.agent.probe import Probe, Tick
-from ddtop.agent.probes.sampler import SamplerHistory
 from ddtop.procfs import descendants, io_bytes, own_letter, read_stat, switches, tasks, wchan
 from ddtop.wire import page as layout
 from ddtop.wire.records import Feed, Loader, Waited, WorkerEnd
@@ -109,13 +118,13 @@ def first_failed(notes: LoaderNotes) -> WorkerEnd | None:
     Reads what multiprocessing has noted: to ask the process would reap it.
     """
     for process in attribute_of(notes.iterator, "_workers", ()) if notes.iterator else ():
-        started = getattr(process, "_popen", None)
+        started = peek(process, "_popen")
         code, method = getattr(started, "returncode", None), getattr(started, "method", "fork")
         script = getattr(sys.modules.get("__main__"), "__file__", None)
         if code:
             runs = script if code > 0 and method != "fork" else None
             reruns = bool(runs) and "__main__" not in Path(runs or "").read_text(errors="replace")
-            return WorkerEnd(process.pid, code, method, reruns)
+            return WorkerEnd(started.pid, code, method, reruns)
     return None
 
 
@@ -159,7 +168,6 @@ class LoaderHistory:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self.samplers = SamplerHistory()
         self.feed: Feed | None = None
         self.owed: deque[int] = deque(maxlen=OWED_KEPT)
         self._last = _Queue()
@@ -168,21 +176,14 @@ class LoaderHistory:
         self._totals: dict[Waited, list[int]] = {}
         self._wait_total_ns = 0
 
-    def look_at(
-        self,
-        iterator: ref[Any] | None,
-        words: memoryview,
-        group: str | None,
-        first_batch: int | None,
-    ) -> Feed | None:
-        """The source of that iterator's data; None between two epochs, when there is no
-        iterator."""
-        if iterator is None:
+    def look_at(self, notes: LoaderNotes, words: memoryview, group: str | None) -> Feed | None:
+        """The source of the data; None before the first batch."""
+        if notes.samplers is None:
             return None
         optimized = words[layout.ITERATION_SOURCE_AT] == layout.SOURCE_OPTIMIZER
         steps = words[layout.ITERATION_AT] if optimized else 0
         batches = words[layout.BATCHES_AT]
-        feed = self.samplers.look(iterator, steps, batches, group, first_batch)
+        feed = notes.samplers.look(steps, batches, group)
         self.note_feed(feed)
         return feed
 
@@ -277,7 +278,7 @@ def read(
         return None
     since = words[layout.LOADER_WAIT_SINCE_AT]
     queue = history.queue_of(iterator, bool(since))
-    feed = history.look_at(iterator, words, group, notes.first_batch)
+    feed = history.look_at(notes, words, group) if iterator is not None else None
     exhausted_mono = words[layout.EXHAUSTED_MONO_AT]
     now = time.monotonic_ns()
     # Not Process.is_alive(): it reaps, and the program would lose the exit code.
@@ -333,8 +334,10 @@ def _queue(iterator: ref[Any], waits: bool = False) -> _Queue:
     prefetch = attribute_of(iterator, "_prefetch_factor")
     if not number or processes is None:
         return _Queue(number, pin_memory=pin_memory, prefetch_factor=prefetch)
-    held = attribute_of(iterator, "_task_info", {})
-    depth = sum(1 for info in list(held.values()) if len(info) > 1)
+    # What a worker has sent out of turn is with its number. Only numbers leave these calls: the
+    # last reference to a batch stays the program's.
+    held = partial(each_attribute, iterator, "_task_info", {})
+    depth = sum(map(gt, map(len, chain.from_iterable(map(dict.values, held()))), repeat(1)))
     for name in ("_worker_result_queue", "_data_queue"):
         queue = attribute_of(iterator, name)
         try:
@@ -343,13 +346,13 @@ def _queue(iterator: ref[Any], waits: bool = False) -> _Queue:
             continue
         if queue is attribute_of(iterator, "_data_queue"):
             break
-    pids = [process.pid for process in list(processes)]
-    owing = None
-    info = held.get(attribute_of(iterator, "_rcvd_idx"))
-    if info and len(info) == 1 and 0 <= info[0] < len(pids):
-        owing = pids[info[0]]
+    pids = [peek(process, "_popen", "pid") for process in list(processes)]
+    due, empty = attribute_of(iterator, "_rcvd_idx"), ((),)
+    alone = map(eq, map(len, map(dict.get, held(), (due,), empty)), (1,))
+    owing = next(map(itemgetter(0), compress(map(dict.get, held(), (due,), empty), alone)), None)
+    owing = pids[owing] if owing is not None and 0 <= owing < len(pids) else None
     closing = bool(attribute_of(iterator, "_shutdown"))
-    if waits and not held and not closing:
+    if waits and not next(map(len, held())) and not closing:
         owing = _not_resumed(iterator, pids)
     capacity = number * (prefetch or 2)
     started = tuple(pid for pid in pids if pid is not None)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
+from ddtop.agent.plain import peek
 from ddtop.agent.probe import Probe, Tick
 from ddtop.agent.probes.exceptions import FLOW
 from ddtop.agent.stacks.frames import (
@@ -196,7 +197,7 @@ class Lead:
             return 0
         # A dictionary of this process, read without its lock: a missing entry does no harm.
         known = threading._active.get(self.ident)  # type: ignore[attr-defined]
-        return getattr(known, "native_id", None) or self._frames.walk.native_id(self.ident)
+        return peek(known, "_native_id") or self._frames.walk.native_id(self.ident)
 
     def _other_look(self, now: int, serves: bool) -> ThreadLook | None:
         """A training thread that is not the main thread; the previous one, as long as it trains.
@@ -257,7 +258,8 @@ class PlaceProbe(Probe):
         self._gil_held_ns = 0
         self._has_groups = False
         self._polls: tuple[int, str | None] = (0, None)
-        self._asked, self._asked_at = self._polls, 0
+        self._asked: tuple[int, str | None] = (0, None)
+        self._asked_at = 0
 
     def sample(self, tick: Tick) -> None:
         """Find the rank's thread and look at its frames."""

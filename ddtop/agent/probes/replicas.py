@@ -9,11 +9,12 @@ parameters; a step that torch.compile or a CUDA graph runs is not counted. Check
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from time import monotonic_ns
 from typing import Any
 from weakref import ref
 
+from ddtop.agent.plain import held_by, is_a
 from ddtop.wire.records import Replica
 
 EVERY_STEPS, RAREST_STEPS, APART_NS = 16, 1024, 1_000_000_000
@@ -54,6 +55,8 @@ class ReplicaNotes:
         """
         series = self._series.get(id(optimizer))
         if series is None or series.optimizer() is not optimizer:
+            if is_watched(torch):
+                return
             series = self._series[id(optimizer)] = self._find(optimizer, torch)
         model = series.model()
         # Each rank has the same gradients now: not in `no_sync` or `join`, nor with a hook of the
@@ -72,14 +75,15 @@ class ReplicaNotes:
             series.model, series.replica = _nothing, _NOTHING
 
     def _find(self, optimizer: Any, torch: Any) -> _Series:
-        own = {id(each) for group in optimizer.param_groups for each in group["params"]}
+        groups = held_by(optimizer).get("param_groups") or ()
+        own = {id(each) for group in groups for each in group["params"]}
         living = {key: one for key, one in self._series.items() if one.optimizer() is not None}
         self._series = living
         for number, (reference, group) in reversed(list(enumerate(self.models))):
             model = reference()
             fit = {
                 name: each
-                for name, each in (model.module.named_parameters() if model is not None else ())
+                for name, each in (parameters_of(model, torch) if model is not None else ())
                 if name not in model.parameters_to_ignore
                 and _is_plain(each, torch)
                 # A model may be spread over several GPUs.
@@ -91,7 +95,7 @@ class ReplicaNotes:
             other = next((one for one in living.values() if one.model is reference), None)
             if other is not None:
                 inner = other.optimizer()
-                if not any(each is inner for each in vars(optimizer).values()):
+                if not any(each is inner for each in held_by(optimizer).values()):
                     # One of its optimizers is enough.
                     break
                 # ZeRO's optimizer calls the other one, and then broadcasts the parameters.
@@ -118,6 +122,33 @@ def _nothing() -> None:
 
 
 _NOTHING = Replica(("", 0, ()))
+
+
+def is_watched(torch: Any) -> bool:
+    """Whether a mode of the program sees what this thread asks of a tensor."""
+    return bool(torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack())
+
+
+def may_be_asked(tensor: Any, torch: Any) -> bool:
+    """Whether it is a tensor of torch, and no code of the program sees what is asked of it."""
+    return type(tensor) in (torch.Tensor, torch.nn.Parameter) and not is_watched(torch)
+
+
+def parameters_of(model: Any, torch: Any) -> Iterator[tuple[str, Any]]:
+    """What `model.module.named_parameters()` gives, which the program may have written anew."""
+    waiting = [("", held_by(model).get("_modules", {}).get("module"))]
+    seen: set[int] = set()
+    while waiting:
+        prefix, module = waiting.pop()
+        if id(module) in seen or not is_a(module, torch.nn.Module):
+            continue
+        seen.add(id(module))
+        held = held_by(module)
+        for name, parameter in held["_parameters"].items():
+            if parameter is not None and id(parameter) not in seen:
+                seen.add(id(parameter))
+                yield prefix + name, parameter
+        waiting += reversed([(f"{prefix}{name}.", one) for name, one in held["_modules"].items()])
 
 
 def _is_plain(parameter: Any, torch: Any) -> bool:
@@ -174,10 +205,9 @@ class _Series:
     def _sample(self, torch: Any) -> None:
         parameters: list[Any] = [reference() for reference in self._parameters]
         if (
-            not all(each is not None and _is_plain(each, torch) for each in parameters)
-            # A mode of the program would see what follows, and a CUDA graph would repeat it.
-            or torch._C._len_torch_dispatch_stack()
-            or torch._C._len_torch_function_stack()
+            is_watched(torch)
+            or not all(each is not None and _is_plain(each, torch) for each in parameters)
+            # A CUDA graph would repeat what follows.
             or (parameters[0].is_cuda and torch.cuda.is_current_stream_capturing())
         ):
             return

@@ -1,13 +1,15 @@
 """The source of a DataLoader's data: sampler, dataset, epoch.
 
-Source: attributes of torch's own objects, read once per iterator; of the dataset only the length,
-read once per loader. Caveat: a sampler of the program's own has no epoch. Check: print
-`loader.sampler` and its `epoch`.
+Source: attributes of torch's own objects, read at the first batch of each pass on the thread that
+trains. That thread holds them, so none of them is destroyed here. No method of the dataset is
+called. Caveat: a sampler of the program's own has no epoch. Check: print `loader.sampler` and its
+`epoch`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import os
 import re
@@ -15,14 +17,25 @@ import sys
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
-from types import CodeType, FunctionType, MethodType
+from types import CodeType, FunctionType, GeneratorType, MethodType
 from typing import Any
 from weakref import ref
 
 import msgspec
 
-from ddtop.agent.notes import attribute_of
+from ddtop.agent.guard import suppressed
+from ddtop.agent.plain import (
+    PATH,
+    held_by,
+    is_a,
+    module_of,
+    name_of,
+    of_class,
+    peek,
+    text,
+    whole,
+)
+from ddtop.agent.probes.replicas import is_watched
 from ddtop.wire.records import Feed
 
 # -- The content of a dataset, as far as its attributes and its code show it
@@ -41,6 +54,7 @@ _BY_RANK = re.compile(
     r"|standard_normal)\Z"
 )
 """Names that give each rank its own samples: the code asks for the rank, or invents samples."""
+_MAKERS = ("__getitem__", "__getitems__", "__call__")
 _LIBRARIES = ("torch", "numpy", "datasets", "torchvision")
 _GOLDEN = 0.6180339887
 _ARRAYS = ("Tensor", "ndarray")
@@ -51,7 +65,7 @@ def holds(dataset: Any, length: int | None) -> bool:
 
     A dataset that holds only sizes and shapes invents its samples.
     """
-    return any(_holds(value, length or 0, 3) for value in _attributes_of(dataset).values())
+    return any(_holds(value, length or 0, 3) for value in held_by(dataset).values())
 
 
 def asks_rank(*programs: Any) -> bool:
@@ -70,7 +84,7 @@ def fingerprint(dataset: Any) -> str:
     It is equal for the same data, and differs if each rank holds a part.
     """
     found = hashlib.blake2b(digest_size=8)
-    held = _attributes_of(dataset)
+    held = held_by(dataset)
     for name in sorted(held)[:_ATTRIBUTES]:
         found.update(f"{name}={_value(held[name])};".encode("utf-8", "replace"))
     for name, value in sorted(_constants(dataset)):
@@ -80,14 +94,18 @@ def fingerprint(dataset: Any) -> str:
 
 def numbers(value: Any, most: int = _NUMBERS) -> list[Any]:
     """Some numbers from all over an array or a tensor in main memory, without a copy of it."""
-    try:
-        if type(value).__name__ == "ndarray":
-            return [value.flat[at].item() for at in _scatter(value.size, most)]
-        if value.device.type != "cpu" or not value.is_contiguous():
-            return []
-        found: list[Any] = value.detach().view(-1)[_scatter(value.numel(), most)].tolist()
-    except Exception:  # noqa: BLE001 - empty, or of objects: only its shape is known
-        return []
+    found: list[Any] = []
+    # If it is empty, or of objects, only its shape is known.
+    with suppressed:
+        if module_of(type(value)) == "numpy":
+            if not value.dtype.hasobject:
+                found = [value.flat[at].item() for at in _scatter(value.size, most)]
+        elif (
+            not is_watched(sys.modules["torch"])
+            and value.device.type == "cpu"
+            and value.is_contiguous()
+        ):
+            found = value.detach().view(-1)[_scatter(value.numel(), most)].tolist()
     return found
 
 
@@ -103,12 +121,7 @@ def _scatter(size: int, most: int) -> list[int]:
 
 def is_array(value: Any) -> bool:
     """A tensor of torch's or an array of numpy's, by its class alone."""
-    return type(value).__module__ in ("torch", "numpy") and type(value).__name__ in _ARRAYS
-
-
-def _attributes_of(thing: Any) -> dict[str, Any]:
-    held = getattr(thing, "__dict__", None)
-    return held if type(held) is dict else {}
+    return module_of(type(value)) in ("torch", "numpy") and name_of(type(value)) in _ARRAYS
 
 
 def _spread(size: int, most: int) -> list[int]:
@@ -116,8 +129,8 @@ def _spread(size: int, most: int) -> list[int]:
 
 
 def _holds(value: Any, length: int, deep: int) -> bool:
-    if isinstance(value, (str, PurePath)):
-        return not isinstance(value, str) or "/" in value or os.sep in value
+    if type(value) in (str, PATH):
+        return type(value) is PATH or os.sep in value
     if is_array(value):
         # If all values are equal, they cannot distinguish two datasets.
         return (
@@ -134,10 +147,10 @@ def _holds(value: Any, length: int, deep: int) -> bool:
             return True
     else:
         # Datasets of Hugging Face have their own digest.
-        if type(_attributes_of(value).get("_fingerprint")) is str:
+        if type(held_by(value).get("_fingerprint")) is str:
             return True
         # A callable transforms samples and holds none.
-        held = value if type(value) is dict else {} if callable(value) else _attributes_of(value)
+        held = value if type(value) is dict else {} if callable(value) else held_by(value)
         some = [held[key] for key in list(held)[:_ATTRIBUTES]]
     return deep > 0 and any(_holds(one, length, deep - 1) for one in some)
 
@@ -150,7 +163,7 @@ def _codes(thing: Any) -> Iterator[CodeType]:
 
 def _with_inner(code: CodeType) -> Iterator[CodeType]:
     yield code
-    yield from (const for const in code.co_consts if isinstance(const, CodeType))
+    yield from (const for const in code.co_consts if type(const) is CodeType)
 
 
 def _functions(thing: Any) -> list[FunctionType]:
@@ -158,30 +171,26 @@ def _functions(thing: Any) -> list[FunctionType]:
     waiting: list[tuple[Any, type]] = [(item, type(item)) for item in _makers(thing, 3)]
     while waiting and len(found) < _FUNCTIONS:
         item, owner = waiting.pop(0)
-        if isinstance(item, (FunctionType, MethodType)):
-            function: Any = getattr(item, "__func__", item)
-            if (
-                function not in found
-                and str(function.__module__).partition(".")[0] not in _LIBRARIES
-            ):
+        function: Any = item.__func__ if type(item) is MethodType else item
+        if type(function) is FunctionType:
+            module = text(function.__module__) or ""
+            if function not in found and module.partition(".")[0] not in _LIBRARIES:
                 found.append(function)
                 named = (value for _, value in _named_values(function, owner))
-                waiting += [(value, owner) for value in named if isinstance(value, FunctionType)]
+                waiting += [(value, owner) for value in named if type(value) is FunctionType]
             continue
-        methods = (
-            getattr(type(item), name, None) for name in ("__getitem__", "__getitems__", "__call__")
-        )
-        waiting += [(method, type(item)) for method in methods if isinstance(method, FunctionType)]
+        methods = [of_class(type(item), name) for name in _MAKERS]
+        waiting += [(method, type(item)) for method in methods if type(method) is FunctionType]
     return found
 
 
 def _makers(thing: Any, deep: int) -> Iterator[Any]:
     """The object and the parts of it that have code: a dataset in a Subset, a transform."""
     yield thing
-    if deep and not isinstance(thing, (FunctionType, MethodType)):
-        for value in list(_attributes_of(thing).values())[:_ATTRIBUTES]:
+    if deep and type(thing) not in (FunctionType, MethodType):
+        for value in list(held_by(thing).values())[:_ATTRIBUTES]:
             for part in value[:_VALUES] if type(value) in (list, tuple) else (value,):
-                if callable(part) or hasattr(type(part), "__getitem__"):
+                if callable(part) or of_class(type(part), "__getitem__") is not None:
                     yield from _makers(part, deep - 1)
 
 
@@ -191,7 +200,7 @@ def _named_values(function: FunctionType, owner: type) -> Iterator[tuple[str, An
         for name in code.co_names:
             if name in function.__globals__:
                 yield name, function.__globals__[name]
-            yield from ((name, vars(cls)[name]) for cls in owner.__mro__ if name in vars(cls))
+            yield name, of_class(owner, name)
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
         with contextlib.suppress(ValueError):
             yield name, cell.cell_contents
@@ -210,11 +219,11 @@ def _constants(dataset: Any) -> set[tuple[str, str]]:
 def _value(value: Any, deep: int = 2) -> str:
     """Text of plain values; of others their class, length, and some of what they hold."""
     if value is None or type(value) in (bool, int, float, str, bytes):
-        return repr(value[:_CHARACTERS] if isinstance(value, (str, bytes)) else value)
-    if isinstance(value, PurePath):
-        return str(value)
+        return repr(value[:_CHARACTERS] if type(value) in (str, bytes) else value)
     kind = type(value)
-    name = kind.__name__
+    if kind is PATH:
+        return str(value)
+    name = name_of(kind)
     # Exactly these types: a class of the program may run any code.
     if kind in (list, tuple, range):
         return f"{name}[{len(value)}]({_texts(value, deep)})"
@@ -222,8 +231,8 @@ def _value(value: Any, deep: int = 2) -> str:
         return f"{name}[{len(value)}]({_describe_arguments(value, deep)})"
     if is_array(value):
         return f"{name}{tuple(value.shape)}{numbers(value)}"
-    held = getattr(value, "__dict__", None) if deep else None
-    return f"{name}({_describe_arguments(held, deep)})" if type(held) is dict else name
+    held = held_by(value) if deep else None
+    return f"{name}({_describe_arguments(held, deep)})" if held else name
 
 
 def _texts(values: Sequence[Any], deep: int) -> str:
@@ -235,10 +244,10 @@ def _texts(values: Sequence[Any], deep: int) -> str:
 
 
 def _describe_arguments(held: dict[Any, Any], deep: int) -> str:
-    keys = list(held)[:_VALUES] if deep else ()
+    some = list(held.items())[:_VALUES] if deep else ()
     return ",".join(
-        f"{key if isinstance(key, (str, int)) else '?'}:{_value(held.get(key), deep - 1)}"
-        for key in keys
+        f"{key if type(key) in (str, int) else '?'}:{_value(value, deep - 1)}"
+        for key, value in some
     )
 
 
@@ -253,16 +262,18 @@ _PARTS, _BATCH_VALUES = 3, 64
 class _Source:
     """What is known of one sampler.
 
-    `at`: the iterator of the last pass, `yielded`: how many batches it had given then. `trained`:
-    the number of the last pass in which the optimizer made steps, `again`: it made some in an
-    earlier one too. `moved`: two passes have begun with different epochs.
+    `at`: the iterator of the last pass. `passes` over the data have begun, `seen` when the agent
+    looked last. `batch`: a digest of the first batch of the last one, 0 if it has no numbers.
+    `trained`: the number of the last pass in which the optimizer made steps, `again`: it made some
+    in an earlier one too. `moved`: two passes have begun with different epochs.
     """
 
     feed: Feed
     sampler: ref[Any] | None = None
     at: ref[Any] | None = None
-    yielded: int = 0
     passes: int = 0
+    seen: int = 0
+    batch: int = 0
     epoch: int | None = None
     moved: bool = False
     trained: int = 0
@@ -272,65 +283,70 @@ class _Source:
 
 
 class SamplerHistory:
-    """Remembers samplers by their id. It holds no reference to any of them."""
+    """Remembers samplers by their id, and holds none of them. `begin` runs on the thread that
+    trains, `look` on the agent's."""
 
     def __init__(self) -> None:
         self._sources: dict[int, _Source] = {}
-        self._last: tuple[int, int, int] = (0, 0, 0)
+        self._now: _Source | None = None
+        self._last: tuple[_Source | None, int, int] = (None, 0, 0)
 
-    def look(
-        self,
-        iterator: ref[Any],
-        steps: int,
-        batches: int,
-        group: str | None,
-        first_batch: int | None = None,
-    ) -> Feed | None:
-        """What feeds that iterator.
-
-        `steps`, `batches`: the rank's counts so far. `group`: where gradients are averaged.
-        `first_batch`: a digest of the first batch of this pass.
-        """
-        index = attribute_of(iterator, "_index_sampler")
+    def begin(self, iterator: Any, batch: Any) -> None:
+        """The iterator is in use now. It has given this batch, the first one of a pass, or the
+        first one after those of another iterator."""
+        index = peek(iterator, "_index_sampler")
         if index is None:
-            return None
-        sampler = getattr(index, "sampler", index)
-        yielded = attribute_of(iterator, "_num_yielded", 0)
+            return
+        sampler = peek(index, "sampler", default=index)
         source = self._sources.get(id(sampler))
         # A sampler that is created again for each epoch often has the id of the last one.
         if source is None or (source.sampler is not None and source.sampler() is not sampler):
             if len(self._sources) >= SOURCES_MAX:
                 self._sources.clear()
-            feed = _describe(iterator, index, sampler, attribute_of(iterator, "_dataset"))
+            feed = _describe(iterator, index, sampler)
             source = self._sources[id(sampler)] = _Source(feed, _reference(sampler))
-            self._last = (0, 0, 0)
-        # Not compared by id, for the same reason: an object has one weak reference without a
-        # callback. Each loader has its own entry, because a validation may come in between.
-        # Persistent workers keep the iterator.
-        began = source.at is not iterator or yielded < source.yielded
-        if began:
+        # A validation may come in between: then the rest of the pass goes on.
+        if source.at is None or source.at() is not iterator:
             _begin(source, sampler)
-        source.at, source.yielded = iterator, yielded
-        if self._last[0] == id(sampler):
+            source.at, source.batch = ref(iterator), digest_of_batch(batch)
+        self._now = source
+
+    def restart(self, iterator: Any) -> None:
+        """This iterator begins another pass: it has persistent workers."""
+        for source in self._sources.values():
+            if source.at is not None and source.at() is iterator:
+                source.at = None
+
+    def look(self, steps: int, batches: int, group: str | None) -> Feed | None:
+        """What feeds the loader that has begun a pass last.
+
+        `steps`, `batches`: the rank's counts so far. `group`: where gradients are averaged.
+        """
+        source, (last, steps_before, batches_before) = self._now, self._last
+        if source is None:
+            return None
+        passes = source.passes
+        # A validation may come in between: each loader has its own counts.
+        if last is source:
             # If both have grown between two samples of the same loader, it feeds the optimizer.
-            source.steps += max(0, min(steps - self._last[1], batches - self._last[2]))
-            source.taken += max(0, batches - self._last[2])
-            if steps > self._last[1]:
+            source.steps += max(0, min(steps - steps_before, batches - batches_before))
+            source.taken += max(0, batches - batches_before)
+            if steps > steps_before:
                 # A pass that only measures makes none. Steps since the last look are those of the
                 # pass that it saw.
-                trained = source.passes - began
-                source.again |= 0 < source.trained < trained
-                source.trained = trained
-        self._last = (id(sampler), steps, batches)
+                source.again |= 0 < source.trained < source.seen
+                source.trained = source.seen
+        source.seen = passes
+        self._last = (source, steps, batches)
         return msgspec.structs.replace(
             source.feed,
             epoch=source.epoch,
-            epochs=source.passes,
+            epochs=passes,
             steps=source.steps,
             taken=source.taken,
             same_epoch=source.again and not source.moved and source.epoch is not None,
             group=group,
-            batch=first_batch or None,
+            batch=source.batch or None,
         )
 
 
@@ -342,11 +358,10 @@ def _reference(thing: Any) -> ref[Any] | None:
 
 
 def _begin(source: _Source, sampler: Any) -> None:
-    shuffles = _is_of(sampler, "torch.utils.data.distributed", "DistributedSampler") and getattr(
-        sampler, "shuffle", False
+    shuffles = _is_of(sampler, "torch.utils.data.distributed", "DistributedSampler") and peek(
+        sampler, "shuffle"
     )
-    epoch = getattr(sampler, "epoch", None) if shuffles else None
-    epoch = epoch if isinstance(epoch, int) else None
+    epoch = whole(peek(sampler, "epoch")) if shuffles else None
     source.moved |= source.passes > 0 and epoch != source.epoch
     source.passes, source.epoch = source.passes + 1, epoch
 
@@ -354,37 +369,58 @@ def _begin(source: _Source, sampler: Any) -> None:
 def _is_of(thing: Any, module: str, name: str) -> bool:
     """Whether it is of that class of torch's or derived from it."""
     cls = getattr(sys.modules.get(module), name, None)
-    return cls is not None and isinstance(thing, cls)
+    return cls is not None and is_a(thing, cls)
 
 
 def _is_torch_sampler(thing: Any, *names: str) -> bool:
-    return type(thing).__module__ == "torch.utils.data.sampler" and type(thing).__name__ in names
+    kind = type(thing)
+    return module_of(kind) == "torch.utils.data.sampler" and name_of(kind) in names
 
 
-def _describe(iterator: ref[Any], index: Any, sampler: Any, dataset: Any) -> Feed:
+def _describe(iterator: Any, index: Any, sampler: Any) -> Feed:
+    dataset = peek(iterator, "_dataset")
     plain = (
         _is_torch_sampler(index, "BatchSampler", "SequentialSampler", "RandomSampler")
         and _is_torch_sampler(sampler, "SequentialSampler", "RandomSampler")
         and dataset is not None
-        and getattr(sampler, "data_source", dataset) is dataset
-        and not getattr(sampler, "replacement", False)
+        and peek(sampler, "data_source", default=dataset) is dataset
+        and not peek(sampler, "replacement")
         and not _is_of(dataset, "torch.utils.data.dataset", "IterableDataset")
     )
-    length = _length(sampler) if plain else None
-    programs = (
-        dataset,
-        attribute_of(iterator, "_collate_fn"),
-        attribute_of(iterator, "_worker_init_fn"),
-    )
+    length = _length(iterator) if plain else None
+    programs = dataset, peek(iterator, "_collate_fn"), peek(iterator, "_worker_init_fn")
     return Feed(
-        type(sampler).__name__,
-        type(index).__name__,
-        type(dataset).__name__,
-        plain and getattr(sampler, "_num_samples", None) is None,
+        name_of(type(sampler)),
+        name_of(type(index)),
+        name_of(type(dataset)),
+        plain and peek(sampler, "_num_samples") is None,
         length,
         first=fingerprint(dataset) if plain else None,
         holds=plain and holds(dataset, length) and not asks_rank(*programs),
     )
+
+
+def _length(iterator: Any) -> int | None:
+    """How many samples the sampler draws in this pass; None if it has drawn all already.
+
+    torch's samplers have asked the dataset for it: the range of one, and a variable of the other,
+    have the answer.
+    """
+    generator = peek(iterator, "_sampler_iter")
+    for inner in _held_in(generator):
+        if type(inner) is type(iter(range(0))):
+            return int(inner.__reduce__()[1][0].stop)  # type: ignore[union-attr]
+        frame = inner.gi_frame if type(inner) is GeneratorType else None
+        if frame is not None and (drawn := whole(frame.f_locals.get("n"))) is not None:
+            return drawn
+    return None
+
+
+def _held_in(generator: Any) -> Iterator[Any]:
+    """What a generator holds, also values without a name; first itself."""
+    yield generator
+    if type(generator) is GeneratorType and generator.gi_frame is not None:
+        yield from gc.get_referents(generator, generator.gi_frame)
 
 
 def digest_of_batch(batch: Any, deep: int = 3) -> int:
@@ -403,11 +439,3 @@ def digest_of_batch(batch: Any, deep: int = 3) -> int:
         if len(set(some)) > 1:
             return zlib.crc32(f"{tuple(batch.shape)}{some}".encode()) or 1
     return 0
-
-
-def _length(sampler: Any) -> int | None:
-    """How many samples it draws; torch's samplers ask their dataset for it."""
-    try:
-        return len(sampler)
-    except Exception:  # noqa: BLE001 - a dataset that does not know yet
-        return None

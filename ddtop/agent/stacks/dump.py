@@ -21,6 +21,7 @@ import time
 from pathlib import Path
 
 from ddtop import private
+from ddtop.agent.plain import peek, text
 from ddtop.agent.stacks.frames import FrameReader
 from ddtop.procfs import signals_in, status
 from ddtop.redaction import redacted_start
@@ -195,7 +196,8 @@ def take(
     # One call of C, without threading's lock, which another thread may hold.
     known = threading._active.copy()  # type: ignore[attr-defined]
     names = {
-        ident: redacted_start(str(thread.name), TEXT_CHARACTERS) for ident, thread in known.items()
+        ident: redacted_start(text(peek(thread, "_name")) or "", TEXT_CHARACTERS)
+        for ident, thread in known.items()
     }
     idents = set(reader.walk.threads()) - {threading.get_ident()}
     main = lead if lead in idents else threading.main_thread().ident

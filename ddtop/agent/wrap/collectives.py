@@ -21,6 +21,7 @@ from ddtop.agent.guard import guard
 from ddtop.agent.notes import PeerNotes
 from ddtop.agent.probes.calls import PART, CallNotes, Order, Way
 from ddtop.agent.probes.groups import number_of
+from ddtop.agent.probes.replicas import may_be_asked
 from ddtop.agent.tracebacks import leave_out
 from ddtop.wire.page import LAST_CALLS, MADE, NUMEL
 from ddtop.wire.records import BY_STEPS, LastCall
@@ -75,12 +76,13 @@ def _replace(
                     slot = notes.slot = 1 - notes.slot
                     words, at = rank.page.words, LAST_CALLS[slot]
                     words[at + MADE] = order.made
+                    tensor = tensor if may_be_asked(tensor, module.torch) else None
                     words[at + NUMEL] = tensor.numel() if tensor is not None else 0
                     if notes.on_page[slot] is not way:
                         _write(rank, order.group, way, tensor, at)
                         notes.on_page[slot] = way
-            except Exception as error:  # noqa: BLE001 - the job must not see it
-                guard.note(PART, f"{type(error).__name__}: {error}")
+            except BaseException as error:  # noqa: BLE001 - the job must not see it
+                guard.raised(PART, error)
         try:
             return original(*args, **kwargs)
         except BaseException as error:

@@ -50,7 +50,7 @@ def _note_iterator(rank: Rank, iterator: Any) -> LoaderNotes:
     # Not compared by id: the next epoch's iterator often has the id of the last one.
     notes: LoaderNotes = rank.notes[LoaderNotes]
     if notes.iterator is None or notes.iterator() is not iterator:
-        notes.iterator, notes.first_batch = ref(iterator), None
+        notes.iterator, notes.begun = ref(iterator), False
     return notes
 
 
@@ -66,7 +66,12 @@ def _begin(args: tuple[Any, ...], _kwargs: dict[str, Any]) -> _Wait | None:
 
 def _begin_reset(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Wait | None:
     # The first call comes from the constructor and does not wait.
-    return None if kwargs.get("first_iter", args[2:3] == (True,)) else _begin(args, kwargs)
+    wait = None if kwargs.get("first_iter", args[2:3] == (True,)) else _begin(args, kwargs)
+    if wait is not None:
+        wait[3].begun = False
+        if wait[3].samplers is not None:
+            wait[3].samplers.restart(args[0])
+    return wait
 
 
 def _end(wait: _Wait | None, *_result: object) -> None:
@@ -81,18 +86,21 @@ def _end_next(wait: _Wait | None, batch: Any, error: BaseException | None) -> No
     if wait is None:
         return
     words, _, _, notes = wait
-    if isinstance(error, StopIteration):
+    if issubclass(type(error), StopIteration):
         words[EXHAUSTED_AT] += 1
         words[EXHAUSTED_MONO_AT] = monotonic_ns()
     _end(wait)
     if error is None:
         words[BATCHES_AT] += 1
-        if notes.first_batch is None:
-            notes.first_batch = 0
+        if not notes.begun:
+            notes.begun = True
             guard.run("first batch", _note_first, notes, batch)
 
 
 def _note_first(notes: LoaderNotes, batch: Any) -> None:
-    from ddtop.agent.probes.sampler import digest_of_batch
+    from ddtop.agent.probes.sampler import SamplerHistory
 
-    notes.first_batch = digest_of_batch(batch)
+    iterator = notes.iterator() if notes.iterator is not None else None
+    if iterator is not None:
+        notes.samplers = notes.samplers or SamplerHistory()
+        notes.samplers.begin(iterator, batch)

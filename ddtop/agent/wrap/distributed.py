@@ -9,11 +9,12 @@ from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 from ddtop.agent import claim, current
-from ddtop.agent.guard import guard
+from ddtop.agent.guard import guard, suppressed
 from ddtop.agent.notes import GradientNotes, GroupNotes, note_mesh
+from ddtop.agent.plain import peek, text, whole
 from ddtop.agent.probes.calls import CallNotes
 from ddtop.agent.probes.groups import numbers_of, store_at
-from ddtop.agent.probes.replicas import ReplicaNotes
+from ddtop.agent.probes.replicas import ReplicaNotes, parameters_of
 from ddtop.agent.wrapper import replace
 from ddtop.redaction import redact
 from ddtop.wire.names import MAKES_BY_HAND, NEW_GROUP, OF_MEMBERS_ONLY, SPLIT_GROUP
@@ -120,7 +121,7 @@ def _before_init(args: tuple[Any, ...], kwargs: dict[str, Any], _marks: _Marks) 
     claim.entering_init(
         given.get("rank", -1),
         given.get("world_size", -1),
-        str(backend) if backend else None,
+        text(backend),
         # A store that is no TCPStore has no address.
         arguments.method or ("store" if given.get("store") is not None else None),
     )
@@ -170,23 +171,28 @@ _PARAMETERS = {
 
 
 def _note_made(rank: Rank, call: str, given: dict[str, Any], marks: _Marks) -> None:
-    world, asked, parent = _world(), given.get("ranks"), given.get("parent_pg")
+    world, parent = _world(), given.get("parent_pg")
     default, notes = world.default_pg, rank.notes[GroupNotes]
     local, splits = bool(given.get("use_local_synchronization")), call == SPLIT_GROUP
     # If another group is split, its members come.
     if default is None or (parent is not None and parent is not default):
         return
+    asked: Any = given.get("ranks")
     if splits:
-        asked = [member for part in given.get("split_ranks") or () for member in part]
+        parts: Any = given.get("split_ranks")
+        parts = parts if type(parts) in (list, tuple) else ()
+        asked = [member for part in parts if type(part) in (list, tuple) for member in part]
     elif asked is None:
         asked = range(default.size())
-    # A generator must reach torch as it is. Who is no member of a local group only passes by.
-    if not isinstance(asked, (list, tuple, range, set, frozenset)) or (
-        local and default.rank() not in asked
-    ):
+    # Do not read a generator: torch must get it unused.
+    if type(asked) not in (list, tuple, range, set, frozenset):
         return
-    ranks = tuple(map(int, asked if splits else sorted(asked)))
-    backend = str(given.get("backend") or world.pg_map[default][0]).lower()
+    members = [number for one in asked if (number := whole(one)) is not None]
+    # A rank outside the local group does not wait here.
+    if local and default.rank() not in members:
+        return
+    ranks = tuple(members if splits else sorted(members))
+    backend = (text(given.get("backend")) or str(world.pg_map[default][0])).lower()
     # Torch before 2.1 lets all ranks wait for each other. Later NCCL does, if the ranks have named
     # their GPUs: then it splits the group of all ranks.
     every = splits or (
@@ -200,7 +206,7 @@ def _note_made(rank: Rank, call: str, given: dict[str, Any], marks: _Marks) -> N
     notes.splits += splits
     number = notes.splits if splits else len(world.pg_names) if local else world.group_count
     marks[:] = 0 if every else OF_MEMBERS_ONLY, number
-    group = Group(str(number), redact(str(given.get("group_desc") or "")), ranks, backend)
+    group = Group(str(number), redact(text(given.get("group_desc")) or ""), ranks, backend)
     notes.made.append(
         GroupMade(call, number, rank.times_destroyed, pack(group), local, _called_from(rank))
     )
@@ -213,13 +219,13 @@ def _note_by_hand(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     if rank is None or given.get("global_ranks_in_group") or _world().default_pg is None:
         return
     group = Group(
-        redact(str(given.get("group_name"))),
+        redact(text(given.get("group_name")) or ""),
         "",
         (),
-        str(given.get("backend")).lower(),
+        (text(given.get("backend")) or "").lower(),
         foreign=store_at(given.get("store")),
-        size=given["group_size"],
-        number=given["group_rank"],
+        size=whole(given["group_size"]) or 0,
+        number=whole(given["group_rank"]) or 0,
     )
     made = GroupMade(MAKES_BY_HAND, 0, rank.times_destroyed, group, True, _called_from(rank))
     rank.notes[GroupNotes].made.append(made)
@@ -229,7 +235,7 @@ def _called_from(rank: Rank) -> Place | None:
     """The line of the program that makes the group, and the function of a library that it calls."""
     callee, frame = None, cast("FrameType | None", sys._getframe(1))
     while frame is not None and not rank.frames.is_user(frame.f_code.co_filename):
-        if not str(frame.f_globals.get("__name__")).startswith("ddtop."):
+        if not (text(frame.f_globals.get("__name__")) or "").startswith("ddtop."):
             callee = frame.f_code.co_name
         frame = frame.f_back
     code = frame.f_code if frame is not None else None
@@ -264,11 +270,10 @@ def _sequence_numbers() -> dict[str, int]:
     """How far this rank has come in each of its groups; what cannot be read is left out."""
     found = {}
     for group, name in getattr(_world(), "pg_names", {}).copy().items():
-        try:
+        # A backend may count otherwise.
+        with suppressed:
             numbers = numbers_of(str(name), group)
-        except Exception:  # noqa: BLE001 - a backend that counts otherwise
-            continue
-        found.update({track: number for track, number in numbers.items() if number is not None})
+            found.update({track: number for track, number in numbers.items() if number is not None})
     return found
 
 
@@ -296,7 +301,7 @@ def wrap_ddp(module: ModuleType) -> None:
 def _note_ddp(model: Any) -> None:
     rank = current.get()
     world = _world()
-    group = getattr(model, "process_group", None)
+    group = peek(model, "process_group")
     if rank is not None and world is not None and group is not None:
         name = world.pg_names.get(group)
         notes: GradientNotes = rank.notes[GradientNotes]
@@ -312,7 +317,7 @@ def _through_gloo(model: Any, group: Any, world: Any) -> int | None:
 
     Read once per model, without a GPU call.
     """
-    if getattr(model, "device_type", None) != "cuda":
+    if peek(model, "device_type") != "cuda":
         return None
     pairs = str(world.pg_backend_config.get(group, "")).split(",")
     if "cuda:gloo" not in pairs or not sys.modules["torch.distributed"].is_nccl_available():
@@ -320,7 +325,7 @@ def _through_gloo(model: Any, group: Any, world: Any) -> int | None:
     return int(
         sum(
             parameter.numel() * parameter.element_size()
-            for parameter in model.module.parameters()
+            for _, parameter in parameters_of(model, sys.modules["torch"])
             if parameter.requires_grad
         )
     )
@@ -369,5 +374,5 @@ def _enter(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     names = ("name", "backend", "rank", "world_size", "rpc_backend_options")
     given = dict(zip(names, args, strict=False)) | kwargs
     if current.get() is None:
-        method = getattr(given.get("rpc_backend_options"), "init_method", None)
+        method = text(getattr(given.get("rpc_backend_options"), "init_method", None))
         claim.entering_init(given.get("rank", -1), given.get("world_size"), None, method)

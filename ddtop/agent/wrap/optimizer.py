@@ -19,8 +19,9 @@ from typing import Any
 from ddtop.agent import current
 from ddtop.agent.guard import guard
 from ddtop.agent.notes import GradientNotes
+from ddtop.agent.plain import held_by, name_of, shown
 from ddtop.agent.probes.calls import PART
-from ddtop.agent.probes.replicas import ReplicaNotes
+from ddtop.agent.probes.replicas import ReplicaNotes, may_be_asked
 from ddtop.agent.wrap.collectives import note_step
 from ddtop.wire.page import ITERATION_AT, ITERATION_SOURCE_AT, SOURCE_OPTIMIZER, STEP_AT
 
@@ -53,8 +54,8 @@ def wrap(module: ModuleType) -> None:
         if replicas.models and SAMPLES not in guard.off:
             try:
                 replicas.count(optimizer, torch)
-            except Exception as error:  # noqa: BLE001 - the job must not see it
-                guard.note(SAMPLES, f"{type(error).__name__}: {error}")
+            except BaseException as error:  # noqa: BLE001 - the job must not see it
+                guard.raised(SAMPLES, error)
         if counted != id(optimizer):
             others += 1
             if counted and others < rank.limits.optimizer_forget_steps:
@@ -75,8 +76,8 @@ def wrap(module: ModuleType) -> None:
         if PART not in guard.off:
             try:
                 note_step(rank, words[ITERATION_AT])
-            except Exception as error:  # noqa: BLE001 - the job must not see it
-                guard.note(PART, f"{type(error).__name__}: {error}")
+            except BaseException as error:  # noqa: BLE001 - the job must not see it
+                guard.raised(PART, error)
 
     register(count)
 
@@ -89,12 +90,14 @@ def _note(rank: Any, optimizer: Any, torch: Any, first: bool) -> None:
 def _digest(optimizer: Any, torch: Any) -> str:
     """Of the parameters' shapes, the optimizer's settings and the seed. Once, about 1 ms."""
     seed = torch.initial_seed()
-    parts: list[object] = [type(optimizer).__name__, seed if seed < _SEEDS else None]
-    for group in optimizer.param_groups:
+    parts: list[object] = [name_of(type(optimizer)), seed if seed < _SEEDS else None]
+    for group in held_by(optimizer).get("param_groups") or ():
         # The repr of a tensor might wait for its GPU.
-        settings = (item for item in group.items() if isinstance(item[1], (int, float, str, tuple)))
-        parts.append(sorted(settings))
+        parts.append(sorted(f"{name}={shown(group[name])}" for name in group if name != "params"))
         parts.append(
-            [(tuple(parameter.shape), str(parameter.dtype)) for parameter in group["params"]]
+            [
+                (tuple(one.shape), str(one.dtype)) if may_be_asked(one, torch) else None
+                for one in group["params"]
+            ]
         )
     return f"{zlib.crc32(repr(parts).encode()):08x}"

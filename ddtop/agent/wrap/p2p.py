@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from ddtop.agent import current
+from ddtop.agent.guard import suppressed
 from ddtop.agent.notes import PeerNotes
+from ddtop.agent.plain import whole
 from ddtop.agent.probes.groups import foreign_store, numbers_of
 from ddtop.agent.tracebacks import without_ours
 from ddtop.wire.names import OF_MEMBERS_ONLY
@@ -82,16 +84,16 @@ def _wrap_side(module: ModuleType, name: str, side: str) -> None:
 
 def _note_call(notes: PeerNotes, module: ModuleType, group: Any) -> bool:
     """Count the call, and ask torch once for each group whether its peers are ranks of this job."""
-    try:
+    # Torch without these, or a group that torch will refuse.
+    with suppressed:
         world = module._world
         group = world.default_pg if group is None else group
         name = str(world.pg_names[group])
-    except Exception:  # noqa: BLE001 - torch without these, or a group that torch will refuse
-        return False
-    notes.calls[name] = notes.calls.get(name, 0) + 1
-    if name not in notes.foreign:
-        notes.foreign[name] = foreign_store(world, group) is not None
-    return notes.foreign[name]
+        notes.calls[name] = notes.calls.get(name, 0) + 1
+        if name not in notes.foreign:
+            notes.foreign[name] = foreign_store(world, group) is not None
+        return notes.foreign[name]
+    return False
 
 
 class _Counted:
@@ -106,7 +108,7 @@ class _Counted:
         self._name, self._group, self._whole = "", group, whole
         self._before: dict[str, int] = {}
         # Torch without these names, or a group that torch will refuse.
-        with contextlib.suppress(Exception):
+        with suppressed:
             world = module._world
             self._group = world.default_pg if group is None else group
             self._name = str(world.pg_names[self._group])
@@ -126,7 +128,7 @@ class _Counted:
     def __exit__(self, *_: object) -> None:
         for name in self._before:
             self._notes.bases.pop(name, None)
-        with contextlib.suppress(Exception):  # as above
+        with suppressed:  # as above
             for name, number in self._numbers().items():
                 counts, grown = self._notes.counts, number - self._before.get(name, number)
                 if grown > 0:
@@ -153,11 +155,11 @@ def _peer_and_tag(
         inside = args[4] if len(args) > 4 else kwargs.get(f"group_{side}")
         group = args[2] if len(args) > 2 else kwargs.get("group")
         if inside is not None:
-            try:
+            # A call that torch will refuse is torch's to refuse.
+            with suppressed:
                 peer = inside if group is None else module.get_global_rank(group, inside)
-            except Exception:  # noqa: BLE001 - a call that torch will refuse is torch's to refuse
-                peer = None
-    return (peer if isinstance(peer, int) else NO_PEER), (tag if isinstance(tag, int) else 0)
+    peer, tag = whole(peer), whole(tag)
+    return NO_PEER if peer is None else peer, tag or 0
 
 
 def _remember(work: Any, call: int, peer: int, tag: int) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from ddtop.agent import current, own_imports
 from ddtop.agent.guard import guard
+from ddtop.agent.plain import is_a, traceback_of
 from ddtop.agent.probes import exceptions
 from ddtop.agent.tracebacks import leave_out
 from ddtop.agent.wrapper import replace
@@ -37,10 +38,10 @@ def _ending(_args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
     # well. The frame above the wrapper is that of `_bootstrap`.
     is_own = (
         error is not None
-        and error.__traceback__ is not None
-        and error.__traceback__.tb_frame is sys._getframe(2)
+        and (raised := traceback_of(error)) is not None
+        and raised.tb_frame is sys._getframe(2)
     )
-    if is_own and isinstance(error, Exception):
+    if is_own and is_a(error, Exception):
         _note()
 
 
@@ -73,7 +74,7 @@ def _note_errors(module: ModuleType, name: str) -> None:
             try:
                 return function(*inner, **named)
             except BaseException as error:
-                if isinstance(error, Exception):
+                if is_a(error, Exception):
                     _note()
                 # Torch sends the traceback to the parent as text.
                 leave_out(error)

@@ -418,7 +418,9 @@ def test_where_a_method_table_cannot_be_replaced_the_world_becomes_a_subclass(mo
 
 
 class Buffer:
-    dtype, nbytes = "float32", 64
+    """An array, as it says."""
+
+    __module__, dtype, nbytes = "numpy", "float32", 64
 
 
 def test_the_agent_never_holds_a_buffer_while_the_program_can_run():

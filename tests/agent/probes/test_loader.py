@@ -56,7 +56,7 @@ class Iterator:
             False,
             shutdown,
         )
-        self._workers = [SimpleNamespace(pid=pid) for pid in pids]
+        self._workers = [SimpleNamespace(_popen=SimpleNamespace(pid=pid)) for pid in pids]
         self._rcvd_idx, self._task_info = 5, {5: (owes,), 6: (0, "a batch that came too early")}
         self._worker_result_queue = self._data_queue = SimpleNamespace(qsize=lambda: 0)
         self._index_queues = [SimpleNamespace(qsize=lambda: 0) for _ in pids]
@@ -372,7 +372,7 @@ def test_the_loader_that_is_waited_for_is_not_the_one_of_the_moment():
 
 def started(code, method, pid=5123):
     """A process of multiprocessing, as far as it is read."""
-    return SimpleNamespace(pid=pid, _popen=SimpleNamespace(returncode=code, method=method))
+    return SimpleNamespace(_popen=SimpleNamespace(returncode=code, method=method, pid=pid))
 
 
 class Iterators:

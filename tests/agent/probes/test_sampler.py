@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 from types import SimpleNamespace
-from weakref import ref
 
 import pytest
 
@@ -40,9 +39,9 @@ class Rows(Dataset):
 
 def look(loader, samplers=None, steps=0):
     """What the agent reads at the loader's first batch."""
-    iterator = iter(loader)
-    next(iterator)
-    return (samplers or SamplerHistory()).look(ref(iterator), steps, steps, "0")
+    iterator, samplers = iter(loader), samplers or SamplerHistory()
+    samplers.begin(iterator, next(iterator))
+    return samplers.look(steps, steps, "0")
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
@@ -141,9 +140,9 @@ class Passes:
         if epoch is not None:
             self.sampler.set_epoch(epoch)
         iterator = iter(self.loader)
-        next(iterator)
+        self.samplers.begin(iterator, next(iterator))
         for at in range(looks):
-            found = self.samplers.look(ref(iterator), self.steps, self.batches, "0")
+            found = self.samplers.look(self.steps, self.batches, "0")
             if at < looks - 1:
                 self.steps, self.batches = self.steps + 16 * trains, self.batches + 16
         # The rest of the pass, which no look sees.
@@ -193,8 +192,8 @@ def test_validation_in_the_middle_of_an_epoch_does_not_begin_another():
     sampler, samplers = DistributedSampler(Rows(["a"]), 2, 0), SamplerHistory()
     train, check = iter(DataLoader(Rows(["a"]), sampler=sampler)), iter(DataLoader(Rows(["b"])))
     for iterator in (train, check, train, check, train):
-        next(iterator)
-        found = samplers.look(ref(iterator), 0, 0, "0")
+        samplers.begin(iterator, next(iterator))
+        found = samplers.look(0, 0, "0")
 
     assert (found.epochs, found.same_epoch) == (1, False)
 
@@ -224,9 +223,9 @@ def test_a_validation_loader_between_the_epochs_feeds_no_steps():
     train, check = DataLoader(Rows(["a"])), DataLoader(Rows(["b"]))
     look(train, samplers, 10)
     iterator = iter(check)
-    next(iterator)
-    samplers.look(ref(iterator), 20, 20, "0")
-    found = samplers.look(ref(iterator), 20, 40, "0")
+    samplers.begin(iterator, next(iterator))
+    samplers.look(20, 20, "0")
+    found = samplers.look(20, 40, "0")
 
     assert found.steps == 0
 
@@ -258,9 +257,9 @@ def test_labels_that_are_all_alike_are_passed_over():
 def test_what_passes_over_the_batches_of_others_takes_more_than_it_steps():
     samplers, loader = SamplerHistory(), DataLoader(Rows(["data/a"]))
     iterator = iter(loader)
-    next(iterator)
+    samplers.begin(iterator, next(iterator))
     for steps in (0, 5, 10):
-        found = samplers.look(ref(iterator), steps, 2 * steps, "0")
+        found = samplers.look(steps, 2 * steps, "0")
 
     assert (found.steps, found.taken) == (10, 20)
 

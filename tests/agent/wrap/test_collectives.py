@@ -32,6 +32,13 @@ class Tensor:
         return self._numel
 
 
+TORCH = SimpleNamespace(
+    Tensor=Tensor,
+    nn=SimpleNamespace(Parameter=Tensor),
+    _C=SimpleNamespace(_len_torch_function_stack=lambda: 0, _len_torch_dispatch_stack=lambda: 0),
+)
+
+
 class FakeGroup:
     def __init__(self):
         self.number = 0
@@ -45,6 +52,7 @@ class Job:
 
     def __init__(self):
         self.group, self.module = FakeGroup(), ModuleType(NAME)
+        self.module.torch = TORCH
         self.module._world = SimpleNamespace(
             default_pg=self.group, pg_names={self.group: "0"}, pg_map={}
         )

@@ -33,7 +33,8 @@ def wrapped(
     class Parallel:
         def __init__(self):
             self.device_type, self.process_group = device, "group"
-            self.module = SimpleNamespace(parameters=lambda: iter(parameters))
+            held = {str(at): one for at, one in enumerate(parameters)}
+            self._modules = {"module": SimpleNamespace(_parameters=held, _modules={})}
 
     world = SimpleNamespace(pg_names={"group": "0"}, pg_backend_config={"group": config})
     monkeypatch.setitem(
@@ -42,6 +43,8 @@ def wrapped(
     monkeypatch.setitem(
         sys.modules, "torch.distributed", SimpleNamespace(is_nccl_available=lambda: nccl)
     )
+    torch = SimpleNamespace(nn=SimpleNamespace(Module=SimpleNamespace))
+    monkeypatch.setitem(sys.modules, "torch", torch)
     rank = SimpleNamespace(notes=Notes())
     monkeypatch.setattr(current, "_rank", rank)
     module = SimpleNamespace(DistributedDataParallel=Parallel)
