@@ -11,8 +11,9 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from ddtop.agent.frameworks.wrapping import as_phase, number, while_running
+from ddtop.agent.frameworks.wrapping import as_phase, while_running
 from ddtop.agent.notes import TRAINER, ObjectSource, Reading
+from ddtop.agent.plain import number, peek, whole
 from ddtop.wire.records import IDLE, VALIDATE
 
 
@@ -31,17 +32,17 @@ class ComposerSource(ObjectSource):
 
     def read_from(self, own: Any) -> Reading | None:
         """The timestamp of its state."""
-        at, most = own.state.timestamp, own.state.max_duration
+        at, most = peek(own, "state", "timestamp"), peek(own, "state", "max_duration")
         reading = Reading(
-            step=int(at.batch.value),
-            epoch=float(at.epoch.value),
-            samples=number(at.sample.value) or None,
-            tokens=number(at.token.value) or None,
+            step=whole(peek(at, "batch", "value")),
+            epoch=number(peek(at, "epoch", "value")),
+            samples=number(peek(at, "sample", "value")) or None,
+            tokens=number(peek(at, "token", "value")) or None,
             phase=None if self.runs else IDLE,
         )
-        unit = str(getattr(getattr(most, "unit", None), "value", ""))
+        unit = peek(most, "unit", "_value_")
         if unit == "ba":
-            reading.total_steps = int(most.value)
+            reading.total_steps = whole(peek(most, "value"))
         elif unit == "ep":
-            reading.total_epochs = float(most.value)
+            reading.total_epochs = number(peek(most, "value"))
         return reading

@@ -10,8 +10,9 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from ddtop.agent.frameworks.wrapping import as_phase, call_note_before, number
+from ddtop.agent.frameworks.wrapping import as_phase, call_note_before, first_number
 from ddtop.agent.notes import ENGINE, ObjectSource, Reading
+from ddtop.agent.plain import number, peek, whole
 from ddtop.wire.records import CHECKPOINT
 
 
@@ -34,11 +35,9 @@ class EngineSource(ObjectSource):
 
     def read_from(self, own: Any) -> Reading | None:
         """Its counts; None before its first step, and while it is being constructed."""
-        # Its `__getattr__` looks for missing names in the module.
-        known = vars(own)
-        if not known.get("global_steps"):
+        step = whole(peek(own, "global_steps"))
+        if not step:
             return None
-        reading = Reading(step=int(known["global_steps"]), samples=number(known["global_samples"]))
-        groups = getattr(known.get("optimizer"), "param_groups", None)
-        reading.lr = number(groups[0].get("lr")) if groups else None
-        return reading
+        groups = peek(own, "optimizer", "param_groups")
+        rate = first_number(groups[0], ("lr",)) if groups else None
+        return Reading(step=step, samples=number(peek(own, "global_samples")), lr=rate)

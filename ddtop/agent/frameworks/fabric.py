@@ -13,6 +13,7 @@ from typing import Any
 
 from ddtop.agent.frameworks.wrapping import LOSSES, RATES, as_phase, call_note_before, first_number
 from ddtop.agent.notes import LIBRARY, ProgressSource, Reading, progress_notes
+from ddtop.agent.plain import whole
 from ddtop.wire.records import CHECKPOINT
 
 
@@ -35,10 +36,9 @@ class LogSource(ProgressSource):
     def note(
         self, _self: Any, metrics: Mapping[str, Any], step: int | None = None, *_more: Any
     ) -> None:
-        """The program logs these numbers; what is no number of the CPU is left out."""
+        """The program logs these. Only numbers of Python are read; tensors are skipped."""
         last = self.last
-        if isinstance(step, int):
-            last.step = step
+        last.step = last.step if (known := whole(step)) is None else known
         loss, rate = first_number(metrics, LOSSES), first_number(metrics, RATES)
         last.loss = last.loss if loss is None else loss
         last.lr = last.lr if rate is None else rate

@@ -11,8 +11,9 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from ddtop.agent.frameworks.wrapping import as_phase, first_number, number, while_running
+from ddtop.agent.frameworks.wrapping import as_phase, first_number, while_running
 from ddtop.agent.notes import TRAINER, ObjectSource, Reading
+from ddtop.agent.plain import is_of_library, number, of_class, peek, whole
 from ddtop.wire.records import CHECKPOINT, IDLE, TEST, VALIDATE
 
 LOGS_LOOKED_AT = 8
@@ -37,21 +38,22 @@ class TrainerSource(ObjectSource):
 
     def read_from(self, own: Any) -> Reading | None:
         """The state of the trainer; None before its first step is known."""
-        state, args = own.state, own.args
-        step = int(state.global_step)
+        state = peek(own, "state")
+        step = whole(peek(state, "global_step"))
         reading = Reading(
             step=step,
-            total_steps=int(state.max_steps) or None,
-            epoch=number(state.epoch),
-            total_epochs=number(state.num_train_epochs) or None,
+            total_steps=whole(peek(state, "max_steps")) or None,
+            epoch=number(peek(state, "epoch")),
+            total_epochs=number(peek(state, "num_train_epochs")) or None,
             phase=None if self.runs else IDLE,
-            tokens=number(state.num_input_tokens_seen) or None,
+            tokens=number(peek(state, "num_input_tokens_seen")) or None,
         )
-        batch = own.get_total_train_batch_size(args)
-        reading.samples = float(step * batch)
-        for log in reversed(state.log_history[-LOGS_LOOKED_AT:]):
-            if "loss" in log:
-                reading.loss = number(log["loss"])
-                reading.lr = first_number(log, ("learning_rate",))
+        total = of_class(type(own), "get_total_train_batch_size")
+        if step is not None and is_of_library(total):
+            reading.samples = number(step * total(own, peek(own, "args")))
+        logs = peek(state, "log_history", default=())
+        for log in reversed(logs[-LOGS_LOOKED_AT:] if type(logs) is list else ()):
+            if (loss := first_number(log, ("loss",))) is not None:
+                reading.loss, reading.lr = loss, first_number(log, ("learning_rate",))
                 break
         return reading

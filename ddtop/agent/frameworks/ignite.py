@@ -11,8 +11,9 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from ddtop.agent.frameworks.wrapping import LOSSES, first_number, number, while_running
+from ddtop.agent.frameworks.wrapping import LOSSES, first_number, while_running
 from ddtop.agent.notes import TRAINER, ObjectSource, Phase, Reading, progress_notes
+from ddtop.agent.plain import module_of, number, peek, text, whole
 from ddtop.wire.records import IDLE, VALIDATE
 
 
@@ -40,18 +41,23 @@ class EngineSource(ObjectSource):
             return
         inner = bool(self._running)
         if not inner:
-            self.name = "monai" if type(own).__module__.startswith("monai.") else "ignite"
+            module = text(module_of(type(own))) or ""
+            self.name = "monai" if module.startswith("monai.") else "ignite"
             super().note(own, begins)
         self._running.append(progress_notes.enter(VALIDATE, self.name) if inner else None)
 
     def read_from(self, own: Any) -> Reading | None:
         """Where the engine is."""
-        state = own.state
-        length, epochs, step = state.epoch_length, state.max_epochs, int(state.iteration)
+        state = peek(own, "state")
+        length, epochs, step = (
+            whole(peek(state, name)) for name in ("epoch_length", "max_epochs", "iteration")
+        )
         reading = Reading(step=step, total_epochs=number(epochs))
-        reading.epoch = step / length if length else number(state.epoch)
+        known = step is not None and bool(length)
+        reading.epoch = step / length if known else number(peek(state, "epoch"))  # type: ignore[operator]
         reading.total_steps = length * epochs if length and epochs else None
         reading.phase = None if self._running else IDLE
-        output = state.output
-        reading.loss = first_number(output, LOSSES) if isinstance(output, dict) else number(output)
+        output = peek(state, "output")
+        loss = number(output)
+        reading.loss = first_number(output, LOSSES) if loss is None else loss
         return reading

@@ -12,12 +12,15 @@ progress bar.
 
 from __future__ import annotations
 
+import sys
 from math import isfinite
 from types import ModuleType
 from typing import Any
 
-from ddtop.agent.frameworks.wrapping import LOSSES, as_phase, number, while_running
+from ddtop.agent.frameworks.wrapping import LOSSES, as_phase, first_number, while_running
 from ddtop.agent.notes import TRAINER, ObjectSource, Reading
+from ddtop.agent.plain import is_a, number, peek, text, whole
+from ddtop.agent.probes.replicas import may_be_asked
 from ddtop.wire.records import CHECKPOINT, IDLE, SANITY_CHECK, TEST, TRAIN, VALIDATE
 
 STAGES = {
@@ -28,6 +31,7 @@ STAGES = {
     "predict": TEST,
 }
 """Values of `RunningStage` (pytorch/trainer/states.py:44)."""
+_DONE = "fit_loop", "epoch_loop", "batch_progress"
 
 
 def wrap(module: ModuleType) -> None:
@@ -46,53 +50,58 @@ class LightningSource(ObjectSource):
 
     def read_from(self, own: Any) -> Reading | None:
         """Where the trainer is."""
-        stage = own.state.stage
-        fit = own.fit_loop
+        stage = peek(own, "state", "stage")
+        stage = text(peek(stage, "_value_", default=stage))
         # Plain attributes: the properties of the same names may look for a DataLoader.
-        batches, epochs = number(fit.max_batches), own.max_epochs
+        batches = number(peek(own, "fit_loop", "max_batches"))
         batches = batches if batches and isfinite(batches) else None
-        done = fit.epoch_loop.batch_progress.current.completed
+        epochs, epoch = whole(peek(own, "max_epochs")), whole(peek(own, "current_epoch"))
+        done = whole(peek(own, *_DONE, "current", "completed"))
         reading = Reading(
-            step=int(own.global_step),
-            epoch=own.current_epoch + min(done / batches, 1.0) if batches else None,
+            step=whole(peek(own, "global_step")),
+            epoch=number(epoch),
             total_epochs=float(epochs) if epochs and epochs > 0 else None,
-            phase=STAGES.get(str(getattr(stage, "value", stage))) if self.runs else IDLE,
-            samples=_samples(own, fit),
-            loss=_loss(own._logger_connector),
+            phase=STAGES.get(text(peek(stage, "value", default=stage)) or "")
+            if self.runs
+            else IDLE,
+            samples=_samples(own),
+            loss=_loss(peek(own, "_logger_connector")),
             lr=_rate(own),
         )
-        if reading.epoch is None:
-            reading.epoch = float(own.current_epoch)
+        if batches and epoch is not None and done is not None:
+            reading.epoch = epoch + min(done / batches, 1.0)
         reading.total_steps = _total(own, batches, epochs)
         return reading
 
 
 def _total(trainer: Any, batches: float | None, epochs: int | None) -> int | None:
-    most = int(trainer.max_steps)
+    most = whole(peek(trainer, "max_steps")) or 0
     if epochs and epochs > 0 and batches:
-        each = -(-int(batches) // max(int(trainer.accumulate_grad_batches), 1))
+        each = -(-int(batches) // max(whole(peek(trainer, "accumulate_grad_batches")) or 1, 1))
         return min(most, each * epochs) if most > 0 else each * epochs
     return most if most > 0 else None
 
 
-def _samples(trainer: Any, fit: Any) -> float | None:
+def _samples(trainer: Any) -> float | None:
     """Of all ranks since the start; None where nothing says how many a batch has."""
-    loaders: Any = getattr(getattr(fit, "_combined_loader", None), "flattened", None) or ()
-    if len(loaders) != 1:
+    loaders = peek(trainer, "fit_loop", "_combined_loader", "flattened")
+    if type(loaders) is not list or len(loaders) != 1:
         return None
-    size = getattr(loaders[0], "batch_size", None)
-    replicas = getattr(getattr(loaders[0], "sampler", None), "num_replicas", None)
-    if replicas is None and getattr(trainer.strategy, "world_size", 1) == 1:
+    size = whole(peek(loaders[0], "batch_size"))
+    replicas = whole(peek(loaders[0], "sampler", "num_replicas"))
+    if replicas is None and peek(trainer, "strategy", "world_size", default=1) == 1:
         replicas = 1
-    if not isinstance(size, int) or not isinstance(replicas, int):
+    done = whole(peek(trainer, *_DONE, "total", "completed"))
+    if size is None or replicas is None or done is None:
         return None
-    return float(fit.epoch_loop.batch_progress.total.completed * size * replicas)
+    return float(done * size * replicas)
 
 
 def _loss(connector: Any) -> float | None:
-    for values in (connector._progress_bar_metrics, connector._logged_metrics):
-        for name in LOSSES:
-            value = _on_cpu(values.get(name))
+    for name in ("_progress_bar_metrics", "_logged_metrics"):
+        values = peek(connector, name)
+        for loss in LOSSES if is_a(values, dict) else ():
+            value = _on_cpu(dict.get(values, loss))
             if value is not None:
                 return value
     return None
@@ -100,15 +109,13 @@ def _loss(connector: Any) -> float | None:
 
 def _on_cpu(value: Any) -> float | None:
     """A number, or the value of a tensor that is in main memory already."""
-    if isinstance(value, (int, float)):
-        return float(value)
-    device = getattr(value, "device", None)
-    if getattr(device, "type", None) != "cpu" or value.numel() != 1:
-        return None
-    return float(value.detach().item())
+    torch = sys.modules.get("torch")
+    if torch is None or not may_be_asked(value, torch):
+        return number(value)
+    return float(value.detach().item()) if value.is_cpu and value.numel() == 1 else None
 
 
 def _rate(trainer: Any) -> float | None:
-    optimizers = getattr(trainer.strategy, "_optimizers", None) or ()
-    groups = getattr(optimizers[0], "param_groups", None) if optimizers else None
-    return number(groups[0].get("lr")) if groups else None
+    optimizers = peek(trainer, "strategy", "_optimizers")
+    groups = peek(optimizers[0], "param_groups") if optimizers else None
+    return first_number(groups[0], ("lr",)) if groups else None

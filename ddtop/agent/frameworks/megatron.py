@@ -13,8 +13,9 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from ddtop.agent.frameworks.wrapping import as_phase, number
+from ddtop.agent.frameworks.wrapping import as_phase
 from ddtop.agent.notes import TRAINER, ProgressSource, Reading, progress_notes
+from ddtop.agent.plain import number, peek, whole
 from ddtop.wire.records import CHECKPOINT, VALIDATE
 
 VARIABLES = "megatron.training.global_vars"
@@ -36,16 +37,16 @@ class MegatronSource(ProgressSource):
     def read(self) -> Reading | None:
         """The counts; None before the loop has begun."""
         args: Any = getattr(sys.modules.get(VARIABLES), "_GLOBAL_ARGS", None)
-        step = getattr(args, "curr_iteration", None)
+        step = whole(peek(args, "curr_iteration"))
         if step is None:
-            step = getattr(args, "iteration", None)
-        if args is None or step is None:
+            step = whole(peek(args, "iteration"))
+        if step is None:
             return None
-        samples = number(args.consumed_train_samples)
-        length = number(getattr(args, "seq_length", None))
+        samples = number(peek(args, "consumed_train_samples"))
+        length = number(peek(args, "seq_length"))
         return Reading(
-            step=int(step),
-            total_steps=int(args.train_iters) if args.train_iters else None,
+            step=step,
+            total_steps=whole(peek(args, "train_iters")) or None,
             samples=samples,
             tokens=samples * length if samples is not None and length else None,
         )

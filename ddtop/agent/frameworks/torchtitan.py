@@ -13,8 +13,9 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from ddtop.agent.frameworks.wrapping import as_phase, call_note_before, number, while_running
+from ddtop.agent.frameworks.wrapping import as_phase, call_note_before, while_running
 from ddtop.agent.notes import TRAINER, ObjectSource, Reading, progress_notes
+from ddtop.agent.plain import number, of_class, peek, whole
 from ddtop.wire.records import VALIDATE
 
 
@@ -52,15 +53,16 @@ class TitanSource(ObjectSource):
         """Register the source, also for a trainer that is a global of the program."""
         if self._object is None:
             trainer = getattr(sys.modules.get("__main__"), "trainer", None)
-            if hasattr(trainer, "train_step") and hasattr(trainer, "step"):
+            trains = of_class(type(trainer), "train_step") is not None
+            if trains and whole(peek(trainer, "step")) is not None:
                 self.note(trainer, True)
         return super().read()
 
     def read_from(self, own: Any) -> Reading | None:
         """Its step."""
-        config = getattr(own, "job_config", None) or getattr(own, "config", None)
-        total = getattr(getattr(config, "training", None), "steps", None)
-        return Reading(step=int(own.step), total_steps=total, loss=self.loss)
+        config = peek(own, "job_config") or peek(own, "config")
+        total = whole(peek(config, "training", "steps"))
+        return Reading(step=whole(peek(own, "step")), total_steps=total, loss=self.loss)
 
 
 SOURCE = TitanSource()

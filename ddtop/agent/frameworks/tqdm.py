@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from ddtop.agent.notes import BAR, ProgressSource, Reading, let_go, progress_notes
+from ddtop.agent.plain import held_by, number, text, whole
 from ddtop.wire.records import TEST, VALIDATE
 
 _LOSS = re.compile(r"(?:^|[\s,])(?:train_)?loss[=:]\s*([-+.\deE]+|nan|inf)")
@@ -52,7 +53,7 @@ class TqdmSource(ProgressSource):
         except RuntimeError:
             # The program opens or closes one right now.
             return None
-        reading = _read_bars([vars(tqdm_bar) for tqdm_bar in bars])
+        reading = _read_bars([held_by(tqdm_bar) for tqdm_bar in bars])
         let_go(bars)
         if reading is not None and reading.phase is not None:
             # The bar of an evaluation counts its own batches.
@@ -69,32 +70,37 @@ def _read_bars(bars: list[dict[str, Any]]) -> Reading | None:
     if not open_bars:
         return None
     # A bar inside another one is below it: its position is more negative.
-    open_bars.sort(key=lambda bar: abs(bar.get("pos") or 0))
+    open_bars.sort(key=lambda bar: abs(number(bar.get("pos")) or 0))
     inner = open_bars[-1]
-    desc = str(inner.get("desc") or "")
-    total = inner.get("total")
-    reading = Reading(step=int(inner["n"]), total_steps=int(total) if total else None)
+    desc = text(inner.get("desc")) or ""
+    total = number(inner.get("total"))
+    reading = Reading(step=_done(inner), total_steps=int(total) if total else None)
     if _VALIDATES.search(desc):
         reading.phase = VALIDATE
     elif _TESTS.search(desc):
         reading.phase = TEST
     if len(open_bars) > 1:
         outer = open_bars[0]
-        reading.epoch = float(outer["n"]) + (reading.step or 0) / total if total else None
-        reading.total_epochs = float(outer["total"]) if outer.get("total") else None
-    postfix = str(inner.get("postfix") or "")
+        reading.epoch = (_done(outer) or 0) + (reading.step or 0) / total if total else None
+        reading.total_epochs = number(outer.get("total")) or None
+    postfix = text(inner.get("postfix")) or ""
     reading.loss, reading.lr = _number(_LOSS, postfix), _number(_LR, postfix)
     return reading
 
 
 def _counts(bar: dict[str, Any]) -> bool:
     """Whether this bar is one of a training, and not of a download or of a data set."""
-    if bar.get("disable", True) or not isinstance(bar.get("n"), (int, float)):
+    if bar.get("disable", True) is not False or _done(bar) is None:
         return False
-    if bar.get("unit") == "B" or bar.get("unit_scale") == 1024:
+    if text(bar.get("unit")) == "B" or whole(bar.get("unit_scale")) == 1024:
         return False
-    desc = str(bar.get("desc") or "")
+    desc = text(bar.get("desc")) or ""
     return bool(_OURS.search(desc)) or not _OTHERS.search(desc)
+
+
+def _done(bar: dict[str, Any]) -> int | None:
+    done = number(bar.get("n"))
+    return None if done is None else int(done)
 
 
 def _number(pattern: re.Pattern[str], text: str) -> float | None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from ddtop.agent.guard import guard
 from ddtop.agent.notes import progress_notes
+from ddtop.agent.plain import is_a, number
 from ddtop.agent.wrapper import replace
 
 
@@ -61,15 +62,10 @@ def while_running(owner: Any, name: str, note: Callable[[Any, bool], object], pa
     replace(owner, name, begin, lambda one, *_: guard.run(part, note, one, False))
 
 
-def number(value: Any) -> float | None:
-    """The value, if it is a plain Python number; else None."""
-    return float(value) if isinstance(value, (int, float)) else None
-
-
 def first_number(values: Any, names: tuple[str, ...]) -> float | None:
-    """The first of these entries that is a number."""
-    found = (number(values.get(name)) for name in names)
-    return next((value for value in found if value is not None), None)
+    """The first of these entries of a dictionary that is a number."""
+    held = (dict.get(values, name) for name in (names if is_a(values, dict) else ()))
+    return next((value for one in held if (value := number(one)) is not None), None)
 
 
 LOSSES = ("loss", "train_loss", "train/loss", "loss_step", "train_loss_step", "training_loss")
