@@ -30,14 +30,19 @@ for _source in SOURCES:
 
 
 class Finder:
-    """Finds no modules itself: it asks the other finders and adds a step after the import."""
+    """Finds no modules itself: it asks the other finders and adds a step after the import.
+
+    Only for an import: a program that asks `importlib.util.find_spec` gets what it would get
+    without this finder, and `LazyLoader` imports nothing earlier.
+    """
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec of the other finders, with the wrappers added to its loader."""
+        """The spec of the other finders, with a step around its loader."""
         sources = WAITING.get(name)
-        if sources is None:
+        # The caller is `importlib._bootstrap._find_spec`.
+        if sources is None or sys._getframe(2).f_code.co_name not in _IMPORTS:
             return None
         for finder in sys.meta_path:
             if finder is self or not hasattr(finder, "find_spec"):
@@ -45,34 +50,50 @@ class Finder:
             with without_ours:
                 spec = finder.find_spec(name, path, target)
             if spec is not None:
-                guard.run(f"wrap {name}", _add_step, spec, name, sources)
+                if spec.loader is not None and not isinstance(spec.loader, _Step):
+                    spec.loader = _Step(spec, sources)  # type: ignore[assignment]
                 return spec
         return None
 
 
-def _add_step(spec: ModuleSpec, name: str, sources: Sequence[ProbeRow]) -> None:
-    loader: Any = spec.loader
-    # A loader of frozen modules is a class, which other modules share.
-    if loader is None or isinstance(loader, type) or not hasattr(loader, "exec_module"):
-        return
-    execute = loader.exec_module
-    around = [source for source in sources if source.around]
+_IMPORTS = ("_find_and_load_unlocked", "_find_and_load", "reload")
 
-    def exec_module(module: ModuleType) -> None:
-        # Removed before the module runs, so that the loader is unchanged even if the import fails.
-        vars(loader).pop("exec_module", None)
+
+class _Step:
+    """Stands in the place of the loader until the module runs. The loader itself is not changed: it
+    may be shared, compared, pickled, or of a class of the program."""
+
+    def __init__(self, spec: ModuleSpec, sources: Sequence[ProbeRow]) -> None:
+        self._spec, self._sources = spec, sources
+        self._loader: Any = spec.loader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run the module, with what is to be done before and after."""
+        name = self._spec.name
+        vars(module)["__loader__"] = self._spec.loader = self._loader
+        if _is_lazy(self._loader):
+            self._loader.exec_module(module)
+            # It has put its own loader there, for the first use of the module.
+            self._spec.loader = _Step(self._spec, self._sources)  # type: ignore[assignment]
+            return
+        around = [source for source in self._sources if source.around]
         for source in around:
             guard.run(f"before {name}", _run, source, "before")
         try:
-            execute(module)
+            self._loader.exec_module(module)
         except BaseException as error:
             for source in around:
                 guard.run(f"before {name}", _run, source, "failed")
             leave_out(error)
             raise
-        _wrap(name, sources, module)
+        _wrap(name, self._sources, module)
 
-    loader.exec_module = exec_module
+
+def _is_lazy(loader: object) -> bool:
+    return type(loader) is getattr(sys.modules.get("importlib.util"), "LazyLoader", None)
 
 
 def _wrap(name: str, sources: Sequence[ProbeRow], module: ModuleType) -> None:

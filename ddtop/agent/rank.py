@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -180,9 +181,12 @@ class Rank:
 
 
 def say(identity: Identity, text: str) -> None:
-    """Print one line on stderr, from rank 0 only; DDTOP_QUIET=1 silences it."""
+    """Print one line on stderr, from rank 0 only; DDTOP_QUIET=1 silences it.
+
+    Not through an object that the program has put there.
+    """
     quiet = os.environ.get("DDTOP_QUIET", "0") not in ("", "0")
-    if identity.rank == 0 and not quiet and sys.stderr is not None:
+    if identity.rank == 0 and not quiet and type(sys.stderr) is TextIOWrapper:
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.write(text + "\n")
             sys.stderr.flush()

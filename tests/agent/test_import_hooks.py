@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
+import pickle
 import sys
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from types import SimpleNamespace
 
 import pytest
@@ -116,8 +117,49 @@ def test_a_loader_that_cannot_be_changed_loads_its_module_all_the_same(hooked, m
     )
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path[:1], finder, *sys.meta_path[1:]])
 
-    assert importlib.import_module(NAME).value == 7
-    assert hooked[1] == []
+    module = importlib.import_module(NAME)
+
+    assert module.value == 7
+    assert hooked[1] == [module]
+    assert module.__spec__.loader is module.__loader__ is loader
+
+
+def test_a_program_that_asks_for_a_spec_gets_what_it_would_get_without_us(hooked):
+    """Loaders are compared, and pickled into the processes of a pool."""
+    path, handed = hooked
+    path.write_text("")
+    spec = importlib.util.find_spec(NAME)
+    expected = PathFinder.find_spec(NAME)
+
+    assert spec.loader == expected.loader
+    assert pickle.loads(pickle.dumps(spec.loader)) == expected.loader
+    assert handed == []
+
+
+class LazyFinder:
+    """A finder of the program, with which a module is loaded at its first use."""
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        spec = PathFinder.find_spec(name, path, target) if name == NAME else None
+        if spec is not None:
+            spec.loader = importlib.util.LazyLoader(spec.loader)
+        return spec
+
+
+def test_a_module_that_is_loaded_lazily_is_not_loaded_earlier(hooked, monkeypatch):
+    path, handed = hooked
+    path.write_text("import sys\nsys.ddtop_test_ran = True\nvalue = 7\n")
+    monkeypatch.setattr(sys, "meta_path", [sys.meta_path[0], LazyFinder, *sys.meta_path[1:]])
+    monkeypatch.setattr(sys, "ddtop_test_ran", False, raising=False)
+
+    module = importlib.import_module(NAME)
+    ran = sys.ddtop_test_ran
+    value = module.value
+
+    assert (ran, value, sys.ddtop_test_ran) == (False, 7, True)
+    assert handed == [module]
+    assert type(module.__spec__.loader).__name__ == "SourceFileLoader"
 
 
 def test_a_missing_module_is_missing(hooked):

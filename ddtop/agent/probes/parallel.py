@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from ddtop.agent.notes import attribute_of, is_gone
+from ddtop.agent.plain import name_of, peek, text
 from ddtop.agent.probe import Probe, Tick
 from ddtop.agent.stacks.frames import FrameReader
 from ddtop.launch.command_line import actor_class
@@ -276,7 +277,7 @@ def _number(info: Mapping[str, str], key: str) -> int | None:
 def role() -> str | None:
     """The role of this process; None if none of these systems has given it one."""
     process = getattr(sys.modules.get("multiprocessing.process"), "_current_process", None)
-    return role_of(os.environ, str(getattr(process, "name", "")), _title())
+    return role_of(os.environ, text(peek(process, "_name")) or "", _title())
 
 
 def role_of(environ: Mapping[str, str], process: str, title: str) -> str | None:
@@ -306,7 +307,7 @@ def ray_actor(title: str) -> str:
     """
     worker = getattr(sys.modules.get("ray._private.worker"), "global_worker", None)
     made = next(iter(dict(getattr(worker, "actors", {})).values()), None)
-    return actor_class((title,)) if made is None else type(made).__name__
+    return actor_class((title,)) if made is None else name_of(type(made))
 
 
 def _title() -> str:
