@@ -26,6 +26,18 @@ TEXTS = {
     "netrc": "machine a login b account c passwor ",
     "names and passwords": "-u a:b ",
     "random": "aB3/x+",
+    "begins of tokens": "hf_ ghs_1_ eyJ. sk-proj- dp.pt. v1.0- A3-ABCDEF- pat. 8Q~ tskey-a- ",
+    "begins of tokens, glued": "eyJ-hf_-sk_live_-glpat-ya29.-SG.-",
+    "parts of a token": "eyJaaaaaaaa.",
+    "dots": "eyJaaaaaaaa" + "." * 3000,
+    "lists of hosts": "M" + "a1" * 12 + ".abcdef.",
+    "digits": "123456789012345",
+    "hexadecimal": "0123456789abcdef" * 3 + "-us",
+    "words of a phrase": "zoo wolf yard then abandon ",
+    "words of no phrase": "the and for with ",
+    "a phrase that is too short": "zoo wolf yard abandon able acid apple apron arena atom aunt X ",
+    "escapes": "\\n%3D\x1b[0m",
+    "bars and signs": "1|~:AA@.atlasv1.",
     "urls": "https://a:b",
 }
 
@@ -58,10 +70,10 @@ def test_the_description_of_a_group_has_no_secret():
     """It was sent, recorded and shown as the program gave it."""
     world = SimpleNamespace(pg_group_ranks={}, pg_map={}, default_pg=None)
     for kind, text, core in planted.secrets():
-        found = groups.describe(world, "3", _Group(f"ring {text}"))
+        found = groups.describe(world, "3", _Group(f"ring: {text}"))
 
         assert core[-8:] not in found.description, kind
-        assert found.description.startswith("ring ")
+        assert found.description.startswith("ring: ")
 
 
 def test_the_description_of_a_group_without_a_secret_is_unchanged():
