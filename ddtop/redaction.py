@@ -17,6 +17,7 @@ import functools
 import os
 import re
 from collections.abc import Callable
+from typing import Any
 
 HIDDEN = "(redacted)"
 TEXT_CHARACTERS_MAX = 4096
@@ -30,8 +31,8 @@ or have words in them.
 # Of names in lower case with underscores. A name that has one of these is a secret's, whatever else
 # stands in it.
 _STRONG = re.compile(
-    r"secret|passw|passphrase|passcode|credential|pwd|(?:api|access|private|signing|encryption"
-    r"|account|license)_?key"
+    r"secret|passw|passphrase|passcode|pass(?:in|out)$|credential|pwd|mnemonic"
+    r"|(?:seed|recovery)_?phrase|(?:api|access|private|signing|encryption|account|license)_?key"
     r"|(?:auth|access)_?token|bearer|authorization|x_amz_(?:credential|signature|security)"
 )
 _STRONG_WORDS = frozenset(("auth", "oauth", "authkey", "cookie", "jwt"))
@@ -56,29 +57,67 @@ _NOT_SECRET = re.compile(
 )
 """The values that may follow a secret's name and reveal nothing."""
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-_WORD = re.compile(r"[a-z]{4,}")
+_WORD = re.compile(r"[A-Z]?[a-z]{3,}")
 _CHANGE = re.compile(r"[a-z]+|[A-Z]+|[0-9]+")
-CHANGES_RATIO, WORDS_RATIO = 0.35, 0.4
+CHANGES_RATIO, WORDS_RATIO = 0.35, 0.53
 """Limits for random text. Among random letters and digits, six in ten neighbours are of different
-kinds; in CamelCase words three. And fewer than one letter in ten is in a run of four or more
-lower-case letters."""
+kinds; in CamelCase words three. And few letters are in a run of three or more lower-case letters,
+with the capital before it."""
 
+# How the tokens of many makers begin, and what follows. Ordinary names begin so too, so a tail that
+# may have separators needs `_MIXED`, which names of small letters lack, and another has none.
+_MIXED = r"(?=[\w=-]{0,300}(?:[0-9]|[a-z][A-Z]))"
+_ALNUM = rf"{_MIXED}[A-Za-z0-9]"
 _SHAPES = (
-    r"A(?:KIA|SIA|BIA|CCA)[0-9A-Z]{16}|AIza[\w-]{30,100}|GOCSPX-[\w-]{20,100}"
-    r"|ya29\.[\w-]{20,2000}|1//0[\w-]{20,200}"
-    r"|(?:hf|api_org)_[A-Za-z0-9]{16,100}|gh[pousr]_[A-Za-z0-9]{16,300}|github_pat_\w{16,300}"
-    r"|gl(?:pat|ptt|dt|rt|cbt|ft)-[\w.-]{16,300}"
-    r"|(?:sk|pk|rk)[-_](?:live_|test_|proj-|ant-|or-)?[A-Za-z0-9_-]{16,300}"
-    r"|xox[a-z]-[\w-]{10,300}|xapp-[\w-]{10,300}"
-    r"|dckr_[op]at_[\w-]{20,100}|(?:rpa|figd|glsa|pscale_tkn|xai|fw|jina|e2b|lsv2_[ps]t|tgp_v1)_"
-    r"(?=[\w-]{0,300}[0-9])[\w-]{20,300}|ABSK[A-Za-z0-9+/]{80,300}={0,2}"
-    r"|(?:npm|nvapi|gsk|pplx|lin_api|ntn|r8|dop_v1|doo_v1|shpat|shpss|rubygems|hvs|hvb|wandb_v1"
-    r"|tfp|glc|sbp|PMAK|key|whsec|pul|sntrys)"
-    r"[-_.](?=[\w-]{0,300}[0-9])[A-Za-z0-9_=-]{24,300}|pypi-[\w-]{40,300}"
-    r"|dapi[0-9a-f]{32}(?:-\d)?|SG\.[\w-]{16,100}\.[\w-]{16,100}"
-    r"|sq0(?:atp|csp)-[\w-]{20,100}|AGE-SECRET-KEY-1[0-9A-Z]{40,80}|ATATT3[\w=-]{20,300}"
-    r"|[A-Za-z0-9]{14}\.atlasv1\.[\w-]{40,100}"
-    r"|eyJ[\w-]{8,4000}\.[\w-]{8,4000}\.[\w-]{4,2000}|(?:bot)?\d{8,10}:AA[\w-]{33}"
+    # Models and data.
+    r"hf_oauth_[\w.=-]{16,4000}|(?:hf|api_org)_[A-Za-z0-9]{16,100}|nvapi-[\w-]{24,300}",
+    rf"[rs]k[-_](?:live|test|prod|proj|ant|or|svcacct|lit)[-_]{_MIXED}[\w-]{{10,300}}",
+    rf"(?:xai|gsk|pplx|csk|KGAT|aph0|esecret)[-_]{_ALNUM}{{20,300}}|tvly-(?:[a-z]{{2,8}}-)?{_ALNUM}"
+    r"{20,300}",
+    r"(?:[spr]k[-_]|(?:rpa|fw|rf|r8|e2b|ntn|napi|sbp)_|(?:key|fc|ak|as)-)(?=[A-Za-z]{0,300}[0-9])"
+    r"[A-Za-z0-9]{20,300}",
+    rf"(?:pcsk|tgp_v1|wandb_v1|sb_secret|sm_[aps]at)_{_MIXED}[\w-]{{16,300}}",
+    r"(?:jina|lsv2_[ps][tk])_[0-9a-f]{32}[\w-]{0,100}|AQ\.[A-Za-z0-9][\w-]{24,300}",
+    r"ABSK[A-Za-z0-9+/]{80,300}={0,2}|eyJhcGlf[\w+/-]{40,4000}={0,2}"
+    r"|d(?:api|ose|kea|sapi|ptp)[0-9a-f]{32}(?:-\d)?",
+    # Clouds and hosts.
+    r"A(?:KIA|SIA|BIA|CCA|3T[A-Z0-9])[0-9A-Z]{16}"
+    r"|(?:IQoJb3JpZ2lu|FwoGZXIvYXdz)[\w+/%-]{40,4000}={0,2}",
+    r"AIza[\w-]{30,100}|GOCSPX-[\w-]{20,100}|ya29\.[\w.-]{20,2000}|1//0[\w-]{20,200}",
+    r"GOOG1E[A-Z0-9]{20,100}|(?:LTAI|AKLT)[A-Za-z0-9]{16,100}|AQVN[\w-]{30,100}",
+    r"do[opr]_v1_[\w-]{24,300}|sha256~[\w-]{40,60}|v1\.0-[0-9a-f]{24}-[0-9a-f]{100,200}",
+    rf"hv[sbr]\.{_MIXED}[\w-]{{24,300}}|s\.{_ALNUM}{{24}}(?![A-Za-z0-9])"
+    r"|dp\.[a-z]{2,6}\.[A-Za-z0-9]{40,60}",
+    r"tskey-[a-z]{2,12}-[\w-]{16,300}|dt0[a-z]\d\d\.[A-Za-z0-9.]{60,120}|pul-[0-9a-f]{40}",
+    r"(?:HRKU|NRAK|NRII|NRJS)-[\w-]{16,100}|(?:fo1|fm[12][ar]?)_[\w+/,=-]{40,4000}",
+    rf"pscale_[a-z]{{2,6}}_[\w=.-]{{20,100}}|(?:hcaik|phc|phx|ory_at|vc[pk])_{_ALNUM}{{24,300}}",
+    r"AGE-(?:SECRET-KEY|PLUGIN)-[0-9A-Z-]{10,4000}|A3-[A-Z0-9]{6}(?:-[A-Z0-9]{5,11}){3,5}",
+    # Code and packages.
+    r"gh[pousr]_(?:[A-Za-z0-9]{16,300}|\d{1,20}_[\w.-]{30,4000})|github_pat_\w{16,300}",
+    r"(?:gl(?:pat|ptt|dt|rt|rtr|cbt|ft|ffct|imt|soat|agent|wt|oas)-|GR1348941)[\w.-]{16,300}",
+    r"npm_[A-Za-z0-9]{30,300}|pypi-[\w-]{40,300}|dckr_[op]at_[\w-]{20,100}",
+    rf"(?:rubygems_|CLOJARS_|oy2|AKC|cmVmdGtu|ATBB|CCIPAT_|API-|pn[ub]_|dbt[csu]_){_ALNUM}{{24,300}}",
+    rf"AT[AC]TT3[\w=-]{{20,300}}|(?:sq[apu]|bkua|sntry[su]|rdme|duffel_(?:test|live))_{_MIXED}"
+    r"[\w=-]{24,300}|CFPAT-[\w-]{30,60}",
+    # Messages, payments, and others.
+    r"xox[a-z][.-][\w.-]{8,300}|xapp-[\w-]{8,300}"
+    r"|[MNO](?=[\w-]{0,26}[0-9])[\w-]{23,27}\.[\w-]{6}\.(?=[\w-]{0,39}[0-9])[\w-]{27,40}",
+    r"SG\.[\w-]{16,100}\.[\w-]{16,100}|x(?:keys|smtps)ib-[0-9a-f]{64}-\w{16}|SK[0-9a-f]{32}",
+    r"EAA[A-Za-z0-9][\w-]{60,300}|sq0(?:atp|csp)-[\w-]{20,100}|EZ[AT]K[A-Za-z0-9]{54}",
+    rf"(?:whsec|shp(?:at|ss|ca|pa)|lin_(?:api|oauth)|figd|glsa|glc|PMAK|fio-u|p8e)[-_]{_MIXED}"
+    r"[\w=-]{24,300}|tfp_[\w=.-]{55,70}|FLWSECK(?:_TEST)?-[\w-]{12,50}",
+    r"pat[A-Za-z0-9]{14}\.[0-9a-f]{64}|[ps]at(?:\.[\w-]{20,24}){3}|s-s4t2(?:ud|af)-[0-9a-f]{64}",
+    # Signed or encrypted; any part may be empty.
+    r"eyJ[\w-]{8,4000}(?:\.[\w-]{0,4000}){1,4}",
+)
+# What stands before a token, and what a text has in which it does: also in a URL (%3D), in a string
+# as Python or JSON writes it (\\n), and where a terminal colours it. No word of small letters alone
+# begins a token.
+_STARTS = (
+    ("", r"(?<![A-Za-z0-9])(?![a-z]{0,40}(?:[^\w.~-]|\Z))"),
+    ("%", r"(?<=%[0-9A-Fa-f]{2})"),
+    ("\\", r"(?<=\\[nrt])"),
+    ("\x1b", r"(?<=[0-9;]m)"),
 )
 STRONG, WEAK = 2, 1
 
@@ -166,6 +205,24 @@ def _may_be_password_after_p(value: str) -> bool:
     return not (is_number or value.startswith("-") or "/" in value or _NOT_SECRET.fullmatch(value))
 
 
+_BLANKS, _QUOTE, _PREFIX = r"[ \t]{0,8}", r"\\{0,15}[\"']", r"[rRbBfFuU]{0,2}"
+# The name of a value with what stands between them: "name": "value" with any blanks, NAME=value,
+# name = "value", name: value, --name value, and '--name', 'value' as a list of words is printed.
+# Without quotes a colon needs a blank behind it, or `tokenizer.py:40` would be one. The value may
+# be a literal of Python with a prefix: b'value'.
+_NAMED = (
+    r"(?<![\w.-])(?:([\w.-]{1,200})(?:"
+    rf"{_QUOTE}{_BLANKS}[:,]{_BLANKS}(?={_PREFIX}{_QUOTE}|\d)"
+    rf"|(?:{_QUOTE})?{_BLANKS}(?:(?:[:!+]?=|=>)(?!=){_BLANKS}|:[ \t]{{1,8}}))"
+    rf"|(--?[\w.-]{{1,200}})(?:{_QUOTE})?,?[ \t]{{1,8}}(?!--)"
+    r"|(?i:(password|passphrase|secret|token|api key))(?: is| was| of)? (?=[\"']))"
+)
+_OPENING = rf"{_PREFIX}(\\{{0,15}})([\"'])"
+# A value without quotes around it. Not a JSON object or list: the names inside it decide.
+_PLAIN = r"(?![{[(][ \t]{0,8}[\\\"'{[]|[{[(]\Z)(?:[^\s,;&)}\]\"'\\]|(?<=\w)[\"'\\](?=\w))+"
+_QUOTES = r"(\\{0,64})([\"'\n])"
+
+
 def _without_named(text: str) -> str:
     """The text without the values of named secrets.
 
@@ -173,35 +230,32 @@ def _without_named(text: str) -> str:
     another name may have a secret's name in it. The value is judged by its beginning, so that a
     line of many names does not take long.
     """
-    head, opening, plain = _name_patterns()
     parts, at = [], 0
-    while (match := head.search(text, at)) is not None:
+    while (match := _compiled(_NAMED).search(text, at)) is not None:
         name, end = match[1] or match[2] or match[3], match.end()
         parts.append(text[at:end])
         at = end
         if name != "-p" and not secret_name(name):
             continue
-        opened = opening.match(text, end)
-        begun = text[opened.start(1) if opened else end : _value_end(text, end, opened, plain, 200)]
+        opened = _compiled(_OPENING).match(text, end)
+        begun = text[opened.start(1) if opened else end : _value_end(text, end, opened, 200)]
         if begun and _is_secret_in_text(name, begun, match[0] == f"{name}="):
             parts.append(HIDDEN)
-            at = _value_end(text, end, opened, plain, VALUE_CHARACTERS_MAX)
+            at = _value_end(text, end, opened, VALUE_CHARACTERS_MAX)
     return "".join((*parts, text[at:]))
 
 
-def _value_end(
-    text: str, at: int, opened: re.Match[str] | None, plain: re.Pattern[str], most: int
-) -> int:
+def _value_end(text: str, at: int, opened: re.Match[str] | None, most: int) -> int:
     """Where the value that begins at `at` ends, its closing quote included.
 
     A quote within is escaped by backslashes. In JSON within JSON, so are the quotes around: the one
     that closes has as many backslashes as the one that opens, or pairs of them more.
     """
     if opened is None:
-        found = plain.match(text, at, at + most)
+        found = _compiled(_PLAIN).match(text, at, at + most)
         return found.end() if found else at
     slashes, quote, end = len(opened[1]), opened[2], min(opened.end() + most, len(text))
-    for match in _quotes().finditer(text, opened.end(), end):
+    for match in _compiled(_QUOTES).finditer(text, opened.end(), end):
         if match[2] == "\n":
             return match.start()
         more = len(match[1]) - slashes
@@ -213,34 +267,6 @@ def _value_end(
     return end
 
 
-@functools.cache
-def _quotes() -> re.Pattern[str]:
-    return re.compile(r"(\\{0,64})([\"'\n])")
-
-
-@functools.cache
-def _name_patterns() -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
-    """The name of a value with what stands between them, the quote that opens the value, and a
-    value without quotes around it.
-
-    "name": "value" with any blanks, NAME=value, name = "value", name: value, --name value, and
-    '--name', 'value' as a list of words is printed. Without quotes a colon needs a blank behind it,
-    or `tokenizer.py:40` would be one. The value may be a literal of Python with a prefix: b'value'.
-    """
-    name, option, blanks = r"[\w.-]{1,200}", r"--?[\w.-]{1,200}", r"[ \t]{0,8}"
-    quote, prefix = r"\\{0,15}[\"']", r"[rRbBfFuU]{0,2}"
-    spoken = r"(?i:password|passphrase|secret|token|api key)"
-    quoted = rf"{quote}{blanks}[:,]{blanks}(?={prefix}{quote}|\d)"
-    assigned = rf"(?:{quote})?{blanks}(?:(?:[:!+]?=|=>)(?!=){blanks}|:[ \t]{{1,8}})"
-    head = re.compile(
-        rf"(?<![\w.-])(?:({name})(?:{quoted}|{assigned})|({option})(?:{quote})?,?[ \t]{{1,8}}(?!--)"
-        rf"|({spoken})(?: is| was| of)? (?=[\"']))"
-    )
-    # Not a JSON object or list: the names inside it decide.
-    plain = r"(?![{[(][ \t]{0,8}[\\\"'{[]|[{[(]\Z)(?:[^\s,;&)}\]\"'\\]|(?<=\w)[\"'\\](?=\w))+"
-    return head, re.compile(rf"{prefix}(\\{{0,15}})([\"'])"), re.compile(plain)
-
-
 def _after_user(match: re.Match[str]) -> str:
     """`curl -u NAME:PASSWORD`. Of other programs these are numbers (docker) or a host (rsync)."""
     line = match.string[max(match.start() - 160, 0) : match.start()].rpartition("\n")[2]
@@ -248,96 +274,130 @@ def _after_user(match: re.Match[str]) -> str:
     return match[1] + HIDDEN if calls else match[0]
 
 
-_Rule = tuple["re.Pattern[str]", "str | Callable[[re.Match[str]], str]"]
+# Twelve or more words of a wallet's recovery phrase: a sentence, a list, in a URL, or in a path.
+_PHRASE = r"(?<![A-Za-z0-9])[a-z]{3,8}(?:(?:[\s\0,\"'+_.-]|%20){1,4}[a-z]{3,8}){11,}(?![A-Za-z0-9])"
+# A private key whose words are those of a command line.
+_KEY_IN_WORDS = r"(?s:-----BEGIN\0[A-Z0-9\0]{0,30}PRIVATE\0KEY.*?(?:\0-----END.*?-----|\Z))"
+
+
+def _without_phrase(match: re.Match[str]) -> str:
+    """Only a run of words that are all of the list is one. A zero separates the words of a command
+    line, and stays.
+    """
+    from ddtop.phrase_words import WORDS
+
+    parts = re.split("([a-z]+)", match[0])
+    listed = "".join("x" if word in WORDS else " " for word in parts[1::2])
+    for found in reversed([*re.finditer("x{12,}", listed)]):
+        hidden = slice(2 * found.start() + 1, 2 * found.end())
+        parts[hidden] = [_hidden_words("".join(parts[hidden]))]
+    return "".join(parts)
+
+
+def _hidden_words(text: str) -> str:
+    return "\0".join([HIDDEN] * (1 + text.count("\0")))
+
+
+_Rule = tuple[str, str, "str | Callable[[re.Match[str]], str]"]
+"""A text without the first, in lower case, has nothing that the pattern finds."""
+
+
+_RULES: tuple[_Rule, ...] = (
+    (
+        # PEM, PGP and SSH2, then PuTTY.
+        "key",
+        r"(?s)-{4,5} ?BEGIN [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)? ?----.*?"
+        r"(?:END [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)? ?-{4,5}|\Z)"
+        r"|PuTTY-User-Key-File-\d:.*?(?:Private-MAC:[ \t0-9a-f]{0,200}|\Z)",
+        HIDDEN,
+    ),
+    (
+        "secret",
+        r"\b(Secret(?:Str|Bytes)\([ \t]{0,8}[bB]?)(?:\"(?:\\.|[^\"\\\n]){1,4000}\""
+        r"|'(?:\\.|[^'\\\n]){1,4000}')",
+        r"\1" + HIDDEN,
+    ),
+    # A line of a netrc file, or its lines.
+    (
+        "password",
+        r"\b((?:machine\s{1,8}\S{1,200}|default)(?:\s{1,8}(?:login|account)\s{1,8}\S{1,200})"
+        r"{0,2}\s{1,8}password\s{1,8})(?!\(redacted\))\S{1,2000}",
+        r"\1" + HIDDEN,
+    ),
+    (
+        "-u",
+        r"(?<![\w-])((?:-u|--(?:proxy-)?user)(?:[\"']?,?[ \t]{1,8}|=)"
+        r"[\"']?[^\s:\"']{0,200}:)"
+        r"(?!\(redacted\))(\"(?=\w)|[^\s\"']){1,2000}",
+        _after_user,
+    ),
+    # The whole line: a scheme stands between the name and the secret.
+    (
+        "authorization",
+        r"(?i)(?:\b|(?<=-H))((?:proxy-)?authorization\\?[\"']?[ \t]{0,8}[:=]"
+        r"(?![ \t]{0,8}\(redacted\))[ \t]{0,8})[^\n]+",
+        r"\1" + HIDDEN,
+    ),
+    (
+        "bearer",
+        r"(?i)\b(bearer)[ \t]{1,8}[A-Za-z0-9._~+/=-]{6,4000}",
+        r"\1 " + HIDDEN,
+    ),
+    (
+        "basic",
+        r"\b(Basic)[ \t]{1,8}(?=[A-Za-z]{0,80}[0-9+/=])[A-Za-z0-9+/]{8,2000}={0,2}",
+        r"\1 " + HIDDEN,
+    ),
+    # https://user:password@host, also where there is only one of the two, and where the
+    # password has an @ or a slash.
+    (
+        "://",
+        r"\b([A-Za-z][A-Za-z0-9+.-]{0,20}://)(?!\(redacted\)@)"
+        r"(?:[^\s/@:\"']{0,200}:(?!\d{1,5}/)[^\s\"'@]{1,500}@(?:[^\s/\"'@]{1,200}@)?"
+        r"|[^\s/\"']{1,500}@)",
+        r"\1" + HIDDEN + "@",
+    ),
+    (
+        "/",
+        r"(?i)(hooks\.slack\.com/(?:services|workflows|triggers)/"
+        r"|discord(?:app)?\.com/api/webhooks/|api\.telegram\.org/bot|api\.softlayer\.com/soap/v3"
+        r"|\.webhook\.office\.com/webhookb2/|outlook\.office(?:365)?\.com/webhook/)"
+        r"[\w@%:/.-]{8,500}",
+        r"\1" + HIDDEN,
+    ),
+    (
+        "=",
+        r"(?i)([?&](?:sig|signature|code|key"
+        r"|x-amz-[a-z-]{1,40})=)(?!\(redacted\))[^&\s\"']{1,2000}",
+        r"\1" + HIDDEN,
+    ),
+    ("", _PHRASE, _without_phrase),
+    *((mark, f"{start}(?:{'|'.join(_SHAPES)})", HIDDEN) for mark, start in _STARTS),
+    # Tokens that have their mark further in: of Entra, Terraform, Mailchimp, Facebook, Telegram.
+    *(
+        (mark, f"(?:{'|'.join(start for _, start in _STARTS)})(?:{token})", HIDDEN)
+        for mark, token in (
+            ("q~", r"[\w~.-]{3}\dQ~[\w~.-]{31,34}"),
+            (".atlas", r"[A-Za-z0-9]{14}\.atlasv1\.[\w-]{40,100}"),
+            ("-us", r"[0-9a-f]{32}-us\d{1,2}"),
+            ("|", r"\d{15,16}\|[\w-]{27,40}"),
+            (":aa", r"(?:bot)?\d{8,10}:AA[\w-]{33}"),
+        )
+    ),
+)
 
 
 @functools.cache
-def _shaped_rules() -> tuple[_Rule, ...]:
-    compiled = re.compile
-    return (
-        (
-            # PEM, PGP and SSH2, then PuTTY.
-            compiled(
-                r"-{4,5} ?BEGIN [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)? ?----.*?"
-                r"(?:END [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)? ?-{4,5}|\Z)"
-                r"|PuTTY-User-Key-File-\d:.*?(?:Private-MAC:[ \t0-9a-f]{0,200}|\Z)",
-                re.DOTALL,
-            ),
-            HIDDEN,
-        ),
-        (
-            compiled(
-                r"\b(Secret(?:Str|Bytes)\([ \t]{0,8}[bB]?)(?:\"(?:\\.|[^\"\\\n]){1,4000}\""
-                r"|'(?:\\.|[^'\\\n]){1,4000}')"
-            ),
-            r"\1" + HIDDEN,
-        ),
-        # A line of a netrc file, or its lines.
-        (
-            compiled(
-                r"\b((?:machine\s{1,8}\S{1,200}|default)(?:\s{1,8}(?:login|account)\s{1,8}\S{1,200})"
-                r"{0,2}\s{1,8}password\s{1,8})(?!\(redacted\))\S{1,2000}"
-            ),
-            r"\1" + HIDDEN,
-        ),
-        (
-            compiled(
-                r"(?<![\w-])((?:-u|--(?:proxy-)?user)(?:[\"']?,?[ \t]{1,8}|=)"
-                r"[\"']?[^\s:\"']{0,200}:)"
-                r"(?!\(redacted\))(\"(?=\w)|[^\s\"']){1,2000}"
-            ),
-            _after_user,
-        ),
-        # The whole line: a scheme stands between the name and the secret.
-        (
-            compiled(
-                r"(?i)\b((?:proxy-)?authorization\\?[\"']?[ \t]{0,8}[:=](?![ \t]{0,8}\(redacted\))["
-                r" \t]{0,8})[^\n]+"
-            ),
-            r"\1" + HIDDEN,
-        ),
-        (compiled(r"(?i)\b(bearer)[ \t]{1,8}[A-Za-z0-9._~+/=-]{6,4000}"), r"\1 " + HIDDEN),
-        (
-            compiled(r"\b(Basic)[ \t]{1,8}(?=[A-Za-z]{0,80}[0-9+/=])[A-Za-z0-9+/]{8,2000}={0,2}"),
-            r"\1 " + HIDDEN,
-        ),
-        # https://user:password@host, also where there is only one of the two, and where the
-        # password has an @ or a slash.
-        (
-            compiled(
-                r"\b([A-Za-z][A-Za-z0-9+.-]{0,20}://)(?!\(redacted\)@)"
-                r"(?:[^\s/@:\"']{0,200}:(?!\d{1,5}/)[^\s\"'@]{1,500}@(?:[^\s/\"'@]{1,200}@)?"
-                r"|[^\s/\"']{1,500}@)"
-            ),
-            r"\1" + HIDDEN + "@",
-        ),
-        (
-            compiled(
-                r"(?i)(hooks\.slack\.com/(?:services|workflows|triggers)/"
-                r"|discord(?:app)?\.com/api/webhooks/|api\.telegram\.org/bot"
-                r"|\.webhook\.office\.com/webhookb2/|outlook\.office(?:365)?\.com/webhook/)"
-                r"[\w@%:/.-]{8,500}"
-            ),
-            r"\1" + HIDDEN,
-        ),
-        (
-            compiled(
-                r"(?i)([?&](?:sig|signature|code|key"
-                r"|x-amz-[a-z-]{1,40})=)(?!\(redacted\))[^&\s\"']{1,2000}"
-            ),
-            r"\1" + HIDDEN,
-        ),
-        (compiled(r"(?<![A-Za-z0-9_])(?:" + _SHAPES + ")"), HIDDEN),
-    )
+def _compiled(pattern: str) -> re.Pattern[str]:
+    # The cache of `re` is the program's too: it may be full, or emptied.
+    return re.compile(pattern)
 
 
-@functools.cache
-def _bare_runs() -> re.Pattern[str]:
-    """A secret without a name or prefix: it is long and, as `_bare` judges, random."""
-    return re.compile(
-        r"(?<![\w./~$%@:+-])[A-Za-z0-9_+/-]{20,4000}={0,2}(?![\w.])"
-        r"|(?<=[:@$%])[A-Za-z0-9_+-]{20,4000}={0,2}(?![\w./])"
-    )
+# A secret without a name or prefix: it is long and, as `_bare` judges, random.
+_BARE_RUNS = (
+    r"(?<![\w./~$%@:+-])[A-Za-z0-9_+/-]{20,4000}={0,2}(?![\w.])"
+    r"|(?<=[:@$%])[A-Za-z0-9_+-]{20,4000}={0,2}(?![\w./])"
+)
 
 
 @functools.cache
@@ -350,9 +410,11 @@ def redact(text: str) -> str:
     """The text without everything that looks like a secret."""
     if not is_on():
         return text
-    for pattern, replacement in _shaped_rules():
-        text = pattern.sub(replacement, text)
-    return _bare_runs().sub(_bare, _without_named(text))
+    lower = text.lower()
+    for needed, pattern, replacement in _RULES:
+        if needed in lower:
+            text = _compiled(pattern).sub(replacement, text)
+    return _compiled(_BARE_RUNS).sub(_bare, _without_named(text))
 
 
 def redacted_start(text: str, characters: int) -> str:
@@ -375,15 +437,30 @@ def redacted_variable(name: str, value: str, characters: int) -> str:
 
 
 def redacted_words(words: list[str], characters: int) -> tuple[str, ...]:
-    """A command line, word by word: `--auth=X`, `--auth X`, `-p X`, `-u NAME:X`, and what a text
-    of its own would hide.
+    """A command line, word by word: `--auth=X`, `--auth X`, `-p X`, `-u NAME:X`, what a text of its
+    own would hide, and a secret of several words (`Authorization: Bearer X`).
     """
+    if not is_on():
+        return tuple(word[:characters] for word in words)
     shown: list[str] = []
     before = ""
     for word in words:
-        shown.append(_word(before, word, characters) if is_on() else word[:characters])
-        before = word
-    return tuple(shown)
+        shown.append(_word(before, word, characters))
+        scheme = before[-1:] in (":", "=") and re.fullmatch(_SCHEMES, word)
+        before = f"{before} {word}" if scheme or word in _BETWEEN else word
+    text = _compiled(_PHRASE).sub(_without_phrase, "\0".join(shown))
+    text = _compiled(_KEY_IN_WORDS).sub(lambda key: _hidden_words(key[0]), text)
+    return tuple(text.split("\0")) if words else ()
+
+
+_BETWEEN = ("=", ":", ":=", "=>")
+_SCHEMES = r"(?i:bearer|basic|token|digest|apikey|key)"
+# The end of a word after which the next one is the value of this name, or that of a scheme.
+_ANNOUNCES = (
+    r"(?:^|[\s;,&\"'])(?:([\w.-]{1,200}) ?(?::|[:+]?=>?)"
+    rf"|[\w-]{{0,20}}(?i:authorization) ?[:=] ?{_SCHEMES}|Bearer)\Z"
+)
+_AFTER_USER = ("-u", "-U", "--user", "--userpwd", "--proxy-user")
 
 
 def _word(before: str, word: str, characters: int) -> str:
@@ -399,14 +476,44 @@ def _word(before: str, word: str, characters: int) -> str:
         )
     ):
         return f"{name[:characters]}={HIDDEN}"
-    if before.startswith("-") and "=" not in before:
-        if before == "-p":
-            if _may_be_password_after_p(word):
-                return HIDDEN
-        elif before in ("-u", "--user", "--userpwd") and re.search(r":(?!\d*$)", word):
-            return word.partition(":")[0][:characters] + ":" + HIDDEN
-        elif _is_secret_value(before, word) and not word.startswith("--"):
-            return HIDDEN
+    if _is_secret_after(before, word):
+        return HIDDEN
     if word.startswith("-p") and _is_guess(word[2:]) and not re.search(r"[=/.]", word):
         return "-p" + HIDDEN
+    if (before in _AFTER_USER or word.startswith("-u")) and re.search(r":(?!\d*$|//)", word):
+        return word.partition(":")[0][:characters] + ":" + HIDDEN
     return redacted_start(word, characters)
+
+
+def _is_secret_after(before: str, word: str) -> bool:
+    """Whether the words before make this one a secret."""
+    if before == "-p":
+        return _may_be_password_after_p(word)
+    if word.startswith("--"):
+        return False
+    announced = _compiled(_ANNOUNCES).search(before)
+    if announced is None or word.startswith("-"):
+        return re.fullmatch(r"-[^\s=]+", before) is not None and _is_secret_value(before, word)
+    if word in _BETWEEN or re.fullmatch(_SCHEMES, word):
+        return False
+    return announced[1] is None or _is_secret_in_text(announced[1], word, tight=True)
+
+
+known = functools.lru_cache(2048)(redact)
+
+
+def redact_in(values: Any) -> Any:
+    """These lists and dictionaries with each text in them redacted.
+
+    Texts that come again, as names of functions and files do, cost next to nothing.
+    """
+    if type(values) is dict:
+        return dict(zip(values, redact_in([*values.values()]), strict=True))
+    return [
+        known(value)
+        if type(value) is str
+        else redact_in(value)
+        if type(value) is list or type(value) is dict
+        else value
+        for value in values
+    ]

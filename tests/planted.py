@@ -11,7 +11,10 @@ import string
 import uuid
 from collections.abc import Callable
 
+from ddtop.phrase_words import WORDS
+
 ALNUM = string.ascii_letters + string.digits
+UPPER = string.ascii_uppercase + string.digits
 URLSAFE = ALNUM + "-_"
 HEX = "0123456789abcdef"
 EACH = 8
@@ -34,6 +37,28 @@ def _of(dice: random.Random, alphabet: str, size: int) -> str:
 
 def _password(dice: random.Random) -> str:
     return _of(dice, ALNUM, 5) + dice.choice("!#%^*") + _of(dice, ALNUM, 6)
+
+
+def _parts(
+    prefix: str, *parts: tuple[str, int], between: str = "."
+) -> Callable[[random.Random], tuple[str, str]]:
+    """A token of several parts. The last one with a text is what must not be seen."""
+
+    def made(dice: random.Random) -> tuple[str, str]:
+        found = [_of(dice, alphabet, size) if size else "" for alphabet, size in parts]
+        return prefix + between.join(found), [part for part in found if part][-1]
+
+    return made
+
+
+def _phrase(words: int, between: str = " ") -> Callable[[random.Random], tuple[str, str]]:
+    """A wallet's recovery phrase. Its last two words must not be seen."""
+
+    def made(dice: random.Random) -> tuple[str, str]:
+        found = dice.sample(sorted(word for word in WORDS if len(word) > 5), words)
+        return between.join(found), between.join(found[-2:])
+
+    return made
 
 
 def _jwt(dice: random.Random) -> tuple[str, str]:
@@ -185,6 +210,198 @@ KINDS: dict[str, Callable[[random.Random], tuple[str, str]]] = {
 }  # fmt: skip
 
 
+# Tokens that their shape alone shows, wherever they stand.
+SHAPED: dict[str, Callable[[random.Random], tuple[str, str]]] = {
+    kind: KINDS[kind]
+    for kind in (
+        "aws key id", "aws session key id", "hugging face", "github classic", "github server",
+        "github fine-grained", "gitlab", "openai", "anthropic", "stripe", "google api",
+        "google oauth", "npm", "pypi", "nvidia", "databricks", "sendgrid", "telegram", "jwt",
+        "docker", "runpod",
+    )
+} | {
+    "hugging face oauth": _shape("hf_" + "oauth_", URLSAFE, 60),
+    "hugging face oauth, a jwt": _parts("hf_" + "oauth_eyJ", (URLSAFE, 30), (URLSAFE, 80)),
+    "google service oauth": _shape("ya29" + ".c.", URLSAFE, 80),
+    "google auth key": _shape("AQ" + ".Ab8", URLSAFE, 48),
+    "google refresh": _shape("1/" + "/0", URLSAFE, 60),
+    "google client secret": _shape("GOCSPX" + "-", URLSAFE, 28),
+    "google storage hmac": _shape("GOOG" + "1E", UPPER, 58),
+    "age": _shape("AGE-SECRET-" + "KEY-1", UPPER, 58),
+    "age, post-quantum": _shape("AGE-SECRET-" + "KEY-PQ-1", UPPER, 90),
+    "age plugin": _shape("AGE-" + "PLUGIN-YUBIKEY-1", UPPER, 30),
+    "openshift": _shape("sha256" + "~", URLSAFE, 43),
+    "entra client secret": _parts("", (ALNUM, 3), (ALNUM, 34), between="8" + "Q~"),
+    "entra client secret with marks": _parts("~_.", ("", 0), (URLSAFE + "~.", 34), between="7Q~"),
+    "databricks secret": _shape("do" + "se", HEX, 32),
+    "databricks, second": _shape("da" + "pi", HEX, 32),
+    "digitalocean personal": _shape("dop" + "_v1_", HEX, 64),
+    "digitalocean oauth": _shape("doo" + "_v1_", HEX, 64),
+    "digitalocean refresh": _shape("dor" + "_v1_", HEX, 64),
+    "jwe with an empty key": _parts("eyJ", (URLSAFE, 30), ("", 0), (URLSAFE, 16), (URLSAFE, 60)),
+    "jws without a body": _parts("eyJ", (URLSAFE, 30), ("", 0), (URLSAFE, 43)),
+    "github server, a jwt": _parts("ghs" + "_1234567_eyJ", (URLSAFE, 30), (URLSAFE, 90)),
+    "github user": _shape("ghu" + "_", ALNUM, 36),
+    "gitlab runner": _shape("glrt" + "r-", URLSAFE, 20),
+    "gitlab runner, older": _shape("GR13" + "48941", URLSAFE, 20),
+    "gitlab agent": _shape("glag" + "ent-", URLSAFE, 50),
+    "gitlab mail": _shape("glimt" + "-", URLSAFE, 25),
+    "xai": _shape("xai" + "-", ALNUM, 80),
+    "groq": _shape("gsk" + "_", ALNUM, 52),
+    "perplexity": _shape("pplx" + "-", ALNUM, 48),
+    "openai of a service": _shape("sk-" + "svcacct-", URLSAFE, 60),
+    "openrouter": _shape("sk-" + "or-v1-", HEX, 64),
+    "cerebras": _shape("csk" + "-", ALNUM, 48),
+    "pinecone": _parts("pcsk" + "_", (ALNUM, 6), (ALNUM, 60), between="_"),
+    "tavily": _shape("tvly" + "-dev-", ALNUM, 32),
+    "jina": _parts("jina" + "_", (HEX, 32), (ALNUM, 28), between=""),
+    "langsmith": _parts("lsv2" + "_pt_", (HEX, 32), (HEX, 10), between="_"),
+    "kaggle": _shape("KGAT" + "_", HEX, 32),
+    "notion": _shape("ntn" + "_", ALNUM, 46),
+    "replicate": _shape("r8" + "_", ALNUM, 37),
+    "together": _shape("tgp" + "_v1_", URLSAFE, 43),
+    "wandb": _shape("wandb" + "_v1_", ALNUM, 77),
+    "modal": _shape("as" + "-", ALNUM, 22),
+    "neptune": _shape("eyJh" + "cGlf", ALNUM, 120),
+    "bedrock": _shape("AB" + "SK", ALNUM, 120),
+    "aws session token": _shape("IQoJb3" + "JpZ2lu", ALNUM + "+/", 300),
+    "alibaba": _shape("LT" + "AI", ALNUM, 20),
+    "tailscale": _parts("tskey" + "-auth-", (ALNUM, 17), (ALNUM, 32), between="-"),
+    "tailscale client": _parts("tskey" + "-client-", (ALNUM, 17), (ALNUM, 32), between="-"),
+    "cloudflare origin": _parts("v1" + ".0-", (HEX, 24), (HEX, 146), between="-"),
+    "terraform": _parts("", (ALNUM, 14), (ALNUM, 67), between=".atlas" + "v1."),
+    "vault": _shape("hvs" + ".", URLSAFE, 90),
+    "vault, older": _shape("s" + ".", ALNUM, 24),
+    "doppler": _shape("dp" + ".pt.", ALNUM, 43),
+    "dynatrace": _parts("dt0" + "c01.", (UPPER, 24), (UPPER, 64)),
+    "fly": _shape("fo" + "1_", URLSAFE, 43),
+    "heroku": _shape("HRKU" + "-AA", URLSAFE, 58),
+    "new relic": _shape("NRAK" + "-", UPPER, 27),
+    "planetscale": _shape("pscale" + "_pw_", URLSAFE, 43),
+    "posthog": _shape("phx" + "_", ALNUM, 43),
+    "1password": _parts("A3-ABC123-", (UPPER, 11), (UPPER, 5), (UPPER, 5), (UPPER, 5), between="-"),
+    "pulumi": _shape("pul" + "-", HEX, 40),
+    "supabase": _shape("sbp" + "_", HEX, 40),
+    "airtable": _parts("pat", (ALNUM, 14), (HEX, 64)),
+    "harness": _parts("pat" + ".", (URLSAFE, 22), (ALNUM, 24), (ALNUM, 20)),
+    "artifactory": _shape("AKC" + "p8", ALNUM, 68),
+    "rubygems": _shape("rubygems" + "_", HEX, 48),
+    "dbt": _shape("dbtc" + "_", ALNUM, 40),
+    "sonarqube": _shape("sqp" + "_", HEX, 40),
+    "sentry user": _shape("sntryu" + "_", HEX, 64),
+    "atlassian": _shape("ATAT" + "T3", URLSAFE, 180),
+    "bitbucket": _shape("AT" + "BB", ALNUM, 32),
+    "octopus": _shape("API" + "-", UPPER, 26),
+    "slack app": _parts("xapp-1-", (UPPER, 11), (string.digits, 13), (HEX, 64), between="-"),
+    "slack configuration": _parts("xoxe" + ".xoxp-1-", ("", 0), (ALNUM, 160), between=""),
+    "discord": _parts("M", (ALNUM, 25), (ALNUM, 6), (ALNUM, 38)),
+    "brevo": _parts("xkeys" + "ib-", (HEX, 64), (ALNUM, 16), between="-"),
+    "mailchimp": _parts("", (HEX, 32), ("", 0), between="-us12"),
+    "mailgun": _shape("key" + "-", HEX, 32),
+    "twilio": _shape("S" + "K", HEX, 32),
+    "facebook page": _shape("EAA" + "M", ALNUM, 120),
+    "facebook app": _parts("", (string.digits, 15), (ALNUM, 27), between="|"),
+    "square": _shape("sq0" + "csp-", URLSAFE, 43),
+    "easypost": _shape("EZ" + "AK", ALNUM, 54),
+    "stripe webhook": _shape("whs" + "ec_", ALNUM, 32),
+    "shopify": _shape("shp" + "at_", HEX, 32),
+    "linear": _shape("lin" + "_api_", ALNUM, 40),
+    "figma": _shape("fig" + "d_", URLSAFE, 40),
+    "grafana": _parts("gls" + "a_", (ALNUM, 32), (HEX, 8), between="_"),
+    "postman": _parts("PMA" + "K-", (HEX, 24), (HEX, 34), between="-"),
+}  # fmt: skip
+PHRASES = {f"a phrase of {words} words": _phrase(words) for words in (12, 15, 18, 21, 24)} | {
+    "a phrase with commas": _phrase(12, ", "),
+    "a phrase as a list": _phrase(12, '", "'),
+    "a phrase in lines": _phrase(24, "\n"),
+    "a phrase in a url": _phrase(12, "%20"),
+    "a phrase as a name": _phrase(12, "-"),
+}
+KINDS |= SHAPED | PHRASES
+
+# Where a text stands, with innocent names around it.
+FORMS = {
+    "bare": "{}",
+    "in a sentence": "failed with {} at once",
+    "at the end of a sentence": "it is {}.",
+    "in brackets": "({})",
+    "key=value": "thing={}",
+    "in quotes": "thing = '{}'",
+    "yaml": "thing: {}",
+    "json": '{{"thing": "{}"}}',
+    "json in json": '{{\\"thing\\": \\"{}\\"}}',
+    "in a list": "[a, {}, b]",
+    "url query": "https://example.org/a?thing={}&n=1",
+    "escaped url query": "https%3A%2F%2Fexample.org%2Fa%3Fthing%3D{}",
+    "url fragment": "https://example.org/a#{}",
+    "url path": "https://example.org/a/{}/b",
+    "userinfo": "https://ada:{}@example.org/x",
+    "user": "https://{}@example.org/x",
+    "header": "X-Thing: {}",
+    "path": "/data/{}/part-00001.bin",
+    "file": "/data/{}.pt",
+    "file with a name before": "/data/run_{}.py",
+    "file with a number after": "/data/{}-00001",
+    "a name after": "{}_step_3",
+    "after an escaped newline": "failed:\\n{}\\n",
+    "in colour": "\x1b[31m{}\x1b[0m",
+}
+
+# Where a secret stands behind its name, so that any value is one.
+NAMED_FORMS = {
+    "key=value": "{name}={value}",
+    "option": "--{name}={value}",
+    "option and word": "--{name} {value}",
+    "hydra": "+job.{name}={value}",
+    "in quotes": "{name} = '{value}'",
+    "yaml": "{name}: {value}",
+    "json": '{{"{name}": "{value}"}}',
+    "json in json": '{{\\"{name}\\": \\"{value}\\"}}',
+    "python": "f({name}='{value}')",
+    "url query": "https://example.org/a?n=1&{name}={value}&m=2",
+    "header": "X-{name}: {value}",
+}
+NAMES_OF_SECRETS = ("token", "api_key", "password", "client_secret", "WANDB_API_KEY", "access-key")
+# The words of a command line, each of which is a word of its own. `{}` is one or within one.
+SPLIT_FORMS = [
+    ["--token", "{}"],
+    ["--api-key", "{}"],
+    ["-p", "{}"],
+    ["-p{}"],
+    ["token", "=", "{}"],
+    ["password:", "{}"],
+    ["X-Api-Key:", "{}"],
+    ["-H", "Authorization:", "Bearer", "{}"],
+    ["-H", "Authorization: Bearer", "{}"],
+    ["-H", "Authorization:", "token", "{}"],
+    ["-H", "Authorization: token", "{}"],
+    ["-H", "authorization:", "{}"],
+    ["-H", "Authorization: Bearer {}"],
+    ["-HAuthorization: Bearer {}"],
+    ["--header=Authorization: Basic {}"],
+    ["Bearer", "{}"],
+    ["-u", "ada:{}"],
+    ["-uada:{}"],
+    ["-U", "ada:{}"],
+    ["--user", "ada:{}"],
+    ["--proxy-user", "ada:{}"],
+    ["-passin", "pass:{}"],
+    ["-----BEGIN", "RSA", "PRIVATE", "KEY-----", "{}", "-----END", "RSA", "PRIVATE", "KEY-----"],
+]
+
+
+def shaped() -> list[tuple[str, str, str]]:
+    """As `secrets`, those that can stand in each of FORMS."""
+    dice = random.Random(60)
+    return [(kind, *make(dice)) for kind, make in SHAPED.items() for _ in range(EACH)]
+
+
+def values() -> list[str]:
+    """What may stand behind a secret's name."""
+    dice = random.Random(61)
+    return [_password(dice), _of(dice, HEX, 40), _of(dice, ALNUM, 24), _of(dice, URLSAFE, 43)]
+
+
 def secrets() -> list[tuple[str, str, str]]:
     """(kind, text, the part of it that must not be seen), the same on every call."""
     dice = random.Random(16)
@@ -215,6 +432,7 @@ def innocent() -> list[str]:
     found += [f"{n * 977_431:,} bytes" for n in range(1, 6)] + [
         f"{1 << n}" for n in range(20, 45, 5)
     ]
+    found += [_of(dice, HEX, 96) for _ in range(3)]
     found += [f"https://node{n}.example.org:29500/status?page={n}" for n in range(5)]
     return found + NAMES
 
@@ -271,6 +489,36 @@ NAMES = [
     "default login page",
     "key = b'weights'",
     "rpa_" + "x" * 30,
+    # Names that begin as a token does.
+    "sk-learn-pipeline-v2-final-model",
+    "sk_test_regression_model_on_small_data",
+    "rk_integration_step_4_of_many",
+    "local_rank_0_checkpoint_step_1000_final",
+    "key_value_cache_layer_12_head_3_projection",
+    "key-points-detection-model-2024",
+    "jina_embeddings_v3_modeling_for_search",
+    "tfp_distributions_normal_with_scale_2",
+    "fw_bw_pass_step_2_of_microbatch_3",
+    "rf_model_depth_12_trees_500_fold_3",
+    "r8_quantized_model_v2_weights_final",
+    "as_TransferFunctionMatrixOfSystems",
+    "hf_model_weights_iterator_of_shards",
+    "pul-requests-are-merged-by-the-bot",
+    "v1.0-rc2-of-the-release",
+    "sha256-of-the-archive",
+    "s.attribute_of_the_module_4",
+    "dp.utils.distribute_tensors_over_replicas",
+    "MegatronGPTModel.layers.self_attention_linear_qkv_weight",
+    "OpenAIGPTDoubleHeadsModel.layers.self_attention_layer_norm_bias",
+    "npm_config_registry_of_the_company",
+    "API-reference-of-the-new-release",
+    "age-secret-key of the patient",
+    "eyJ is how a token begins",
+    "wait for the other ranks and then begin the next step with the same batch as the first one",
+    "conv pool norm gate head tail mask loss step rank node host port file path name",
+    "the basic token of a language model is a word or a part of one",
+    "a bearer bond",
+    "ModelParallelConfig8x22BInstruct",
     "mkdir -p /tmp/out",
     "--use-token --lr 1e-4",
     "CUDA error: an illegal memory access was encountered",

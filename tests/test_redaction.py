@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 
@@ -25,9 +26,70 @@ def seen(core: str, shown: str) -> bool:
 
 
 def test_the_corpus_is_as_large_as_it_says():
-    assert len(planted.KINDS) >= 40
+    assert len(planted.KINDS) >= 165
+    assert len(planted.SHAPED) >= 110
     assert len(planted.secrets()) >= 300
     assert len(set(planted.innocent())) >= 200
+
+
+@pytest.mark.parametrize("form", planted.FORMS)
+def test_a_token_is_known_wherever_it_stands(form):
+    """In a path, in a URL, behind a name that is no secret's, next to other letters."""
+    shown = [
+        (kind, text, core, redact(planted.FORMS[form].format(text)))
+        for kind, text, core in planted.shaped()
+    ]
+
+    assert [each for each in shown if seen(each[2], each[3])] == []
+
+
+@pytest.mark.parametrize("form", planted.NAMED_FORMS)
+def test_any_value_behind_the_name_of_a_secret_is_one(form):
+    texts = [
+        (value, planted.NAMED_FORMS[form].format(name=name, value=value))
+        for name in planted.NAMES_OF_SECRETS
+        for value in planted.values()
+    ]
+
+    assert [text for value, text in texts if seen(value, redact(text))] == []
+
+
+@pytest.mark.parametrize("words", planted.SPLIT_FORMS, ids=" ".join)
+def test_a_secret_whose_words_are_apart_does_not_pass_through_a_command_line(words):
+    for value in planted.values():
+        line = ["train.py", *(word.format(value) for word in words), "--lr", "0.1"]
+        shown = redacted_argv(line)
+
+        assert not any(seen(value, word) for word in shown)
+        assert (len(shown), shown[0], shown[-2:]) == (len(line), "train.py", ("--lr", "0.1"))
+
+
+@pytest.mark.parametrize("words", [12, 15, 18, 21, 24])
+def test_a_recovery_phrase_whose_words_are_apart_does_not_pass_through_a_command_line(words):
+    phrase = planted.KINDS[f"a phrase of {words} words"](random.Random(words))[0].split()
+    shown = redacted_argv(["train.py", "--wallet", *phrase, "--lr", "0.1"])
+
+    assert shown == ("train.py", "--wallet", *[HIDDEN] * words, "--lr", "0.1")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--data", "a:b", "--tokenizer", "bert"],
+        ["key:", "value", "layers:", "12"],
+        ["lr", "=", "0.1", "model", ":", "gpt"],
+        ["-H", "Accept:", "text/plain"],
+        ["--user", "1000:1000", "-u", "train.py"],
+        ["-----BEGIN", "TRAINING-----"],
+        ["Authorization: (redacted)", "train.py", "--lr"],
+        ["wait", "for", "all", "ranks", "then", "begin", "with", "the", "next", "step", "of", "it"],
+    ],
+    ids=" ".join,
+)
+def test_words_that_follow_no_announcement_stay(words):
+    shown = redaction.redacted_words(words, 1000)
+
+    assert [one for one in shown if HIDDEN in one] == [one for one in words if HIDDEN in one]
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -137,6 +199,15 @@ def test_the_agent_gets_no_library_for_it():
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert found.stdout.strip() == "[]"
+
+
+def test_every_text_within_a_value_is_redacted_and_nothing_else_changes():
+    token = planted.KINDS["hugging face"](random.Random(1))[0]
+    value = ["Hello", 3, None, b"x", 2.5, {"a": [token, {"b": f"/data/{token}/x"}], "c": True}]
+
+    assert redaction.redact_in(value) == [
+        "Hello", 3, None, b"x", 2.5, {"a": [HIDDEN, {"b": f"/data/{HIDDEN}/x"}], "c": True},
+    ]  # fmt: skip
 
 
 @given(st.text() | st.text(st.sampled_from("key=:\"' \n-token/@.eyJ_-pAuth")))

@@ -25,6 +25,7 @@ from ddtop.agent.probes import parallel
 from ddtop.launch.launchers import master_pod, step_name
 from ddtop.launch.start import LauncherStart, NodeOptions
 from ddtop.procfs import command_line, command_lines
+from ddtop.redaction import redact
 from ddtop.wire.records import is_loopback
 
 # -- The name of a job on several hosts. Each host makes it from values that all of them have
@@ -170,8 +171,8 @@ def name_run(
         endpoint = first.master
     default = name_across_hosts(identity, environ, parent_pid, endpoint, start) or default
     if not wanted:
-        return registry.clean_job_name(default), run, None
-    name = registry.clean_job_name(wanted)
+        return registry.clean_job_name(redact(default)), run, None
+    name = registry.clean_job_name(wanted := redact(wanted))
     complaint = None
     if name != wanted:
         is_short = len(wanted) <= 40
@@ -234,10 +235,10 @@ def join_plain(
     me = _Member(
         rank, os.getpid(), registry.start_ticks(os.getpid()) or 0, master, identity.world_size or 0
     )
-    me.place, me.script = place_of(environ, endpoint), identity.script
-    tree = environ.get(TREE, "").partition("|")[0]
+    me.place, me.script = place_of(environ, endpoint), redact(identity.script)
+    tree = redact(environ.get(TREE, "").partition("|")[0])
     me.tree = f"{tree}-{actor}" if tree and actor else tree
-    me.wanted = environ.get("DDTOP_JOB") or launch.chosen_name(environ)
+    me.wanted = redact(environ.get("DDTOP_JOB") or launch.chosen_name(environ) or "") or None
     now_s = time.time()
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "r+b") as file:

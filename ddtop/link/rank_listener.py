@@ -138,7 +138,7 @@ class RankListener:
             if descriptor == self._listening.fileno():
                 self._accept(now)
             elif self._old is not None and descriptor == self._old.fileno():
-                self._name_older()
+                self._accept_older()
             elif at_most > 0 and (connection := self._connections.get(descriptor)) is not None:
                 for frame in self._read(connection, min(at_most, PACKETS_AT_ONCE), now):
                     at_most -= 1
@@ -235,18 +235,28 @@ class RankListener:
         )
         return not crowd and len(self._connections) < CONNECTIONS_MAX
 
-    def _name_older(self) -> None:
-        """Report an older agent, which expects a relay with ZeroMQ, and slow it down."""
+    def _accept_older(self) -> None:
+        """Let an older agent, which expects a relay with ZeroMQ, wait.
+
+        It greets at once. A rank of this version that came before we listened connects too, to find
+        out whether the relay is an older one, and says nothing.
+        """
         assert self._old is not None
         try:
             found, _ = self._old.accept()
         except OSError:
             return
-        self._complain(_credentials(found).pid, "an older ddtop")
-        self.refused += 1
         if len(self._older) == OLDER_KEPT:
             self._older.popleft().close()
         self._older.append(found)
+
+    def _name_older(self) -> None:
+        """Report the older agents that have greeted."""
+        for found in self._older:
+            with contextlib.suppress(OSError):
+                if found.recv(PACKET_BYTES_MAX, socket.MSG_DONTWAIT):
+                    self._complain(_credentials(found).pid, "an older ddtop")
+                    self.refused += 1
 
     def _do_due_work(self, now: float) -> None:
         if self._shut_until_s is not None and now >= self._shut_until_s:
@@ -255,6 +265,7 @@ class RankListener:
         if now - self._tended_s < TEND_EVERY_S:
             return
         self._tended_s = now
+        self._name_older()
         for connection in list(self._connections.values()):
             connection.rejoiner.expire(now)
             if not connection.greeted and now - connection.since_s > GREET_S:

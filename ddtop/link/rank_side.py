@@ -177,6 +177,8 @@ RECONNECT_S, RECONNECT_MAX_S = 0.1, 1.0
 OTHER_VERSION_S = 30.0
 """The pause before a relay of another version is tried again; its version does not change."""
 FULL = (errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM)
+NOBODY = (errno.ENOENT, errno.ECONNREFUSED, errno.EPROTOTYPE)
+"""No socket of our type listens there."""
 
 
 class RankLink:
@@ -378,7 +380,7 @@ class RankLink:
             own_socket.send(greeting(ddtop.__version__))
         except OSError as error:
             self.refusal = f"{self._path}: {error.strerror}"
-            if error.errno in (errno.ENOENT, errno.ECONNREFUSED, errno.EPROTOTYPE):
+            if error.errno in NOBODY:
                 self._look_for_older()
             return False
         self._socket = own_socket
@@ -395,10 +397,12 @@ class RankLink:
             try:
                 # A relay of this version makes our socket first; it may have started in between.
                 self._connect().close()
-            except OSError:
-                older = f"an older ddtop, this rank {ddtop.__version__}"
-                self.complaint = f"the relay of this job runs {older}: {SAME}"
-                self._retry_s = time.monotonic() + OTHER_VERSION_S
+            except OSError as error:
+                # A relay that is busy, for example, is there.
+                if error.errno in NOBODY:
+                    older = f"an older ddtop, this rank {ddtop.__version__}"
+                    self.complaint = f"the relay of this job runs {older}: {SAME}"
+                    self._retry_s = time.monotonic() + OTHER_VERSION_S
 
     def _lose(self, now: float) -> None:
         if self._socket is not None:

@@ -9,7 +9,8 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from ddtop.wire.records import AnyRecord
+from ddtop import redaction
+from ddtop.wire.records import AnyRecord, Command, Reply
 
 # -- Text that cannot be written as UTF-8: lone surrogates, as in file names that are no UTF-8
 #
@@ -107,7 +108,9 @@ def seal(
     stuck_key: str | None = None,
     wait_ratio: float | None = None,
 ) -> bytes:
-    """The record in its envelope, as bytes. Text that is not UTF-8 is escaped."""
+    """The record in its envelope, as bytes. Text that is not UTF-8 is escaped, and no text about a
+    job has a secret, whatever it is: an argument, the name of a function, a folder.
+    """
     return encode(
         Envelope(
             SCHEMA_MAJOR,
@@ -119,11 +122,21 @@ def seal(
             pid,
             unix_ns,
             mono_ns,
-            stuck_key,
-            msgspec.Raw(encode(record)),
+            stuck_key and redaction.redact(stuck_key),
+            msgspec.Raw(_without_secrets(record)),
             wait_ratio,
         )
     )
+
+
+def _without_secrets(record: AnyRecord) -> bytes:
+    data = encode(record)
+    if isinstance(record, (Command, Reply)):
+        # By these words programs know runs and requests.
+        return data
+    values = msgspec.msgpack.decode(data)
+    found = redaction.redact_in(values)
+    return data if found == values else _encoder.encode(found)
 
 
 def open_envelope(data: bytes) -> Envelope:

@@ -70,3 +70,26 @@ def simplest(cls: type[Any]) -> Any:
             kind = types.type_info(field.type)
             required[field.name] = None if isinstance(kind, types.UnionType) else empty[type(kind)]
     return cls(**required)
+
+
+def filled(cls: type[Any], text: str) -> Any:
+    """The record with this text in every field, of every part, that has text."""
+    info = types.type_info(cls)
+    assert isinstance(info, types.StructType)
+    return cls(**{field.name: _filled(field.type, text) for field in info.fields})
+
+
+def _filled(kind: types.Type, text: str) -> Any:
+    if isinstance(kind, types.StrType):
+        return text
+    if isinstance(kind, types.UnionType):
+        return _filled(next(one for one in kind.types if not isinstance(one, types.NoneType)), text)
+    if isinstance(kind, types.VarTupleType):
+        return (_filled(kind.item_type, text),)
+    if isinstance(kind, types.TupleType):
+        return tuple(_filled(one, text) for one in kind.item_types)
+    if isinstance(kind, types.DictType):
+        return {"name": _filled(kind.value_type, text)}
+    if isinstance(kind, types.StructType):
+        return filled(kind.cls, text)
+    return {types.BoolType: True, types.BytesType: b"x", types.FloatType: 1.5}.get(type(kind), 1)

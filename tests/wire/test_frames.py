@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import random
+
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ddtop import redaction
 from ddtop.wire import frames
 from ddtop.wire.records import Command, Hello, RankState, Reply
-from tests.wire.strategies import INTEGERS, RECORDS, TEXTS, simplest, struct_of
+from tests import planted
+from tests.wire.strategies import INTEGERS, RECORDS, TEXTS, filled, simplest, struct_of
 
 SMALL = st.integers(-(2**31), 2**31)
 RECORD_AT = frames.Envelope.__struct_fields__.index("record")
@@ -181,3 +185,43 @@ def test_a_rank_and_a_candidate_differ_in_the_envelope():
 
     assert frames.open_envelope(sealed(hello)).rank is None
     assert frames.open_envelope(sealed(RankState("running"), rank=0)).rank == 0
+
+
+@pytest.mark.parametrize("cls", [cls for cls in RECORDS if cls not in (Command, Reply)])
+def test_no_text_of_a_record_leaves_with_a_secret(cls):
+    """Names of files and functions, folders of saves, names of threads: whatever is sent, recorded
+    and shown.
+    """
+    token, core = planted.KINDS["hugging face"](random.Random(1))
+    record = filled(cls, f"/data/{token}/run.py")
+
+    data = sealed(record, stuck_key=f"1|{token}|0")
+
+    assert core.encode() not in data
+    assert opened(data) == filled(cls, "/data/(redacted)/run.py")
+
+
+@pytest.mark.parametrize("cls", [Command, Reply])
+def test_the_words_of_a_request_stay(cls):
+    """A relay knows a run by its name, however random that is."""
+    record = filled(cls, planted.KINDS["bare and long"](random.Random(1))[0])
+
+    assert opened(sealed(record)) == record
+
+
+@pytest.mark.parametrize("cls", RECORDS)
+def test_a_record_without_a_secret_is_sealed_as_it_is(cls):
+    record = filled(cls, "/data/run.py")
+
+    assert taken_apart(sealed(record))[RECORD_AT] == taken_apart(frames.encode(record))
+
+
+def test_a_person_who_switches_redaction_off_gets_the_whole_text(monkeypatch):
+    monkeypatch.setattr(redaction, "is_on", lambda: False)
+    redaction.known.cache_clear()
+    token = planted.KINDS["hugging face"](random.Random(2))[0]
+
+    try:
+        assert token.encode() in sealed(filled(Hello, token))
+    finally:
+        redaction.known.cache_clear()

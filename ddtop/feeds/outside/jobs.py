@@ -18,6 +18,7 @@ from ddtop import launch
 from ddtop.agent.identity import IGNORED, LAUNCHER, identify
 from ddtop.launch.command_line import script_base
 from ddtop.procfs import command_line, environment_of, is_python, owner_of, stat_fields
+from ddtop.redaction import redact
 from ddtop.relay.processes import sockets
 from ddtop.relay.processes.candidates import has_agent
 from ddtop.wire.records import Exit
@@ -484,7 +485,8 @@ def _target(process: Process, rank: int, guessed: bool) -> Target:
 
 def _name(first: Target, launchers: tuple[int, ...]) -> str:
     # The launcher of plain shells is the shell: a pid of the job is easier to find again.
-    return f"{script_base(first.script) or 'python'}-{launchers[0] if launchers else first.pid}"
+    script = script_base(first.script) or "python"
+    return f"{redact(script)}-{launchers[0] if launchers else first.pid}"
 
 
 def _all_here(members: list[Process], size: int) -> bool:

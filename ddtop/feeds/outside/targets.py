@@ -40,6 +40,7 @@ from ddtop.procfs import (
     stat_fields,
     wchan,
 )
+from ddtop.redaction import redact
 from ddtop.relay.processes import pyspy, sockets
 from ddtop.wire.records import StackFrame
 from ddtop.words.units import plural
@@ -360,7 +361,7 @@ def without_ranks(host: HostProcesses) -> list[OutsideJob]:
     ]
     return [
         OutsideJob(
-            f"{identify(process.environment, process.argv, process.pid).script}-{process.pid}",
+            f"{_script(process)}-{process.pid}",
             (process.pid,),
             (),
             0,
@@ -370,6 +371,10 @@ def without_ranks(host: HostProcesses) -> list[OutsideJob]:
         )
         for process in processes
     ]
+
+
+def _script(process: Process) -> str:
+    return redact(identify(process.environment, process.argv, process.pid).script)
 
 
 def _waits(process: Process) -> bool:
@@ -419,7 +424,7 @@ def look(process: Process) -> WaitingLauncher:
         waited_s = max(0.0, time.time() - process.started_unix_ns / 1e9 - used_s)
     return WaitingLauncher(
         process.pid,
-        identify(process.environment, process.argv, process.pid).script,
+        _script(process),
         waited_s,
         f"{address}:{port}",
         given.nodes_min,

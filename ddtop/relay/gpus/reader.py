@@ -23,7 +23,7 @@ from ddtop.procfs import in_own_pid_namespace, link, names_in
 from ddtop.relay.gpus.amd import AmdDriver
 from ddtop.relay.gpus.driver import Driver, DriverError, Session
 from ddtop.relay.gpus.nvml import NvidiaDriver, text
-from ddtop.relay.processes import family
+from ddtop.relay.processes import candidates, family
 from ddtop.wire.records import Gpu, GpuProcess, GpuWatch, Xid
 
 SAMPLE_EVERY_S = 1.0
@@ -34,7 +34,7 @@ XIDS_KEPT = 8
 _XID_EVENTS, _TIMEOUT, _NO_EVENTS = 0x8, 10, (3, 13)
 """nvml.h: nvmlEventTypeXidCriticalError; NVML_ERROR_TIMEOUT; not supported, not found."""
 KNOWN_MAX = 512
-COMMAND_WORDS, COMMAND_CHARACTERS = 3, 120
+COMMAND_WORDS = 3
 """Program and script. The following arguments may contain a secret of another user."""
 _DEVICE_FILES = ("/dev/nvidia", "/dev/kfd")
 
@@ -274,9 +274,7 @@ def describe(pid: int, own_namespace: bool = False) -> GpuProcess:
     try:
         process = psutil.Process(pid)
         with process.oneshot():
-            command = (
-                " ".join(process.cmdline()[:COMMAND_WORDS])[:COMMAND_CHARACTERS] or process.name()
-            )
+            command = candidates.command_text(pid, COMMAND_WORDS) or process.name()
             return GpuProcess(
                 pid, user=process.username(), command=command, orphan=process.ppid() == 1
             )

@@ -25,6 +25,7 @@ from ddtop.procfs import (
     read,
     stat_fields,
 )
+from ddtop.redaction import redacted_words
 from ddtop.relay.processes.pyspy import PySpy
 from ddtop.relay.processes.sample import Watched
 from ddtop.wire.records import ProcessState, StackFrame
@@ -247,9 +248,12 @@ def may_start_more(pid: int) -> bool:
     )
 
 
-def command_text(pid: int) -> str:
-    """Its words, at most 120 characters; empty if it is gone."""
-    return " ".join(command_line(pid) or ())[:COMMAND_CHARACTERS]
+def command_text(pid: int, words: int | None = None) -> str:
+    """Its first words, at most 120 characters, without secrets: a cut could leave half of one.
+    Empty if it is gone.
+    """
+    found = redacted_words([*(command_line(pid) or ())], COMMAND_CHARACTERS)
+    return " ".join(found[:words])[:COMMAND_CHARACTERS]
 
 
 def _number(environment: Mapping[str, str], name: str) -> int | None:

@@ -25,7 +25,6 @@ from ddtop.wire.records import Candidacy, Hello, ProcessState, Rendezvous, Stack
 
 ASK_AGAIN_NS = 5_000_000_000
 """A search for the owner of a socket reads the descriptors of all processes of the host."""
-COMMAND_CHARACTERS = 120
 ENDPOINTS_MAX = 8
 Family = Mapping[int, "bool | None"]
 """The processes around a run: whether a store that they open is the run's own, None where it may
@@ -252,7 +251,7 @@ def _describe(pid: int, ours: bool | None) -> Listener:
     try:
         process = psutil.Process(pid)
         with process.oneshot():
-            command = " ".join(process.cmdline())[:COMMAND_CHARACTERS] or process.name()
+            command = candidates.command_text(pid) or process.name()
             return Listener(
                 pid, command, process.username(), ours, int(process.create_time() * 1e9)
             )
