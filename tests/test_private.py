@@ -65,7 +65,6 @@ WRITERS = {
     "cli/output.py": "tempfile",
     "demo/building.py": "a folder of tempfile",
     "feeds/bridge.py": "a folder of tempfile",
-    "folders.py": "a folder of tempfile",
     "journal.py": "tempfile",
     "private.py": "O_EXCL and a random name",
     "relay/__main__.py": "runtime folder, O_NOFOLLOW",

@@ -14,15 +14,12 @@ from operator import is_
 from sys import getrefcount
 from threading import get_ident
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import ref
 
 import msgspec
 
 from ddtop.wire.records import TRAIN, GroupMade
-
-if TYPE_CHECKING:
-    from ddtop.agent.probes.sampler import SamplerHistory
 
 PEER_WAITS_KEPT = 100
 MESHES_MAX = 1024
@@ -44,7 +41,7 @@ class LoaderNotes:
     """The DataLoader iterator that the rank used last.
 
     `begun`: it has given the first batch of this pass over the data. `samplers`: what is known of
-    the sources of the data, once there was a batch.
+    the sources of the data (`SamplerHistory`), once there was a batch.
     """
 
     __slots__ = ("begun", "iterator", "samplers")
@@ -52,7 +49,7 @@ class LoaderNotes:
     def __init__(self) -> None:
         self.iterator: ref[Any] | None = None
         self.begun = False
-        self.samplers: SamplerHistory | None = None
+        self.samplers: Any = None
 
 
 _NO_ARGUMENTS: tuple[tuple[()]] = ((),)

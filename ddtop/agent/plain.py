@@ -27,10 +27,11 @@ module_of: Callable[[type], Any] = vars(type)["__module__"].__get__
 traceback_of: Callable[[BaseException], Any] = vars(BaseException)["__traceback__"].__get__
 _arguments_of = vars(BaseException)["args"].__get__
 _file_of = vars(OSError)["filename"].__get__
-_SLOTS = (GetSetDescriptorType, MemberDescriptorType)
-_VALUES = (str, bytes, int, float, bool, complex, type(None))
-_CONTAINERS = (list, tuple, dict, set, frozenset)
-_FILES = (BufferedRandom, BufferedReader, BufferedWriter)
+# By their ids: to compare two classes asks the metaclass of one.
+_VALUES = frozenset(map(id, (str, bytes, int, float, bool, complex, type(None))))
+_CONTAINERS = frozenset(map(id, (list, tuple, dict, set, frozenset)))
+_FILES = frozenset(map(id, (BufferedRandom, BufferedReader, BufferedWriter)))
+_SLOTS = frozenset(map(id, (GetSetDescriptorType, MemberDescriptorType)))
 _MOST = 8
 _LIBRARIES = (
     os.path.dirname(os.__file__) + os.sep,
@@ -49,7 +50,7 @@ def held_by(thing: object) -> dict[str, Any]:
     for cls in _classes(type(thing)):
         found = _held_by_class(cls).get("__dict__")
         if found is not None:
-            held = found.__get__(thing) if type(found) in _SLOTS else None
+            held = found.__get__(thing) if id(type(found)) in _SLOTS else None
             return held if type(held) is dict else {}
     return {}
 
@@ -58,7 +59,7 @@ def peek(thing: object, *names: str, default: Any = None) -> Any:
     """`thing.first.second`; the default where one is missing, or is code of the program."""
     for name in names:
         found = of_class(type(thing), name)
-        if type(found) in _SLOTS:
+        if id(type(found)) in _SLOTS:
             try:
                 thing = found.__get__(thing)
             except AttributeError:
@@ -67,7 +68,7 @@ def peek(thing: object, *names: str, default: Any = None) -> Any:
             thing = found.__get__(thing)
         elif name in (held := held_by(thing)):
             thing = held[name]
-        elif type(found) in _VALUES and found is not None:
+        elif id(type(found)) in _VALUES and found is not None:
             thing = found
         else:
             return default
@@ -113,7 +114,7 @@ def path_of(target: object) -> str | None:
     """The path that a program gives, or that of the file that it has opened; else None."""
     if type(target) is TextIOWrapper:
         target = target.buffer
-    if type(target) in _FILES:
+    if id(type(target)) in _FILES:
         target = target.raw  # type: ignore[attr-defined]
     if not is_a(target, str, PATH):
         target = held_by(target).get("name")
@@ -122,9 +123,9 @@ def path_of(target: object) -> str | None:
 
 def shown(value: object, deep: int = 2) -> str:
     """A text like its `repr`; of what is not of Python's own types only the name of its class."""
-    if type(value) in _VALUES:
+    if id(type(value)) in _VALUES:
         return repr(value)
-    if type(value) in _CONTAINERS and deep:
+    if id(type(value)) in _CONTAINERS and deep:
         some = list(value)[:_MOST]  # type: ignore[call-overload]
         if type(value) is dict:
             some = [(key, value[key]) for key in some]
@@ -136,7 +137,7 @@ def text_of(error: BaseException) -> str:
     """What an exception says."""
     given, speaks = _arguments_of(error), of_class(type(error), "__str__")
     parts = (*given, _file_of(error)) if is_a(error, OSError) else given
-    plain = type(speaks) is WrapperDescriptorType and all(type(one) in _VALUES for one in parts)
+    plain = type(speaks) is WrapperDescriptorType and all(id(type(one)) in _VALUES for one in parts)
     if plain or is_of_library(speaks):
         try:
             return str(error)

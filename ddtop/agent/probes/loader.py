@@ -183,7 +183,7 @@ class LoaderHistory:
         optimized = words[layout.ITERATION_SOURCE_AT] == layout.SOURCE_OPTIMIZER
         steps = words[layout.ITERATION_AT] if optimized else 0
         batches = words[layout.BATCHES_AT]
-        feed = notes.samplers.look(steps, batches, group)
+        feed: Feed | None = notes.samplers.look(steps, batches, group)
         self.note_feed(feed)
         return feed
 
