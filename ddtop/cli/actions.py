@@ -14,6 +14,7 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -400,7 +401,6 @@ _TOKEN = re.compile(
     r"(?i)(?=[0-9a-z]{0,200}[0-9])(?=[0-9a-z]{0,200}[a-z])[0-9a-z]{16}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-"
 )
 """16 letters and digits without a dash, or a uuid."""
-_ANSWERED_BYTES = 1024
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -439,6 +439,44 @@ def _has_secret(url: str, parts: urllib.parse.SplitResult) -> bool:
     """Whether it has a token, of whatever service. A path of words has none."""
     known = parts.username or parts.password or parts.hostname == SLACK_HOST
     return bool(known or redact(url) != url or _TOKEN.search(f"{parts.path}?{parts.query}"))
+
+
+class _Watched(urllib.request.HTTPSHandler, urllib.request.HTTPHandler):
+    """Makes the connection of one try, with one deadline for all of it.
+
+    A server that sends a byte every few seconds never lets a socket's own timeout end a read, and
+    would keep a thread and its descriptors. So there is a second descriptor of the socket, with
+    which another thread ends it: two threads must not use one socket of TLS.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self._until = time.monotonic() + seconds
+        self._second: list[socket.socket] = []
+
+    def do_open(self, http_class: Any, req: Any, **named: Any) -> Any:
+        """As urllib does, with a connection that is made here."""
+
+        def made(*of: Any, **more: Any) -> Any:
+            connection = http_class(*of, **more)
+            connection._create_connection = self._connect
+            return connection
+
+        return super().do_open(made, req, **named)
+
+    def _connect(self, address: tuple[str, int], _timeout: object, *more: Any) -> socket.socket:
+        left_s = max(self._until - time.monotonic(), 0.01)
+        connected = socket.create_connection(address, left_s, *more)
+        self._second.append(connected.dup())
+        if time.monotonic() > self._until:
+            self.end()
+        return connected
+
+    def end(self) -> None:
+        """End it: whoever reads from it comes to the end."""
+        for second in self._second:
+            with contextlib.suppress(OSError), second:
+                second.shutdown(socket.SHUT_RDWR)
 
 
 def body_of(shape: str, event: Mapping[str, Any]) -> Any:
@@ -526,16 +564,17 @@ class Webhook:
 
     def _try_once(self, body: bytes) -> tuple[str, float | None]:
         """(why it failed, or None; after how many seconds another try makes sense)."""
-        # A server that sends a byte every few seconds never lets a socket's own timeout end it.
-        found = at_most(self._try_s, lambda: self._try(body))
+        watched = _Watched(self._try_s)
+        found = at_most(self._try_s, lambda: self._try(body, watched))
+        watched.end()
         return found or (f"no answer within {self._try_s:g} s", 0.0)
 
-    def _try(self, body: bytes) -> tuple[str, float | None]:
+    def _try(self, body: bytes, watched: _Watched) -> tuple[str, float | None]:
         headers = {"Content-Type": "application/json", "User-Agent": "ddtop"}
         request = urllib.request.Request(self._url, body, headers, method="POST")
         try:
-            with urllib.request.build_opener(_NoRedirect).open(request, timeout=self._try_s) as it:
-                it.read(_ANSWERED_BYTES)
+            # The status says all: nothing that follows it is read.
+            urllib.request.build_opener(_NoRedirect, watched).open(request).close()
             return "", None
         except urllib.error.HTTPError as error:
             error.close()
