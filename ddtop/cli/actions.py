@@ -442,41 +442,34 @@ def _has_secret(url: str, parts: urllib.parse.SplitResult) -> bool:
 
 
 class _Watched(urllib.request.HTTPSHandler, urllib.request.HTTPHandler):
-    """Makes the connection of one try, with one deadline for all of it.
+    """Makes the connection of one try, which another thread can end.
 
-    A server that sends a byte every few seconds never lets a socket's own timeout end a read, and
-    would keep a thread and its descriptors. So there is a second descriptor of the socket, with
-    which another thread ends it: two threads must not use one socket of TLS.
+    A server that sends a byte every few seconds never lets a socket's own timeout end a read. It
+    would keep a thread and its descriptors.
     """
 
-    def __init__(self, seconds: float) -> None:
-        super().__init__()
-        self._until = time.monotonic() + seconds
-        self._second: list[socket.socket] = []
+    connection: Any = None
 
     def do_open(self, http_class: Any, req: Any, **named: Any) -> Any:
-        """As urllib does, with a connection that is made here."""
+        """As urllib does, and the connection is kept."""
 
         def made(*of: Any, **more: Any) -> Any:
-            connection = http_class(*of, **more)
-            connection._create_connection = self._connect
-            return connection
+            self.connection = http_class(*of, **more)
+            return self.connection
 
         return super().do_open(made, req, **named)
 
-    def _connect(self, address: tuple[str, int], _timeout: object, *more: Any) -> socket.socket:
-        left_s = max(self._until - time.monotonic(), 0.01)
-        connected = socket.create_connection(address, left_s, *more)
-        self._second.append(connected.dup())
-        if time.monotonic() > self._until:
-            self.end()
-        return connected
-
     def end(self) -> None:
-        """End it: whoever reads from it comes to the end."""
-        for second in self._second:
-            with contextlib.suppress(OSError), second:
-                second.shutdown(socket.SHUT_RDWR)
+        """End it, also while it is still being made."""
+        # AttributeError: none was made. TypeError: it is closed, or not made yet.
+        with contextlib.suppress(OSError, AttributeError, TypeError):
+            self.connection.response_class = _too_late
+            # Not the method of a TLS socket, which another thread reads now.
+            socket.socket.shutdown(self.connection.sock, socket.SHUT_RDWR)
+
+
+def _too_late(*_: object, **__: object) -> None:
+    raise TimeoutError("it took too long")
 
 
 def body_of(shape: str, event: Mapping[str, Any]) -> Any:
@@ -564,7 +557,7 @@ class Webhook:
 
     def _try_once(self, body: bytes) -> tuple[str, float | None]:
         """(why it failed, or None; after how many seconds another try makes sense)."""
-        watched = _Watched(self._try_s)
+        watched = _Watched()
         found = at_most(self._try_s, lambda: self._try(body, watched))
         watched.end()
         return found or (f"no answer within {self._try_s:g} s", 0.0)
@@ -574,7 +567,9 @@ class Webhook:
         request = urllib.request.Request(self._url, body, headers, method="POST")
         try:
             # The status says all: nothing that follows it is read.
-            urllib.request.build_opener(_NoRedirect, watched).open(request).close()
+            urllib.request.build_opener(_NoRedirect, watched).open(
+                request, timeout=self._try_s
+            ).close()
             return "", None
         except urllib.error.HTTPError as error:
             error.close()
