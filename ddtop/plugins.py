@@ -8,6 +8,7 @@ This module is loaded in every Python of a DDTOP=1 shell, so it imports nothing.
 from __future__ import annotations
 
 import os
+import stat
 import sys
 
 # Not at run time: see above.
@@ -70,27 +71,19 @@ def _read(folder: str, found: dict[str, tuple[EntryPoint, ...]]) -> None:
                         known = found.get(group, ())
                         # lib64 is often a link to lib, and both are on the path.
                         found[group] = known if point in known else (*known, point)
+            except FileNotFoundError:
+                continue
             except Exception as error:  # noqa: BLE001 - a file of another package
                 left_out[name] = reason(error)
 
 
 def _text(path: str) -> str:
     """The text of this file. A pipe is not waited for, and an endless file is not read."""
-    import stat
-
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return ""
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ValueError("entry_points.txt is not a file")
-        data = os.read(descriptor, FILE_BYTES_MAX + 1)
-    finally:
-        os.close(descriptor)
-    if len(data) > FILE_BYTES_MAX:
-        raise ValueError(f"entry_points.txt has more than {FILE_BYTES_MAX} bytes")
-    return data.decode()
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        about = os.fstat(file.fileno())
+        if not stat.S_ISREG(about.st_mode) or about.st_size > FILE_BYTES_MAX:
+            raise ValueError(f"entry_points.txt is not a file of at most {FILE_BYTES_MAX} bytes")
+        return file.read(FILE_BYTES_MAX).decode()
 
 
 def load(group: str, add: Callable[[EntryPoint], Loaded]) -> list[Loaded]:

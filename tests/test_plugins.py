@@ -211,10 +211,8 @@ def test_a_pipe_and_a_long_file_are_not_read(tmp_path: Path) -> None:
     )
     job = python(packages, "-c", SMALL_JOB)
 
-    assert (
-        "'ddtop_pipe-1.0.dist-info': 'ValueError: entry_points.txt is not a file'" in asked.stdout
-    )
-    assert "'ddtop_long-1.0.dist-info': 'ValueError: entry_points.txt has more" in asked.stdout
+    for name in ("ddtop_pipe", "ddtop_long"):
+        assert f"'{name}-1.0.dist-info': 'ValueError: entry_points.txt is not a" in asked.stdout
     assert job.stdout.startswith("warning too-small"), job.stderr
 
 

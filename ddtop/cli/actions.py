@@ -14,6 +14,7 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -400,7 +401,6 @@ _TOKEN = re.compile(
     r"(?i)(?=[0-9a-z]{0,200}[0-9])(?=[0-9a-z]{0,200}[a-z])[0-9a-z]{16}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-"
 )
 """16 letters and digits without a dash, or a uuid."""
-_ANSWERED_BYTES = 1024
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -439,6 +439,37 @@ def _has_secret(url: str, parts: urllib.parse.SplitResult) -> bool:
     """Whether it has a token, of whatever service. A path of words has none."""
     known = parts.username or parts.password or parts.hostname == SLACK_HOST
     return bool(known or redact(url) != url or _TOKEN.search(f"{parts.path}?{parts.query}"))
+
+
+class _Watched(urllib.request.HTTPSHandler, urllib.request.HTTPHandler):
+    """Makes the connection of one try, which another thread can end.
+
+    A server that sends a byte every few seconds never lets a socket's own timeout end a read. It
+    would keep a thread and its descriptors.
+    """
+
+    connection: Any = None
+
+    def do_open(self, http_class: Any, req: Any, **named: Any) -> Any:
+        """As urllib does, and the connection is kept."""
+
+        def made(*of: Any, **more: Any) -> Any:
+            self.connection = http_class(*of, **more)
+            return self.connection
+
+        return super().do_open(made, req, **named)
+
+    def end(self) -> None:
+        """End it, also while it is still being made."""
+        # AttributeError: none was made. TypeError: it is closed, or not made yet.
+        with contextlib.suppress(OSError, AttributeError, TypeError):
+            self.connection.response_class = _too_late
+            # Not the method of a TLS socket, which another thread reads now.
+            socket.socket.shutdown(self.connection.sock, socket.SHUT_RDWR)
+
+
+def _too_late(*_: object, **__: object) -> None:
+    raise TimeoutError("it took too long")
 
 
 def body_of(shape: str, event: Mapping[str, Any]) -> Any:
@@ -526,16 +557,19 @@ class Webhook:
 
     def _try_once(self, body: bytes) -> tuple[str, float | None]:
         """(why it failed, or None; after how many seconds another try makes sense)."""
-        # A server that sends a byte every few seconds never lets a socket's own timeout end it.
-        found = at_most(self._try_s, lambda: self._try(body))
+        watched = _Watched()
+        found = at_most(self._try_s, lambda: self._try(body, watched))
+        watched.end()
         return found or (f"no answer within {self._try_s:g} s", 0.0)
 
-    def _try(self, body: bytes) -> tuple[str, float | None]:
+    def _try(self, body: bytes, watched: _Watched) -> tuple[str, float | None]:
         headers = {"Content-Type": "application/json", "User-Agent": "ddtop"}
         request = urllib.request.Request(self._url, body, headers, method="POST")
         try:
-            with urllib.request.build_opener(_NoRedirect).open(request, timeout=self._try_s) as it:
-                it.read(_ANSWERED_BYTES)
+            # The status says all: nothing that follows it is read.
+            urllib.request.build_opener(_NoRedirect, watched).open(
+                request, timeout=self._try_s
+            ).close()
             return "", None
         except urllib.error.HTTPError as error:
             error.close()

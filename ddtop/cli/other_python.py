@@ -129,7 +129,7 @@ class OtherPython:
 
     def install(self, here: Environment, what: str) -> dict[str, str]:
         """Install ddtop there. Returns what was added, name to version."""
-        self._install([*self._installer(here, "install"), what, *OF_THE_AGENT])
+        self._run([*self._installer(here, "install"), what, *OF_THE_AGENT], INSTALL_S)
         now = self.ask()
         added = {
             name: version
@@ -149,7 +149,7 @@ class OtherPython:
         noted: dict[str, str] = json.loads(self._note(here) or "{}")
         if noted:
             words = [*self._installer(here, "uninstall"), *noted]
-            self._install([*words, "-y"] if here.has_pip else words)
+            self._run([*words, "-y"] if here.has_pip else words, INSTALL_S)
             self._run(
                 start_python.program(self.python, _WRITE, f"{here.folder}/{NOTE}", ""), ANSWER_S
             )
@@ -163,7 +163,7 @@ class OtherPython:
         if any(folder.iterdir()) and not (folder / NOTE).exists():
             raise CommandError(f"ddtop: {folder} holds other files: name a new folder", USAGE)
         words = [*self._installer(here, "install"), "--target", str(folder)]
-        self._install([*words, what, *OF_THE_AGENT])
+        self._run([*words, what, *OF_THE_AGENT], INSTALL_S)
         for name, text in (("sitecustomize.py", SITECUSTOMIZE), (NOTE, "{}")):
             with private.written(folder / name, 0o666) as file:
                 file.write(text.encode())
@@ -183,16 +183,14 @@ class OtherPython:
                 *("--disable-pip-version-check", *alone),
             ]
         if shutil.which("uv") and not self._through:
-            return ["uv", "pip", verb, "--quiet", "--python", here.python, *alone]
+            # Else it reads a uv.toml of the current folder, which may name another index.
+            words = ["uv", "--project", start_python.FOLDER, "pip", verb, "--quiet"]
+            return [*words, "--python", here.python, *alone]
         raise CommandError(
             f"ddtop: {self.python} has no pip: {self.python} -m ensurepip, then again", UNREACHABLE
         )
 
-    def _install(self, command: list[str]) -> None:
-        # uv reads a uv.toml of the current folder, which may name another index.
-        self._run(command, INSTALL_S, None if self._through else start_python.FOLDER)
-
-    def _run(self, command: list[str], within_s: float, cwd: str | None = None) -> str:
+    def _run(self, command: list[str], within_s: float) -> str:
         words = [*self._through, *command]
         try:
             done = subprocess.run(
@@ -203,7 +201,6 @@ class OtherPython:
                 errors="replace",
                 timeout=within_s,
                 env=start_python.environment(),
-                cwd=cwd,
                 check=False,
             )
         except OSError as error:

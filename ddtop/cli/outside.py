@@ -28,6 +28,7 @@ from ddtop.feeds.outside.targets import Targets
 from ddtop.follow.engine import Follower
 from ddtop.follow.live import LiveSource
 from ddtop.follow.looks import settle
+from ddtop.follow.source_lines import show_files_of
 from ddtop.model.stacks import merge
 from ddtop.present.documents import stacks_json
 from ddtop.present.stacks import Shape
@@ -89,11 +90,16 @@ def stacks_of(
 
 def _targets(pids: str) -> Targets:
     try:
-        return targets.find(pids)
+        found = targets.find(pids)
     except targets.PidsError as error:
         raise CommandError(f"ddtop: {error}", USAGE) from None
     except targets.NoProcessError as error:
         raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
+    # Those of several users: only what is ours is shown.
+    owners = {owner_of(target.pid) for target in found.found}
+    if len(owners) == 1 and (owner := owners.pop()) is not None:
+        show_files_of(owner)
+    return found
 
 
 @contextlib.contextmanager

@@ -2,17 +2,22 @@
 must not block the screen.
 
 No call waits for a file. Lines that are still being read are returned by a later call.
+
+The job, or a recording, says which file a frame is of, and may name any. So only source files of
+Python are read that belong to the user of the processes, or to root in a Python's folders, and
+none in a hidden folder, such as ~/.ssh.
 """
 
 from __future__ import annotations
 
 import os
 import queue
+import re
 import stat
 import threading
 from dataclasses import dataclass
 
-from ddtop.redaction import redact
+from ddtop.redaction import HIDDEN, is_on, redact, secret_name
 from ddtop.words.units import SECOND_NS
 
 FILE_BYTES_MAX = 4 << 20
@@ -23,9 +28,24 @@ LINE_CHARACTERS = 2000
 """Characters kept of a line: more than any screen is wide. A file of one line may be large."""
 KEPT = 512
 """Number of excerpts that are kept."""
+SUFFIXES = (".py", ".pyx")
+_OF_PYTHON = re.compile(r"/(?:(?:site|dist)-packages|lib(?:32|64)?/python\d[^/]*)/")
+"""The folders of an environment and of the standard library."""
+_HIDDEN_FOLDER = re.compile(r"/\.(?!(?:cache|venv)/)")
+"""Except those with code: of uv, of Hugging Face, of an environment beside the program."""
 COARSE_CLOCK_NS = 2 * SECOND_NS
 """A file system's clock is coarser than the process table's: changes this close to the start are
 not later than it."""
+
+
+_owner = os.getuid()
+
+
+def show_files_of(uid: int) -> None:
+    """From now on this process shows files of this user. Before, our own: root may look at the
+    processes of others."""
+    global _owner
+    _owner = uid
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +118,20 @@ class Excerpts:
 
 
 def read_excerpt(file: str, line: int, started_unix_ns: int = 0) -> Excerpt | None:
-    """The lines around this one, without secrets; None where the file is not here, is no regular
-    file, or has no such line."""
+    """The lines around this one, without secrets; None where the file is not here, may not be
+    shown, or has no such line."""
     try:
+        real = os.path.realpath(file)
         # Without O_NONBLOCK the open of a named pipe would wait for a writer.
-        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(real, flags) if _is_source(real) else -1
     except (OSError, ValueError):
+        descriptor = -1
+    if descriptor < 0:
         return None
     try:
         about = os.fstat(descriptor)
-        if not stat.S_ISREG(about.st_mode) or about.st_size > FILE_BYTES_MAX:
+        if not _may_be_shown(real, about):
             return None
         if started_unix_ns and about.st_mtime_ns > started_unix_ns + COARSE_CLOCK_NS:
             return Excerpt(changed=True)
@@ -121,10 +145,27 @@ def read_excerpt(file: str, line: int, started_unix_ns: int = 0) -> Excerpt | No
     if not 1 <= line <= len(lines):
         return None
     first = max(line - AROUND, 1)
-    return Excerpt(
-        first,
-        tuple(
-            redact(one[:LINE_CHARACTERS].expandtabs(4).rstrip())
-            for one in lines[first - 1 : line + AROUND - 1]
-        ),
-    )
+    cut = [
+        one[:LINE_CHARACTERS].expandtabs(4).rstrip() for one in lines[first - 1 : line + AROUND - 1]
+    ]
+    hides = is_on() and _has_secrets(real)
+    return Excerpt(first, tuple(one and HIDDEN if hides else redact(one) for one in cut))
+
+
+def _is_source(path: str) -> bool:
+    """Whether this is the name of a source file of Python, and not hidden."""
+    # ~/.local/lib/python3.12 and ~/.conda/envs/x/lib/python3.12 are no hidden folders.
+    environment = _OF_PYTHON.search(path)
+    start = environment.end() - 1 if environment else 0
+    return path.endswith(SUFFIXES) and _HIDDEN_FOLDER.search(path, start) is None
+
+
+def _may_be_shown(path: str, about: os.stat_result) -> bool:
+    ours = about.st_uid == _owner or (about.st_uid == 0 and _OF_PYTHON.search(path) is not None)
+    return ours and stat.S_ISREG(about.st_mode) and about.st_size <= FILE_BYTES_MAX
+
+
+def _has_secrets(path: str) -> bool:
+    """Whether a file of the program has the name of a secret: secrets.py."""
+    name = os.path.basename(path).partition(".")[0]
+    return _OF_PYTHON.search(path) is None and bool(secret_name(name))

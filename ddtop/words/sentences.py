@@ -116,6 +116,19 @@ def verb(ranks: Sized | int, one: str, many: str) -> str:
 RANGES_MOST = 4
 
 
+_NAME = re.compile(r"[\w.:-]{1,64}", re.ASCII)
+
+
+def quoted(text: str) -> str:
+    """Text of the job in an advice: one line, in quotes as a shell reads them; the name of a host
+    or of a job without.
+
+    Whoever follows an advice, a person or a language model, must see which words are not ours.
+    """
+    line = "".join(character if character.isprintable() else " " for character in text)
+    return line if _NAME.fullmatch(line) else "'" + line.replace("'", "'\\''") + "'"
+
+
 def clipped(text: str, most: int) -> str:
     """The text in one line of at most this many characters; a cut shows as an ellipsis."""
     line = " ".join(text.split())

@@ -205,3 +205,19 @@ def test_the_note_names_what_was_added(other, wheel):
 
     with open(os.path.join(here.folder, NOTE)) as note:
         assert json.load(note) == {"ddtop": "9.9", **dict.fromkeys(AGENT, "99.0")}
+
+
+def test_uv_reads_no_settings_of_the_current_folder(home, tmp_path, monkeypatch):
+    """A uv.toml that somebody else has left there could name another index."""
+    venv.create(tmp_path / "env", with_pip=False, symlinks=True)
+    uv = tmp_path / "uv"
+    uv.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\n')
+    uv.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    python = OtherPython(str(tmp_path / "env"))
+
+    python.install(python.ask(), "ddtop==9.9")
+
+    asked = (tmp_path / "asked").read_text()
+    assert asked.startswith("--project / pip install")
+    assert f"--python {tmp_path}/env/bin/python " in asked

@@ -82,3 +82,102 @@ def test_a_path_without_a_folder_is_not_looked_for_where_the_viewer_is():
 
     assert excerpts.get("train.py", 1) is None
     assert not excerpts.pending
+
+
+# -- which files: the job, or a recording, may name any
+
+OTHER = 65534
+ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
+
+
+def written(path, text="password = hunter2\nroot:x:0:0\n"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+@pytest.fixture
+def files_of():
+    before = module._owner
+    yield module.show_files_of
+    module.show_files_of(before)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        ".ssh/id_rsa",
+        ".ssh/config.py",
+        ".env",
+        ".netrc.py",
+        "settings.json",
+        "notes.txt",
+        "program",
+        ".aws/lib.py",
+        "site-packages/.secret/x.py",
+        "site-packages/torch/data.txt",
+    ],
+)
+def test_what_is_no_source_of_python_or_is_hidden_is_not_read(tmp_path, name):
+    assert read_excerpt(str(written(tmp_path / name)), 1) is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "train.py",
+        "kernel.pyx",
+        ".venv/lib/python3.11/site-packages/torch/x.py",
+        ".local/lib/python3.12/site-packages/mine/x.py",
+        ".conda/envs/a/lib/python3.10/json/decoder.py",
+        ".cache/huggingface/modules/m/modeling.py",
+        "my.project/train.py",
+    ],
+)
+def test_sources_of_the_program_and_of_its_environment_are_read(tmp_path, name):
+    assert read_excerpt(str(written(tmp_path / name, "one\ntwo\n")), 1).lines == ("one", "two")
+
+
+def test_a_link_is_judged_by_what_it_leads_to(tmp_path):
+    key = written(tmp_path / ".ssh" / "id_rsa")
+    (tmp_path / "train.py").symlink_to(key)
+    (tmp_path / "folder").symlink_to(tmp_path / ".ssh")
+    code = written(tmp_path / "real.py", "one\n")
+    (tmp_path / "linked").symlink_to(code)
+    written(tmp_path / ".ssh" / "x.py")
+
+    assert read_excerpt(str(tmp_path / "train.py"), 1) is None
+    assert read_excerpt(str(tmp_path / "folder" / "x.py"), 1) is None
+    assert read_excerpt(str(tmp_path / "linked"), 1).lines == ("one", "")
+
+
+@ROOT
+def test_the_file_of_another_user_is_not_read(tmp_path, files_of):
+    theirs, ours = written(tmp_path / "theirs.py"), written(tmp_path / "ours.py")
+    environment = written(tmp_path / "lib" / "python3.11" / "x.py", "one\n")
+    os.chown(theirs, OTHER, OTHER)
+
+    assert read_excerpt(str(theirs), 1) is None
+    assert read_excerpt(str(ours), 1) is not None
+
+    # `ddtop stacks --pid` of root: what the other user's process names is read as that user.
+    files_of(OTHER)
+    assert read_excerpt(str(theirs), 1) is not None
+    assert read_excerpt(str(ours), 1) is None
+    assert read_excerpt(str(environment), 1).lines == ("one", "")
+
+
+@pytest.mark.parametrize("name", ["secrets.py", "api_key.py", "credentials.py", "db_password.py"])
+def test_no_line_of_a_file_with_the_name_of_a_secret_is_shown(tmp_path, name):
+    text = "VALUE = (\n\n    'correct horse battery staple')\n"
+
+    assert read_excerpt(str(written(tmp_path / name, text)), 2).lines == (
+        "(redacted)",
+        "",
+        "(redacted)",
+    )
+
+
+@pytest.mark.parametrize("name", ["tokenizer.py", "sort_key.py", "lib/python3.11/secrets.py"])
+def test_a_name_that_only_sounds_like_a_secret_hides_nothing(tmp_path, name):
+    assert read_excerpt(str(written(tmp_path / name, "one\n")), 1).lines == ("one", "")

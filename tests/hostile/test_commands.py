@@ -248,8 +248,9 @@ def test_an_answer_can_be_written_as_utf_8(home):
     def raises():
         raise ToolError("\udcff")
 
-    assert mcp_server._in_turn(lambda: {"a\udcff": ["\udcfe"]})() == {"a\\udcff": ["\\udcfe"]}
-    with pytest.raises(ToolError, match=r"^\\udcff$"):
+    answer = mcp_server._in_turn(lambda: {"a\udcff": ["\udcfe"]})()
+    assert answer == {"data": mcp_server.DATA, "a\\udcff": ["\\udcfe"]}
+    with pytest.raises(ToolError, match=r"^\\udcff \("):
         mcp_server._in_turn(raises)()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import shutil
 import sys
@@ -66,10 +65,6 @@ def setup_env(
     """
     from ddtop.cli.other_python import OtherPython, of_this_copy, too_old
 
-    if source is not None and not through and os.path.exists(source):
-        # The installer does not run in this folder. It takes a name without `/` for a package.
-        named = os.sep in source or os.path.isfile(source)
-        source = os.path.abspath(source) if named else source
     other = OtherPython(python, through)
     here = other.ask()
     why = too_old(here.version)

@@ -27,6 +27,7 @@ from ddtop.words.sentences import (
     collective_text,
     file_line,
     names_of_groups,
+    quoted,
     ranks_text,
     verb,
 )
@@ -336,6 +337,6 @@ def _advice(snapshot: Snapshot, peers: _Peers, how: str, address: str | None) ->
         return f"read the output of {ranks_text(peers.ranks)}, and check that its host is up"
     host = address.rpartition(":")[0] if address is not None else "PEER"
     return (
-        f"check the links between the hosts: ip -s link; ss -tni dst {host}; dmesg on both; check"
-        " for firewalls that drop idle connections"
+        f"check the links between the hosts: ip -s link; ss -tni dst {quoted(host)}; dmesg on both;"
+        " check for firewalls that drop idle connections"
     )

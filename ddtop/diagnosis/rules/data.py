@@ -11,7 +11,7 @@ from ddtop.launch.launchers import is_elastic
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.policy import Limits, Policy
 from ddtop.wire.records import Feed
-from ddtop.words.sentences import about, ranks_text, verb
+from ddtop.words.sentences import about, quoted, ranks_text, verb
 
 # -- `input-bound` and the rules about samplers: what the DataLoader gives the ranks
 
@@ -330,7 +330,7 @@ def not_distributed(context: Context) -> list[Finding]:
                 "print torch.distributed.is_initialized() after the set-up; accelerate uses"
                 " DistributedType.NO if it finds no GPU: accelerate launch --cpu, or check"
                 " torch.cuda.is_available(). If each rank is meant to train alone: ddtop mute"
-                f" {snapshot.job} not-distributed"
+                f" {quoted(snapshot.job)} not-distributed"
             ),
         )
     ]

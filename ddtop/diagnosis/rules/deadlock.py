@@ -27,7 +27,14 @@ from ddtop.model.wait_graph import AnyWait, Graph
 from ddtop.policy import Policy, Waits
 from ddtop.wire.names import GROUP_MAKERS, RECEIVES, SENDS
 from ddtop.wire.records import Group
-from ddtop.words.sentences import collective_text, file_line, names_of_groups, ranks_text, verb
+from ddtop.words.sentences import (
+    collective_text,
+    file_line,
+    names_of_groups,
+    quoted,
+    ranks_text,
+    verb,
+)
 from ddtop.words.units import duration
 
 
@@ -303,7 +310,9 @@ def _made_in_other_order(snapshot: Snapshot, policy: Policy) -> list[Finding]:
                     *lines,
                     *(line for rank, _ in come[:4] for line in stack_lines(rank, policy)),
                 ),
-                advice=f"make the groups of the store {store} in the same order on all members",
+                advice=(
+                    f"make the groups of the store {quoted(store)} in the same order on all members"
+                ),
             )
         )
     return findings

@@ -40,6 +40,7 @@ from ddtop.words.sentences import (
     exit_text,
     file_line,
     names_of_groups,
+    quoted,
     ranks_text,
     verb,
 )
@@ -385,7 +386,7 @@ def _crashed_finding(
     if (save := _fatal_save(first, policy)) is not None:
         summary += f"; {save.call} to {clipped(save.path, _TEXT_CHARACTERS)} had failed"
         evidence = (f"{save.call} to {save.path}: {save.error}", *evidence)
-        advice = f"find out why {save.path} cannot be written: {save.error}"
+        advice = f"find out why {quoted(save.path)} cannot be written: {quoted(save.error)}"
         if is_full(save.free_bytes, save.total_bytes, policy):
             left = f"{size_text(save.free_bytes)} of {size_text(save.total_bytes)} left"
             summary += f": its disk is full ({left})"
@@ -446,8 +447,8 @@ def _worker_advice(worker: WorkerEnd | None) -> str:
     name = f"its DataLoader worker (pid {worker.pid})"
     if worker.reruns:
         return (
-            f"{name} ran the script again, as workers started by {worker.method} do, and failed"
-            ' there: put everything except definitions under `if __name__ == "__main__":`'
+            f"{name} ran the script again, as workers started by {quoted(worker.method)} do, and"
+            ' failed there: put everything except definitions under `if __name__ == "__main__":`'
         )
     return (
         f"{name} ended itself with exit code {worker.code}: its own error is further up in the"

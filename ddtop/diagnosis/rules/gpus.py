@@ -35,7 +35,7 @@ from ddtop.model.facts import Device, RankFacts, Snapshot
 from ddtop.model.gpus import VISIBLE
 from ddtop.policy import Limits, Policy
 from ddtop.wire.records import AMD
-from ddtop.words.sentences import ranks_text, verb
+from ddtop.words.sentences import quoted, ranks_text, verb
 from ddtop.words.units import duration
 
 # -- `gpu-shared` if NCCL refuses it: two ranks are on one GPU, and a rank crashes
@@ -207,7 +207,7 @@ def _error_finding(device: Device, snapshot: Snapshot) -> Finding | None:
             f"Xid {xid.code}: {HARDWARE.get(xid.code, 'see the NVIDIA Xid list')}"
             for xid in xids[-4:]
         ),
-        advice=f"take {device.host} out of the job; {health(gpu)}",
+        advice=f"take {quoted(device.host)} out of the job; {health(gpu)}",
     )
 
 
@@ -504,7 +504,7 @@ def _memory_low(
     if others:
         advice = (
             f"other processes hold {size(sum(other.used_bytes or 0 for other in others))} of it:"
-            f" {holders_text(others)}"
+            f" {quoted(holders_text(others))}"
         )
     elif len(ranks) > 1:
         advice = (

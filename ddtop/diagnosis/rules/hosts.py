@@ -13,7 +13,7 @@ from ddtop.model.ending import comm_failure, first_to_go, has_failed
 from ddtop.model.facts import Blame, HostSeen, RankFacts, Snapshot, State
 from ddtop.model.wait_graph import LOST, waiters_of
 from ddtop.policy import Limits, Policy
-from ddtop.words.sentences import clipped, file_line, ranks_text, tensor_text, verb
+from ddtop.words.sentences import clipped, file_line, quoted, ranks_text, tensor_text, verb
 from ddtop.words.units import duration
 
 # -- `host-lost`: nothing is received from a whole host, its relay and all of its ranks, while the
@@ -109,7 +109,7 @@ def _of_gone(lost: list[_Lost], snapshot: Snapshot) -> Finding:
         summary += f"; no rank waits for {it} yet"
     else:
         summary += "; no other rank makes progress"
-    names = " ".join(host.host.host for host in lost[:HOSTS_NAMED])
+    names = " ".join(quoted(host.host.host) for host in lost[:HOSTS_NAMED])
     return Finding(
         kind=Kind.HOST_LOST,
         severity=WARNING if harmless else CRITICAL,

@@ -34,7 +34,7 @@ from ddtop.diagnosis.standstill import (
 from ddtop.diagnosis.waiters import foreign_text, foreign_waits, held_by
 from ddtop.model.facts import RankFacts, Snapshot, Wait
 from ddtop.policy import Policy
-from ddtop.words.sentences import ranks_text, verb
+from ddtop.words.sentences import quoted, ranks_text, verb
 from ddtop.words.units import duration, plural
 
 CLASSES_MAX = 3
@@ -245,7 +245,7 @@ def _advice(lead: RankFacts, still: Standstill, idle: bool, policy: Policy) -> s
     if place is not None and place.waits_for is not None:
         return (
             "find out which process holds the lock; if no process is building there, the lock is"
-            f" stale: rm {place.waits_for}"
+            f" stale: rm {quoted(place.waits_for)}"
         )
     if all(word_of(rank, policy) in COMMUNICATES for rank in still.alive):
         return (

@@ -29,7 +29,7 @@ from ddtop.diagnosis.rendezvous import (
 from ddtop.model.facts import RankFacts, Snapshot, State
 from ddtop.policy import Policy, Waits
 from ddtop.wire.records import Hello, Rendezvous
-from ddtop.words.sentences import by_value, clipped, ranks_text, verb
+from ddtop.words.sentences import by_value, clipped, quoted, ranks_text, verb
 from ddtop.words.units import duration
 
 
@@ -434,7 +434,7 @@ def _unreachable_findings(snapshot: Snapshot, joining: Joining) -> list[Finding]
     lines = [line for rank, _ in cut[:6] if (line := path_line(rank)) is not None]
     advice = _ADVICE.get(
         probe or "", "check MASTER_ADDR and MASTER_PORT, and that rank 0 is running"
-    ).format(store=store)
+    ).format(store=quoted(store))
     return [
         _finding(Kind.MASTER_UNREACHABLE, ranks, joining, summary, lines + _ends(joining), advice)
     ]

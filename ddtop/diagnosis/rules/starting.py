@@ -31,7 +31,7 @@ from ddtop.model.facts import Candidate, RankFacts, Snapshot, State
 from ddtop.model.stacks import Owner, owner_of
 from ddtop.policy import Policy, Waits
 from ddtop.wire.records import StackFrame
-from ddtop.words.sentences import exit_text, file_line, rank_list, ranks_text, verb
+from ddtop.words.sentences import exit_text, file_line, quoted, rank_list, ranks_text, verb
 from ddtop.words.units import duration
 
 
@@ -234,8 +234,8 @@ def _late_finding(
             advice = f"let {it} finish"
     elif lead.process.working is False:
         advice = (
-            f"see what {verb(ranks, 'it waits', 'they wait')} for: ddtop stacks {snapshot.job}"
-            f" --rank {rank_list(ranks)}"
+            f"see what {verb(ranks, 'it waits', 'they wait')} for: ddtop stacks"
+            f" {quoted(snapshot.job)} --rank {rank_list(ranks)}"
         )
     else:
         advice = f"move this work before the start of the job, or after {joining.init}"
@@ -480,7 +480,9 @@ def _missing_advice(
 ) -> str:
     seen = [rank.hello for rank in snapshot.ranks if rank.hello is not None]
     if unseen is not None:
-        return f"check that the job runs on the other hosts: ddtop status {snapshot.job} there"
+        return (
+            f"check that the job runs on the other hosts: ddtop status {quoted(snapshot.job)} there"
+        )
     if any(is_elastic(hello.environment) for hello in seen):
         return (
             "find out why the launcher did not start it: check --nproc-per-node, --nnodes and its"
@@ -598,7 +600,7 @@ def launcher_waits(context: Context) -> list[Finding]:
                     f"the launcher of {launcher.script} (pid {launcher.pid}) {text}; no rank yet"
                 ),
                 evidence=(),
-                advice=f"{advice}: nc -zv {launcher.place.replace(':', ' ')}",
+                advice=f"{advice}: nc -zv {' '.join(map(quoted, launcher.place.split(':')))}",
             )
         )
     return findings

@@ -25,6 +25,7 @@ from ddtop.words.sentences import (
     file_line,
     function_text,
     names_of_groups,
+    quoted,
     ranks_text,
     verb,
 )
@@ -94,7 +95,7 @@ def _waits(snapshot: Snapshot, ends: _Ends, old: Finding, policy: Policy) -> Fin
         victims=old.victims or victims,
         summary=_summary(snapshot, ranks, old.victims or victims, far[0], still_s),
         evidence=(*_connections(snapshot, ends, ranks), *old.evidence),
-        advice=f"look at that job: ddtop diagnose {far[0].where.job}",
+        advice=f"look at that job: ddtop diagnose {quoted(far[0].where.job)}",
     )
 
 

@@ -151,7 +151,7 @@ def test_a_stale_lock_file_is_named(begun):
 
     assert job.kinds() == [("critical", KIND, (0, 1))]
     assert f"waiting for the lock file {LOCK} (train.py:40 load_ops)" in job.finding().summary
-    assert f"rm {LOCK}" in job.finding().advice
+    assert f"rm '{LOCK}'" in job.finding().advice
 
 
 def test_while_one_rank_builds_the_others_may_wait_for_its_lock_file():
