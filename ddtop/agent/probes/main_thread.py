@@ -17,7 +17,6 @@ from ddtop.agent.probes.exceptions import FLOW
 from ddtop.agent.stacks.frames import (
     BACKWARD,
     COLLECTIVE,
-    FILES_MAX,
     FORWARD,
     LOADER,
     OPTIMIZER,
@@ -153,6 +152,8 @@ SCAN_EVERY_NS = 1_000_000_000
 POLLS_EVERY_NS = 1_500_000_000
 """A loop that polls is found asleep at one line; so often its function is asked for what. One that
 has another path each time polls for none."""
+_UNASKED: tuple[int, str | None] = (0, None)
+"""Since when it is at its line, and the path."""
 THREADS_MAX = 64
 """Threads looked at in one scan: 10 us each."""
 _TRAINING = (COLLECTIVE, BACKWARD, OPTIMIZER, FORWARD, LOADER)
@@ -254,10 +255,9 @@ class PlaceProbe(Probe):
         self._stay = Stay()
         self._lines = HotLines()
         self._held_samples, self._held_lines = 0, HotLines()
-        self._gil_held_ns = 0
+        self._gil_held_ns = self._asked_at = 0
         self._has_groups = False
-        self._polls: tuple[int, str | None] = (0, None)
-        self._asked, self._asked_at = self._polls, 0
+        self._polls = self._asked = _UNASKED
 
     def sample(self, tick: Tick) -> None:
         """Find the rank's thread and look at its frames."""
@@ -280,7 +280,7 @@ class PlaceProbe(Probe):
             since = self._stay.line_since
             if tick.now - max(since, self._asked_at) >= POLLS_EVERY_NS:
                 asked = since, rank.frames.polled_path(lead.ident)
-                self._polls = asked if asked == self._asked else (0, None)
+                self._polls = asked if asked == self._asked else _UNASKED
                 self._asked, self._asked_at = asked, tick.now
 
     def fields(self, tick: Tick) -> Mapping[str, Any]:
@@ -339,7 +339,7 @@ class PlaceProbe(Probe):
 # /proc/PID/syscall`, `grep -H pos /proc/PID/fdinfo/*`.
 
 
-LINES_MAX, STAYS_MAX = 16, 64
+LINES_MAX, STAYS_MAX, FILES_MAX = 16, 64, 256
 MOVES_NS, LOGGED_BYTES = 5_000_000_000, 1024
 """For how long a file that was read or written is work. A loop that waits may write a log: that is
 less between two looks."""

@@ -14,7 +14,7 @@ import re
 import sys
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePath
 from types import CodeType, FunctionType, MethodType
 from typing import Any
@@ -253,9 +253,9 @@ _PARTS, _BATCH_VALUES = 3, 64
 class _Source:
     """What is known of one sampler.
 
-    `at`: the iterator of the last pass, `yielded`: how many batches it had given then. `trained`:
-    the number of the last pass in which the optimizer made steps, `again`: it made some in an
-    earlier one too. `moved`: two passes have begun with different epochs.
+    `at`: the iterator of the last pass, `yielded`: how many batches it had given then. `moved`: two
+    passes have begun with different epochs. `trained`: the numbers of the first two passes in which
+    the optimizer has made steps.
     """
 
     feed: Feed
@@ -265,8 +265,7 @@ class _Source:
     passes: int = 0
     epoch: int | None = None
     moved: bool = False
-    trained: int = 0
-    again: bool = False
+    trained: set[int] = field(default_factory=set)
     steps: int = 0
     taken: int = 0
 
@@ -315,12 +314,10 @@ class SamplerHistory:
             # If both have grown between two samples of the same loader, it feeds the optimizer.
             source.steps += max(0, min(steps - self._last[1], batches - self._last[2]))
             source.taken += max(0, batches - self._last[2])
-            if steps > self._last[1]:
+            if steps > self._last[1] and len(source.trained) < 2:
                 # A pass that only measures makes none. Steps since the last look are those of the
                 # pass that it saw.
-                trained = source.passes - began
-                source.again |= 0 < source.trained < trained
-                source.trained = trained
+                source.trained.add(source.passes - began)
         self._last = (id(sampler), steps, batches)
         return msgspec.structs.replace(
             source.feed,
@@ -328,7 +325,7 @@ class SamplerHistory:
             epochs=source.passes,
             steps=source.steps,
             taken=source.taken,
-            same_epoch=source.again and not source.moved and source.epoch is not None,
+            same_epoch=len(source.trained) > 1 and not source.moved and source.epoch is not None,
             group=group,
             batch=first_batch or None,
         )
