@@ -299,8 +299,11 @@ def _process(memory: RankMemory, comm: CommFacts, now: int, policy: Policy) -> P
         working = False if working is not None else None
     state = memory.state or _NO_REPORT
     writes, place = state.writes_since_unix_ns, state.place
-    age_ns = now - memory.state_unix_ns
-    moves = state.moves_since_unix_ns if age_ns < policy.report_silent_s * 1e9 else None
+    moves = (
+        state.moves_since_unix_ns
+        if now - memory.state_unix_ns < policy.report_silent_s * 1e9
+        else None
+    )
     if working is False and (
         moves or (writes and now - writes < policy.of(RankLimits).handler_writes_s * 1e9)
     ):
