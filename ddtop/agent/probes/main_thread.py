@@ -340,9 +340,10 @@ class PlaceProbe(Probe):
 
 
 LINES_MAX, STAYS_MAX, FILES_MAX = 16, 64, 256
-MOVES_NS, LOGGED_BYTES = 5_000_000_000, 1024
-"""For how long a file that was read or written is work. A loop that waits may write a log: that is
-less between two looks."""
+LOOK_EVERY_NS, MOVES_NS, LOGGED_BYTES = 1_000_000_000, 5_000_000_000, 1024
+"""How often the positions in files are read where no exception is handled (15 us each), and for how
+long a file that was read or written is work. A loop that waits may write a log: that is less
+between two looks."""
 FIRST_FACTOR = 2
 EXCEPTION_CHARACTERS, STACK_MOST = 200, 100
 _ABSOLUTE_SLEEPS = (["230", "0x1", "0x1"], ["115", "0x1", "0x1"])
@@ -373,7 +374,7 @@ class Standing(Probe):
         self._handled: tuple[object, ...] | None = None
         self._handled_at = self._grown_at = 0
         self._positions: dict[str, tuple[int, bool]] = {}
-        self._moves_at = self._moves_since = 0
+        self._looked_at = self._moves_at = self._moves_since = 0
 
     def sample(self, tick: Tick) -> None:
         """Note where the thread stands, if it has stood for a while."""
@@ -450,6 +451,9 @@ class Standing(Probe):
     def _look_at_files(self, now: int) -> None:
         """Whether a file is read or written, and whether one of its own has grown while it handles
         the same exception."""
+        if self._exception is None and now - self._looked_at < LOOK_EVERY_NS:
+            return
+        self._looked_at = now
         before, self._positions = self._positions, _positions(self._rank.dump_file.descriptor)
         grown = [
             (at - before.get(number, (at, writes))[0], writes)

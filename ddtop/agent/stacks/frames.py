@@ -221,8 +221,11 @@ class FrameReader:
         asks = _names_in_loop(*at[0]) if found else frozenset()
         if not asks & (_ASKS if asks & _FAILURES else _ASKS - {"open"}):
             return None
-        texts = [os.fspath(text) for text in found]
-        paths = [text for text in texts if len(text) <= LOCK_PATH_MAX and _is_path(text)]
+        paths = [
+            text
+            for text in [os.fspath(one) for one in found]
+            if len(text) <= LOCK_PATH_MAX and _is_path(text)
+        ]
         longest = max(paths, key=len, default="")
         # The others may be the folders from which it was made.
         return redact(longest) if longest and all(map(longest.startswith, paths)) else None
@@ -303,10 +306,13 @@ def _names_in_loop(code: CodeType, at: int) -> frozenset[str]:
         for step in steps
         if "JUMP" in step.opname and isinstance(step.argval, int) and step.argval <= step.offset
     }
-    around = [(end - start, start, end) for start, end in ends.items() if start <= at <= end]
-    _, start, end = min(around, default=(0, 0, -1))
-    named = [step for step in steps if step.opcode in dis.hasname]
-    return frozenset(step.argval for step in named if start <= step.offset <= end)
+    _, start, end = min(
+        ((end - start, start, end) for start, end in ends.items() if start <= at <= end),
+        default=(0, 0, -1),
+    )
+    return frozenset(
+        step.argval for step in steps if start <= step.offset <= end and step.opcode in dis.hasname
+    )
 
 
 def _is_path(text: str) -> bool:

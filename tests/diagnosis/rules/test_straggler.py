@@ -202,7 +202,7 @@ def test_a_rank_that_is_ahead_of_loaders_as_slow_as_its_own_waits_for_no_straggl
     depth, capacity, workers, ranks
 ):
     """Each loader takes 40 ms for a batch. Who is ahead by a part of a batch waits for the other in
-    each step, and the step takes 42 ms with or without it. Today: a critical straggler."""
+    each step, and the step takes 42 ms with or without it. It was a critical straggler."""
     job = by_loaders(depth, capacity, workers, ranks=ranks)
 
     assert "straggler" not in [kind for _, kind, _ in job.ever()]
