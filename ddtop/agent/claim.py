@@ -168,7 +168,7 @@ def entering_init(
     # Do not ask for the parent's claim here: a process that joins a group is a rank, unless its
     # parent is that rank.
     above = rank_above(os.getpid())
-    if above is not None and above.makes_helper(own, size, met):
+    if above is not None and (above.makes_helper(own, size, met) or _runs_script_anew()):
         return
     seen = identity.identify({}, sys.orig_argv, os.getpid())
     # The command line of a spawned child does not name the script; the tree is named after the
@@ -219,6 +219,13 @@ def _become_mpi_rank(rank: int, size: int, local_rank: int | None, backend: str 
         identity.RANK, seen.script, rank=rank, local_rank=local_rank, world_size=size
     )
     become_rank(who, "init", backend, above=above)
+
+
+def _runs_script_anew() -> bool:
+    """Whether multiprocessing still imports the script of its parent, which has no `__main__`
+    guard. Such a child soon fails at the first process that it starts."""
+    process = getattr(sys.modules.get("multiprocessing.process"), "_current_process", None)
+    return "_inheriting" in getattr(process, "__dict__", {})
 
 
 def _meets_at(method: str | None) -> int:

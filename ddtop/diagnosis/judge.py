@@ -38,6 +38,15 @@ class Judging(Limits, of="judge", was=""):
     """An event that began less than this time before the end of a job belongs to the end."""
 
 
+@dataclass(frozen=True)
+class Brief(Limits, of="brief"):
+    """What is over soon: a slow start, or a moment in which CPUs are short (`Is.BRIEF`)."""
+
+    stood_s: float = 10.0
+    """A warning about it is shown once it has stood for this time. A viewer shows at once what it
+    finds when it comes: nobody knows since when that stands."""
+
+
 # -- Findings that come again after the job has recovered by itself
 #
 # The first epoch fills a cache, and each shard of the data may begin slowly: such a job is input-
@@ -332,6 +341,7 @@ have more evidence.
 class _Standing:
     finding: Finding
     agreed: int
+    first_unix_ns: int
     missed: int = 0
     seen_unix_ns: int = 0
 
@@ -382,6 +392,12 @@ class Judge:
             < self._policy.of(Judging).clear_rates_s * 1e9
         )
 
+    def _is_brief(self, standing: _Standing, snapshot: Snapshot) -> bool:
+        """Whether it is a warning that may be over soon, and has not stood for long."""
+        finding, stood_ns = standing.finding, snapshot.time_unix_ns - standing.first_unix_ns
+        brief = finding.severity == WARNING and finding.kind.is_any(Is.BRIEF)
+        return brief and stood_ns < self._policy.of(Brief).stood_s * 1e9
+
     def _follow_groups(self, found: Mapping[Identity, Finding]) -> None:
         """A finding about the end of a rank stays the same finding, even if the group in which
         others wait changes or becomes known later.
@@ -412,6 +428,7 @@ class Judge:
             self._recurrence = Recurrence(self._policy)
         self.found = diagnose(snapshot, self._policy)
         found = {finding.identity: finding for finding in self.found}
+        first = snapshot.time_unix_ns if self._observed_unix_ns is not None else 0
         fresh = (
             self._observed_unix_ns is None
             or snapshot.time_unix_ns - self._observed_unix_ns >= STEP_NS
@@ -422,7 +439,9 @@ class Judge:
         for identity, finding in found.items():
             known = self._standing.get(identity)
             if known is None:
-                self._standing[identity] = _Standing(finding, 1, seen_unix_ns=snapshot.time_unix_ns)
+                self._standing[identity] = _Standing(
+                    finding, 1, first, seen_unix_ns=snapshot.time_unix_ns
+                )
                 continue
             known.seen_unix_ns = snapshot.time_unix_ns
             # `since` is the time at which the fact began: a later estimate does not change it.
@@ -451,7 +470,9 @@ class Judge:
         # A job that has ended sends nothing more, so its last state needs no second snapshot.
         needed = 1 if snapshot.ended is not None else self._policy.appear_snapshots
         shown = [
-            standing.finding for standing in self._standing.values() if standing.agreed >= needed
+            standing.finding
+            for standing in self._standing.values()
+            if standing.agreed >= needed and not self._is_brief(standing, snapshot)
         ]
         if snapshot.ended is not None:
             shown = [finding for finding in shown if finding.identity in found]

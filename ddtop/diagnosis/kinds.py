@@ -21,6 +21,8 @@ class Is(Flag):
     PHASE = auto()
     #: A rank ended first.
     END = auto()
+    #: A slow start or a busy moment is over soon. A warning about it is shown once it has stood.
+    BRIEF = auto()
 
 
 class Kind(str, Enum):
@@ -75,7 +77,7 @@ class Kind(str, Enum):
     IMBALANCE = "imbalance", Is.BESIDE | Is.MOVES | Is.TIME | Is.PHASE
     SYNC_BOUND = "sync-bound", Is.BESIDE | Is.MOVES | Is.TIME
     TRANSFER_BOUND = "transfer-bound", Is.BESIDE | Is.MOVES | Is.TIME | Is.PHASE
-    CPU_OVERSUBSCRIBED = "cpu-oversubscribed", Is.BESIDE | Is.MOVES | Is.TIME
+    CPU_OVERSUBSCRIBED = "cpu-oversubscribed", Is.BESIDE | Is.MOVES | Is.TIME | Is.BRIEF
     MEMORY_PRESSURE = "memory-pressure", Is.BESIDE | Is.MOVES
     DISK_FULL = "disk-full", Is.BESIDE | Is.MOVES
     SAMPLER_NOT_DISTRIBUTED = "sampler-not-distributed", Is.BESIDE
@@ -90,8 +92,8 @@ class Kind(str, Enum):
     GPU_MEMORY_LOW = "gpu-memory-low", Is.BESIDE | Is.MOVES
     GPU_THROTTLED = "gpu-throttled", Is.BESIDE | Is.MOVES
     GPU_ERROR = "gpu-error", Is.PLAIN
-    RANK_MISSING = "rank-missing", Is.PLAIN
-    LATE_TO_INIT = "late-to-init", Is.TIME
+    RANK_MISSING = "rank-missing", Is.BRIEF
+    LATE_TO_INIT = "late-to-init", Is.TIME | Is.BRIEF
     MASTER_UNREACHABLE = "master-unreachable", Is.PLAIN
     PEER_UNREACHABLE = "peer-unreachable", Is.PLAIN
     DUPLICATE_RANK = "duplicate-rank", Is.PLAIN

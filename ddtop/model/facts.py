@@ -546,6 +546,8 @@ class LoaderFacts(msgspec.Struct, frozen=True, gc=False):
     window_steps: int | None = None
     #: Since when the worker that must deliver the next batch makes no progress.
     stuck_since_unix_ns: int | None = None
+    #: Its workers have nearly always something to do: they make no more batches than are taken.
+    busy: bool = False
 
 
 class ProcessFacts(msgspec.Struct, frozen=True, gc=False):

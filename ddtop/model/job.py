@@ -255,9 +255,16 @@ class Job(JobMemory):
         if self.some_quiet:
             hosts.note_progress(self, memory.state, state, at)
         memory.counters.add(at, *ratios.counters(state))
-        if state.loader is not None:
+        if (loader := state.loader) is not None:
+            busy = min((loader.capacity or 0) - (loader.depth or 0), loader.workers)
+            for_ns = max(at - (memory.state_unix_ns or at), 0)
+            memory.loader_busy_ns += busy * for_ns // max(loader.workers, 1)
             memory.loader.add(
-                at, state.loader.wait_total_ns, state.loader.batches, state.iteration or 0
+                at,
+                loader.wait_total_ns,
+                loader.batches,
+                state.iteration or 0,
+                memory.loader_busy_ns,
             )
         if at >= memory.state_unix_ns:
             if memory.state is None or not _same_line(memory.state.place, state.place):

@@ -433,8 +433,10 @@ class RankMemory:
     phase_since_unix_ns: int = 0
     #: Counters of `ratios.counters`.
     counters: Series = field(init=False)
-    #: (waited ns, batches, iteration) of the DataLoader.
+    #: (waited ns, batches, iteration, `loader_busy_ns`) of the DataLoader.
     loader: Series = field(init=False)
+    #: How long its workers had batches to make, mean of all workers.
+    loader_busy_ns: int = 0
     owing: progress.Owing | None = None
     not_finite: Began | None = None
     #: Since when its parameters differ from those of the first rank of their group.

@@ -166,6 +166,15 @@ def _are_near(one: tuple[float, ...], other: tuple[float, ...], ratio: float) ->
 # -- Since when the DataLoader worker that must deliver the next batch makes no progress
 
 
+@dataclass(frozen=True)
+class Reading(Limits, of="reading"):
+    """Whether the worker that must deliver the next batch reads its sample in pieces."""
+
+    bytes_per_s: float = 8192.0
+    """It reads this much. What a loop that waits reads of a status file is less; a rank reads more
+    than that for itself, so `io_working_bytes_per_s` is larger."""
+
+
 _HELPLESS = (None, "Z", "X", "T", "t")
 _ASLEEP = "nanosleep"
 
@@ -240,7 +249,10 @@ def _has_moved(before: Loader, now: Loader, seconds: float, policy: Policy) -> b
         > policy.cpu_working_ratio * seconds * 1e9
     ):
         return True
-    if _growth(before.owing_io_bytes, now.owing_io_bytes) > policy.io_working_bytes_per_s * seconds:
+    if (
+        _growth(before.owing_io_bytes, now.owing_io_bytes)
+        > policy.of(Reading).bytes_per_s * seconds
+    ):
         return True
     # A download shows in no other counter. A loop that sleeps between two polls is no download.
     wakes = _growth(before.owing_switches, now.owing_switches)

@@ -53,6 +53,16 @@ class RankLimits(Limits, of="rank", was=""):
     step up to a quarter of a second after it was made."""
 
 
+@dataclass(frozen=True)
+class Loading(Limits, of="loading"):
+    """Whether a loader makes as many batches as it can."""
+
+    busy_ratio: float = 0.7
+    """Its workers have batches to make for this share of the time. Then it takes about as long for
+    a batch as the loaders of the others, and a rank that is ahead of them by a part of a batch
+    waits for them in each step."""
+
+
 _NO_REPORT = RankState(phase="starting")
 _NO_GPU = GpuFacts()
 _LATEST = 1 << 62
@@ -255,8 +265,9 @@ def _loader(memory: RankMemory, now: int, policy: Policy) -> LoaderFacts:
         report=memory.state.loader if memory.state is not None else None,
         wait_ratio=ratio,
         wait_low_ratio=low,
-        window_steps=int(max(grown[1][1:])) if grown else None,
+        window_steps=int(max(grown[1][1:3])) if grown else None,
         stuck_since_unix_ns=owing.still_since_unix_ns if owing is not None else None,
+        busy=grown is not None and grown[1][3] > policy.of(Loading).busy_ratio * grown[0] * 1e9,
     )
 
 
@@ -288,18 +299,24 @@ def _process(memory: RankMemory, comm: CommFacts, now: int, policy: Policy) -> P
         working = False if working is not None else None
     state = memory.state or _NO_REPORT
     writes, place = state.writes_since_unix_ns, state.place
-    fresh = now - memory.state_unix_ns < policy.report_silent_s * 1e9
-    moves = state.moves_since_unix_ns if fresh else None
-    handles = policy.of(RankLimits).handler_writes_s * 1e9
-    if working is False and (moves or (writes is not None and now - writes < handles)):
+    moves = (
+        state.moves_since_unix_ns
+        if now - memory.state_unix_ns < policy.report_silent_s * 1e9
+        else None
+    )
+    if working is False and (
+        moves or (writes and now - writes < policy.of(RankLimits).handler_writes_s * 1e9)
+    ):
         working = True
     if working is False and place is not None and _is_served(place, report):
         working = True
     if alive and memory.owing is not None and progress.moves(memory.owing, now, policy):
         working = True
     measured = alive and memory.load is not None
-    long = moves is not None and now - moves >= policy.window_s * 1e9
-    transfers = working is True and (long or ratios.transfers(memory, now, policy))
+    transfers = working is True and (
+        (moves is not None and now - moves >= policy.window_s * 1e9)
+        or ratios.transfers(memory, now, policy)
+    )
     calling = comm.mpi is not None and bool(comm.mpi.calls)
     return ProcessFacts(
         report=report,

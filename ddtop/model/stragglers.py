@@ -206,7 +206,7 @@ def _still_holds(
         rank not in facts or facts[rank].gone or facts[rank].agent.unheard for rank in late.ranks
     ):
         return False
-    if all(_has_joined(facts.get(rank)) for rank in late.waiters):
+    if _load_alike(late, facts) or all(_has_joined(facts.get(rank)) for rank in late.waiters):
         return False
     strong = late.share_ratio >= policy.straggler_strong_ratio
     # A neighbour that is busy for some seconds makes a rank late too.
@@ -237,6 +237,14 @@ def _has_joined(rank: RankFields | None) -> bool:
     Then it waited for nobody's slowness.
     """
     return rank is not None and any(spot.waits_on == "join" for spot in rank.reported.spots)
+
+
+def _load_alike(late: Late, facts: Mapping[int, RankFields]) -> bool:
+    """Whether they are late because they wait for their loaders, and the loaders of those that wait
+    for them take about as long for a batch."""
+    loads = [facts[rank].loader.wait_ratio or 0.0 for rank in late.ranks]
+    busy = sum(facts[rank].loader.busy for rank in late.waiters if rank in facts)
+    return min(loads) >= late.share_ratio / 2 and 2 * busy > len(late.waiters)
 
 
 def _apart_s(late: Late, facts: Mapping[int, RankFields], policy: Policy) -> float:

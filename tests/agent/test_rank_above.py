@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import sys
 import pytest
 
 from ddtop import registry
+from ddtop.agent import claim
 from ddtop.agent.claim import RankAbove
 from ddtop.agent.state_page import StatePage
 from ddtop.wire import page as layout
@@ -156,3 +158,20 @@ def test_whether_a_process_below_a_rank_is_a_helper_follows_from_the_group_that_
     parent, child, expected
 ):
     assert parent.makes_helper(*child) is expected
+
+
+@pytest.mark.parametrize(("anew", "found"), [(True, []), (False, [0])])
+def test_a_child_that_runs_the_script_of_its_parent_anew_is_no_second_rank(
+    monkeypatch, anew, found
+):
+    """A DataLoader worker of a script without a guard calls init_process_group as its rank did, and
+    fails a moment later. A child that has a task of its own has imported the script before."""
+    ranks = []
+    monkeypatch.setattr(claim, "become_rank", lambda who, *_: ranks.append(who.rank))
+    monkeypatch.setattr(claim, "rank_above", lambda _pid: above(met=0))
+    if anew:
+        monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)
+    monkeypatch.setattr(RankAbove, "makes_helper", lambda *_: False)
+    claim.entering_init(0, 3, "gloo", "tcp://127.0.0.1:29500")
+
+    assert ranks == found

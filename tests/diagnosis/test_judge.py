@@ -7,6 +7,7 @@ import pytest
 from ddtop.diagnosis.judge import Judge
 from ddtop.policy import POLICY
 from tests.diagnosis.judging import CULPRIT, hang, judged
+from tests.diagnosis.rules.starting import early, enter
 from tests.jobs import BASE, FakeJob, brief, place, trained, unix_ns, without_times
 
 
@@ -118,3 +119,45 @@ def test_between_the_last_rank_and_its_launcher_nobody_is_said_to_stand_or_to_st
         job.passes(1).verdict().calm
         == "quiet: no rank is left, and the launcher has not ended yet, ranks 0,1 finished"
     )
+
+
+# -- what is over soon
+
+
+LATE = ("warning", "late-to-init", (2,))
+
+
+def starts_slowly():
+    """Ranks 0 and 1 wait in init_process_group, while rank 2 imports."""
+    job = early(3).passes(1)
+    enter(job, 0, 1)
+    return job.passes(40)
+
+
+def shown(job, judge):
+    """In which seconds the warning is shown to a viewer that was there all the time."""
+    seen = judged(job, [half / 2 for half in range(2, 80)], judge)
+    return [second / 2 + 1 for second, found in enumerate(seen) if LATE in found]
+
+
+def test_a_warning_about_a_slow_start_is_shown_once_it_has_stood():
+    """The wait is too long after 10 s. At a high load it is over three seconds later."""
+    seconds = shown(starts_slowly(), Judge(POLICY))
+
+    assert min(seconds) == pytest.approx(21.5, abs=1)
+    assert max(seconds) == 39.5
+
+
+def test_a_viewer_that_comes_while_it_stands_shows_it_at_once():
+    """`ddtop diagnose` looks for two seconds."""
+    assert judged(starts_slowly(), [14.0, 14.5]) == [[], [LATE]]
+
+
+def test_what_is_critical_about_a_start_is_shown_at_once():
+    job = early(3).passes(1)
+    enter(job, 0, 1)
+    job.ranks[2].stands_at("wait_for_licence")
+    job.passes(12)
+
+    seen = judged(job, [half / 2 for half in range(2, 20)])
+    assert [("critical", "late-to-init", (2,))] in seen

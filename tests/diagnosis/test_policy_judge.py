@@ -7,8 +7,18 @@ import pytest
 from ddtop.diagnosis.judge import Judge, Recurrence
 from tests.diagnosis.judging import CULPRIT, hang, judged
 from tests.diagnosis.rules.input_bound import loading
+from tests.diagnosis.rules.starting import early, enter
 from tests.jobs import brief, unix_ns
 from tests.second_policy import Case, stands, stands_from_the_start
+
+
+def starts_slowly(policy):
+    """The findings of a viewer that was there all the time, 15 s after two ranks began to wait."""
+    job = early(3).passes(1)
+    enter(job, 0, 1)
+    job.passes(16)
+    return judged(job, [half / 2 for half in range(2, 32)], Judge(policy))[-1]
+
 
 SLOW = [("warning", "input-bound", (0, 1, 2, 3))]
 
@@ -88,6 +98,7 @@ def has_some_batches():
 
 APPEARED = [[], [CULPRIT], [CULPRIT]]
 CASES = [
+    Case("start", "brief.stood_s", 2.0, starts_slowly, [], [("warning", "late-to-init", (2,))]),
     Case("looks", "appear_snapshots", 1, looks_of_a_hang, APPEARED, [[CULPRIT]] * 3),
     Case("needed looks", "appear_snapshots", 3, needs, (2, False), (3, True)),
     Case("a missed look", "appear_snapshots", 3, seen_once_then_missed_once, [CULPRIT], []),

@@ -47,6 +47,15 @@ def test_what_moves_starts_the_time_anew_and_a_tenth_of_it_does_not(grown):
     assert after(**little) == STILL
 
 
+def test_a_worker_that_reads_its_sample_in_pieces_moves():
+    """2 KB five times a second, from a slow disk: "its worker makes no progress" was critical."""
+    assert after(owing_io_bytes=5_000).moved_unix_ns == 7 * SECOND
+    patient = POLICY.with_limits({"reading.bytes_per_s": 65536.0})
+    read = replace_loader(OWED, owing_io_bytes=5_000)
+
+    assert follow(STILL, OWED, read, 7 * SECOND, 0.5, patient) == STILL
+
+
 @pytest.mark.parametrize(
     "other",
     [{"owing_pid": 9002}, {"batches": 51}, {"exhausted": 1}],

@@ -7,7 +7,7 @@ import functools
 import pytest
 
 from ddtop.policy import Policy
-from ddtop.wire.records import GpuWatch, ProcessLoad
+from ddtop.wire.records import GpuWatch, Loader, ProcessLoad
 from tests.diagnosis.rules.crowded import loaded
 from tests.diagnosis.rules.misuse import communicating
 from tests.diagnosis.rules.straggler import answers, job_with, read_once
@@ -53,6 +53,17 @@ def two_reads_of_much_on_crowded_cores():
         if second == 23:
             answers(job)
     answers(job, request="r2")
+    return job.trains(2)
+
+
+def loaders_of_which_three_are_faster():
+    """Rank 1 waits for its loader. Half of the workers of the others have nothing to do."""
+    job = job_with()
+    for rank in job.ranks:
+        rank.loader = Loader(2, 0 if rank.number == 1 else 3, 4, 2)
+        rank.loader_share = 0.9 if rank.number == 1 else 0.04
+    job.trains(12)
+    answers(job)
     return job.trains(2)
 
 
@@ -166,6 +177,7 @@ CASES = [
     Case("balance", "arrivals.stale_s", 10.0,
      seen(an_old_balance, lambda snapshot: len(snapshot.balances)), 1, 0),
     Case("samples", "arrivals.gone_ratio", 0.8, late(lambda: one_read(share=0.4)), [1], []),
+    Case("loaders", "loading.busy_ratio", 0.2, late(loaders_of_which_three_are_faster), [1], []),
     Case("stages", "stages.ratio", 0.5, late(one_read_of_stages), [], [1]),
     Case("pressure", "oversubscribed_window_s", 30.0, seen(little_cpu, measured_s), 20, 30),
     Case("gpu", "gpu_mean_s", 5.0, gpu_late(lambda: gpus_that_wait(35)), [], [5]),

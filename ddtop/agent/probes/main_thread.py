@@ -18,7 +18,6 @@ from ddtop.agent.probes.exceptions import FLOW
 from ddtop.agent.stacks.frames import (
     BACKWARD,
     COLLECTIVE,
-    FILES_MAX,
     FORWARD,
     LOADER,
     OPTIMIZER,
@@ -154,6 +153,8 @@ SCAN_EVERY_NS = 1_000_000_000
 POLLS_EVERY_NS = 1_500_000_000
 """A loop that polls is found asleep at one line; so often its function is asked for what. One that
 has another path each time polls for none."""
+_UNASKED: tuple[int, str | None] = (0, None)
+"""Since when it is at its line, and the path."""
 THREADS_MAX = 64
 """Threads looked at in one scan: 10 us each."""
 _TRAINING = (COLLECTIVE, BACKWARD, OPTIMIZER, FORWARD, LOADER)
@@ -255,11 +256,9 @@ class PlaceProbe(Probe):
         self._stay = Stay()
         self._lines = HotLines()
         self._held_samples, self._held_lines = 0, HotLines()
-        self._gil_held_ns = 0
+        self._gil_held_ns = self._asked_at = 0
         self._has_groups = False
-        self._polls: tuple[int, str | None] = (0, None)
-        self._asked: tuple[int, str | None] = (0, None)
-        self._asked_at = 0
+        self._polls = self._asked = _UNASKED
 
     def sample(self, tick: Tick) -> None:
         """Find the rank's thread and look at its frames."""
@@ -282,7 +281,7 @@ class PlaceProbe(Probe):
             since = self._stay.line_since
             if tick.now - max(since, self._asked_at) >= POLLS_EVERY_NS:
                 asked = since, rank.frames.polled_path(lead.ident)
-                self._polls = asked if asked == self._asked else (0, None)
+                self._polls = asked if asked == self._asked else _UNASKED
                 self._asked, self._asked_at = asked, tick.now
 
     def fields(self, tick: Tick) -> Mapping[str, Any]:
@@ -341,10 +340,11 @@ class PlaceProbe(Probe):
 # /proc/PID/syscall`, `grep -H pos /proc/PID/fdinfo/*`.
 
 
-LINES_MAX, STAYS_MAX = 16, 64
-MOVES_NS, LOGGED_BYTES = 5_000_000_000, 1024
-"""For how long a file that was read or written is work. A loop that waits may write a log: that is
-less between two looks."""
+LINES_MAX, STAYS_MAX, FILES_MAX = 16, 64, 256
+LOOK_EVERY_NS, MOVES_NS, LOGGED_BYTES = 1_000_000_000, 5_000_000_000, 1024
+"""How often the positions in files are read where no exception is handled (15 us each), and for how
+long a file that was read or written is work. A loop that waits may write a log: that is less
+between two looks."""
 FIRST_FACTOR = 2
 EXCEPTION_CHARACTERS, STACK_MOST = 200, 100
 _ABSOLUTE_SLEEPS = (["230", "0x1", "0x1"], ["115", "0x1", "0x1"])
@@ -375,7 +375,7 @@ class Standing(Probe):
         self._handled: tuple[object, ...] | None = None
         self._handled_at = self._grown_at = 0
         self._positions: dict[str, tuple[int, bool]] = {}
-        self._moves_at = self._moves_since = 0
+        self._looked_at = self._moves_at = self._moves_since = 0
 
     def sample(self, tick: Tick) -> None:
         """Note where the thread stands, if it has stood for a while."""
@@ -452,6 +452,9 @@ class Standing(Probe):
     def _look_at_files(self, now: int) -> None:
         """Whether a file is read or written, and whether one of its own has grown while it handles
         the same exception."""
+        if self._exception is None and now - self._looked_at < LOOK_EVERY_NS:
+            return
+        self._looked_at = now
         before, self._positions = self._positions, _positions(self._rank.dump_file.descriptor)
         grown = [
             (at - before.get(number, (at, writes))[0], writes)

@@ -16,7 +16,7 @@ import re
 import sys
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import CodeType, FunctionType, GeneratorType, MethodType
 from typing import Any
 from weakref import ref
@@ -264,8 +264,8 @@ class _Source:
 
     `at`: the iterator of the last pass. `passes` over the data have begun, `seen` when the agent
     looked last. `batch`: a digest of the first batch of the last one, 0 if it has no numbers.
-    `trained`: the number of the last pass in which the optimizer made steps, `again`: it made some
-    in an earlier one too. `moved`: two passes have begun with different epochs.
+    `moved`: two passes have begun with different epochs. `trained`: the numbers of the first two
+    passes in which the optimizer has made steps.
     """
 
     feed: Feed
@@ -276,8 +276,7 @@ class _Source:
     batch: int = 0
     epoch: int | None = None
     moved: bool = False
-    trained: int = 0
-    again: bool = False
+    trained: set[int] = field(default_factory=set)
     steps: int = 0
     taken: int = 0
 
@@ -331,11 +330,10 @@ class SamplerHistory:
             # If both have grown between two samples of the same loader, it feeds the optimizer.
             source.steps += max(0, min(steps - steps_before, batches - batches_before))
             source.taken += max(0, batches - batches_before)
-            if steps > steps_before:
+            if steps > steps_before and len(source.trained) < 2:
                 # A pass that only measures makes none. Steps since the last look are those of the
                 # pass that it saw.
-                source.again |= 0 < source.trained < source.seen
-                source.trained = source.seen
+                source.trained.add(source.seen)
         source.seen = passes
         self._last = (source, steps, batches)
         return msgspec.structs.replace(
@@ -344,7 +342,7 @@ class SamplerHistory:
             epochs=passes,
             steps=source.steps,
             taken=source.taken,
-            same_epoch=source.again and not source.moved and source.epoch is not None,
+            same_epoch=len(source.trained) > 1 and not source.moved and source.epoch is not None,
             group=group,
             batch=source.batch or None,
         )

@@ -18,7 +18,6 @@ from typing import Any
 
 import ddtop
 from ddtop.agent.stacks.walk import Place, Walk
-from ddtop.procfs import link, names_in
 from ddtop.redaction import redact
 from ddtop.wire.names import RESULTS, framework_of, word_of
 from ddtop.wire.records import ACTIVITIES, Asked, StackFrame
@@ -26,15 +25,12 @@ from ddtop.wire.records import ACTIVITIES, Asked, StackFrame
 BATON_FILE, BATON_WAITS, BATON_PATH = "torch/utils/file_baton.py", "wait", "lock_file_path"
 """Processes wait here for the process that builds an extension. `BATON_PATH` is the attribute that
 names the file of that process."""
-LOCK_PATH_MAX, FILES_MAX = 512, 256
-_LOCKS = frozenset({"flock", "lockf", "is_locked"})
-"""The last is filelock's."""
+LOCK_PATH_MAX = 512
 _ASKS = frozenset(
     {"exists", "lexists", "is_file", "isfile", "is_dir", "isdir", "stat", "access", "open"}
-    | {"listdir", "glob", "iterdir", "mkdir", "link", "symlink"}
-    | _LOCKS
+    | {"listdir", "glob", "iterdir", "mkdir", "link", "symlink", "flock", "lockf", "is_locked"}
 )
-"""What a loop calls that polls for a file."""
+"""What a loop calls that polls for a file. The last is filelock's."""
 _FAILURES = frozenset(
     {"FileNotFoundError", "FileExistsError", "PermissionError", "BlockingIOError", "OSError"}
     | {"IOError", "EnvironmentError", "Exception", "suppress"}
@@ -217,21 +213,22 @@ class FrameReader:
 
     def polled_path(self, thread_id: int) -> str | None:
         """The path for which its innermost function polls: that of the locals of a function that
-        asks for files in the loop that it is in. None if there is none, or more than one, and for a
-        file that this process has open: it reads or writes that one.
+        asks for files in the loop that it is in. None if there is none, or more than one. A loop
+        that only reads or writes a file asks for none.
         """
         at: list[tuple[CodeType, int]] = []
         found = self.walk.texts(thread_id, _ASKS, _SEES_LOCALS, at)
         asks = _names_in_loop(*at[0]) if found else frozenset()
         if not asks & (_ASKS if asks & _FAILURES else _ASKS - {"open"}):
             return None
-        texts = [os.fspath(text) for text in found]
-        paths = [text for text in texts if len(text) <= LOCK_PATH_MAX and _is_path(text)]
+        paths = [
+            text
+            for text in [os.fspath(one) for one in found]
+            if len(text) <= LOCK_PATH_MAX and _is_path(text)
+        ]
         longest = max(paths, key=len, default="")
         # The others may be the folders from which it was made.
-        alone = longest and all(map(longest.startswith, paths))
-        # Who waits for the lock of a file has that file open.
-        return redact(longest) if alone and (asks & _LOCKS or not _has_open(longest)) else None
+        return redact(longest) if longest and all(map(longest.startswith, paths)) else None
 
     def _pass_library(self, seen: ThreadLook, file: str, name: str, line: int) -> None:
         meaning = self._meanings.get((file, name))
@@ -309,17 +306,13 @@ def _names_in_loop(code: CodeType, at: int) -> frozenset[str]:
         for step in steps
         if "JUMP" in step.opname and isinstance(step.argval, int) and step.argval <= step.offset
     }
-    around = [(end - start, start, end) for start, end in ends.items() if start <= at <= end]
-    _, start, end = min(around, default=(0, 0, -1))
-    named = [step for step in steps if step.opcode in dis.hasname]
-    return frozenset(step.argval for step in named if start <= step.offset <= end)
-
-
-def _has_open(path: str) -> bool:
-    """Whether this process has a file of that name open. It asks no file system."""
-    name, numbers = os.path.basename(path), names_in("self", "fd") or ()
-    links = (link("self", f"fd/{number}") or "" for number in numbers[:FILES_MAX])
-    return any(os.path.basename(one) == name for one in links)
+    _, start, end = min(
+        ((end - start, start, end) for start, end in ends.items() if start <= at <= end),
+        default=(0, 0, -1),
+    )
+    return frozenset(
+        step.argval for step in steps if start <= step.offset <= end and step.opcode in dis.hasname
+    )
 
 
 def _is_path(text: str) -> bool:

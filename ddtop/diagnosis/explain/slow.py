@@ -28,10 +28,10 @@ PAGES = (
                 " no straggler."
             ),
             (
-                "The cause is whatever takes this rank longer than the others: loader, CPU,"
-                " memory, garbage collection, GIL, a line of Python, or a slower GPU. If other"
-                " programs take its CPU, or answer it late, the finding is a warning, never"
-                " critical."
+                "The cause is what takes this rank longer than the others: a loader (if theirs are"
+                " busy for less than {loading.busy_ratio} of the time), CPU, memory, garbage"
+                " collection, GIL, a line of Python, a slower GPU. If other programs take its CPU,"
+                " or answer it late, it is only a warning."
             ),
             (
                 "With NCCL the CPU side of all ranks moves together, so ddtop compares GPUs of the"
@@ -208,7 +208,7 @@ PAGES = (
                 " {oversubscribed_ratio} of {oversubscribed_window_s} (run delay in"
                 " /proc/PID/schedstat), and the ranks used {cpu-oversubscribed.own_ratio} of the"
                 " CPUs and need more. Or a CPU quota throttled them for {resources.throttled_ratio}"
-                " of that time."
+                " of that time. It is shown once it has stood for {brief.stood_s}."
             ),
         ),
         steps=(

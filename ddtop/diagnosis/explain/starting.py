@@ -68,8 +68,9 @@ PAGES = (
             (
                 "It is critical if the rank makes no progress at one line and others have been"
                 " inside for {starting.wait_s}. While the rank works or imports, or pauses in a"
-                " sleep that ends soon, it is a warning after {starting.init_late_warning_s}, and"
-                " critical after {starting.init_late_critical_s} or half of the group's timeout."
+                " sleep that ends soon, it is a warning after {starting.init_late_warning_s}, which"
+                " is shown once it has stood for {brief.stood_s}, and critical after"
+                " {starting.init_late_critical_s} or half of the group's timeout."
             ),
         ),
         steps=(

@@ -51,11 +51,13 @@ def input_bound(context: Context) -> list[Finding]:
             for rank in snapshot.ranks
             if not rank.gone and (rank.loader.wait_ratio or 0.0) >= least
         ]
+    share = median(rank.loader.wait_ratio or 0.0 for rank in concerned)
+    named = {rank.rank for rank in concerned}
+    concerned = [rank for rank in snapshot.ranks if rank.rank in named or _is_ahead(rank, policy)]
     ranks = tuple(rank.rank for rank in concerned)
     if set(ranks) <= context.explained:
         # The loader of a single rank is the cause in its straggler finding.
         return []
-    share = median(rank.loader.wait_ratio or 0.0 for rank in concerned)
     lead = concerned[0]
     assert lead.loader.report is not None
     # Of several loaders, the one that it waits for; the one for validation has other settings.
@@ -105,8 +107,11 @@ def _dataset_text(rank: RankFacts) -> str:
 
 
 def _is_concerned(rank: RankFacts, snapshot: Snapshot, policy: Policy) -> bool:
-    loader = rank.loader.report
-    if rank.gone or loader is None or rank.loader.wait_ratio is None:
+    loader, feed = rank.loader.report, _feed(rank)
+    # Gradients are averaged, and the optimizer has made no step: it goes on in the middle of an
+    # epoch and throws batches away, or only measures.
+    skips = feed is not None and feed.group and rank.progress.iteration_source == "batch"
+    if rank.gone or loader is None or rank.loader.wait_ratio is None or skips:
         return False
     # In every quarter of the window, because one long wait (the start of workers at an epoch, a
     # pause of a file server) is not a bottleneck.
@@ -121,6 +126,13 @@ def _is_concerned(rank: RankFacts, snapshot: Snapshot, policy: Policy) -> bool:
     if loader.depth is None or loader.capacity is None:
         return True
     return loader.depth <= limits.depth_ratio * loader.capacity
+
+
+def _is_ahead(rank: RankFacts, policy: Policy) -> bool:
+    """Whether its loader is as busy, and it waits for the batches of the others as well as for its
+    own."""
+    waits = (rank.loader.wait_ratio or 0.0) + (rank.comm.wait_ratio or 0.0)
+    return rank.loader.busy and not rank.gone and waits >= policy.input_bound_ratio
 
 
 def _one_is_slow(rank: RankFacts, policy: Policy) -> bool:

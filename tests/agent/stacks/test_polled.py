@@ -115,13 +115,6 @@ def written_again_and_again(release, path):
             return
 
 
-def open_while_it_asks(release, path):
-    with open(path) as file:
-        while os.path.exists(path) and file.read(1):
-            if release.acquire():
-                return
-
-
 def test_the_only_path_of_a_function_that_asks_for_files_is_named(tmp_path):
     path = tmp_path / "cache.lock"
     path.touch()
@@ -129,9 +122,7 @@ def test_the_only_path_of_a_function_that_asks_for_files_is_named(tmp_path):
         assert named(ident) == str(path)
 
 
-@pytest.mark.parametrize(
-    "function", [read_in_pieces, read_at_once, written_again_and_again, open_while_it_asks]
-)
+@pytest.mark.parametrize("function", [read_in_pieces, read_at_once, written_again_and_again])
 def test_a_file_that_is_read_or_written_is_none_that_is_polled_for(function, tmp_path):
     """`with open(path) as file: while chunk := file.read(): ...` was "polling for" that file."""
     path = tmp_path / "shard1.bin"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.wire.records import Waited
+from ddtop.wire.records import Feed, Waited
 from tests.diagnosis.rules.input_bound import loading
 from tests.jobs import replace_loader
 
@@ -127,3 +127,22 @@ def test_of_two_loaders_the_one_that_is_waited_for_is_named_with_its_own_setting
         "ranks 0-3 spend 70% of the time waiting for data of Tokens, which feeds the training "
         "(num_workers=3, prefetch_factor=4, pin_memory=True)"
     )
+
+
+@pytest.mark.parametrize(
+    ("source", "group", "found"),
+    [
+        ("batch", "0", []),
+        ("optimizer", "0", [("warning", "input-bound", (0, 1, 2, 3))]),
+        ("batch", None, [("warning", "input-bound", (0, 1, 2, 3))]),
+    ],
+    ids=["it goes on in the middle of an epoch", "it trains", "it only predicts"],
+)
+def test_batches_that_are_thrown_away_before_the_first_step_feed_no_training(source, group, found):
+    feed = Feed("DistributedSampler", "BatchSampler", "Images", False, group=group)
+    job = loading(0.98, feed=feed)
+    for rank in job.ranks:
+        rank.says = {"iteration_source": source}
+    job.trains(15)
+
+    assert job.kinds() == found

@@ -169,7 +169,7 @@ def test_a_rank_that_pauses_before_init_is_a_warning_if_its_sleep_ends_soon(slee
     job = late()
     job.ranks[2].wchan = "hrtimer_nanosleep"
     job.ranks[2].says = {"sleeps_until_unix_ns": unix_ns(job.now + sleeps_s)}
-    finding = job.passes(14).finding()
+    finding = job.passes(24).finding()
 
     assert job.ever() == [(severity, "late-to-init", (2,))]
     assert "in wait_for_licence (train.py:88)" in finding.summary
@@ -317,12 +317,14 @@ def test_the_line_of_a_child_that_makes_no_progress_is_in_the_sentence():
 @pytest.mark.parametrize("child", [{"cpu_per_s": 1}, {"switches_per_s": 1}])
 def test_a_child_without_a_number_that_works_or_wakes_now_and_then_is_a_warning(child):
     """An import from a busy file server reads a little once a second, and uses hardly any CPU."""
-    assert spawned(**child).ever() == [("warning", "late-to-init", (2,))]
+    assert spawned(seconds=24, **child).ever() == [("warning", "late-to-init", (2,))]
 
 
 def test_a_child_that_gets_no_cpu_is_a_warning():
     """On a crowded host it is always ready to run: it never sleeps, and has no wake-ups."""
-    job = spawned(cpu_per_s=0.01, state="R", mark="of the same parent", torch_loaded=True)
+    job = spawned(
+        cpu_per_s=0.01, state="R", seconds=24, mark="of the same parent", torch_loaded=True
+    )
 
     assert job.ever() == [("warning", "late-to-init", (2,))]
     assert (
@@ -353,13 +355,16 @@ def test_a_sleep_without_an_end_and_other_commands_are_no_pause(command):
 
 def test_a_child_that_has_not_loaded_torch_is_still_importing_it():
     job = spawned(
-        mark="LOCAL_RANK=2, started by rank 0", command="python train.py", torch_loaded=False
+        seconds=24,
+        mark="LOCAL_RANK=2, started by rank 0",
+        command="python train.py",
+        torch_loaded=False,
     )
 
     assert job.ever() == [("warning", "late-to-init", (2,))]
     assert job.finding().summary == (
-        "rank 2 is still importing torch, 14 s: process 4999 (LOCAL_RANK=2, started by rank 0)"
-        " has not loaded it yet; ranks 0,1 wait in init_process_group, 14 s so far"
+        "rank 2 is still importing torch, 24 s: process 4999 (LOCAL_RANK=2, started by rank 0)"
+        " has not loaded it yet; ranks 0,1 wait in init_process_group, 24 s so far"
     )
     assert job.finding().evidence[0].endswith("; LOCAL_RANK=2, started by rank 0, python train.py")
 

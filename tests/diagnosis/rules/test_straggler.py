@@ -186,6 +186,44 @@ def test_work_and_wait_at_one_line_are_distinguished():
     )
 
 
+def by_loaders(depth, capacity=2, workers=1, own=0.95, ranks=4):
+    """Rank 1 waits for its loader, the others for rank 1. So many batches of theirs are ready."""
+    job = job_with(share=0.9, ranks=ranks)
+    for rank in job.ranks:
+        late = rank.number == 1
+        rank.loader = Loader(workers, 0 if late else depth, capacity, workers)
+        rank.loader_share = own if late else 0.04
+    return read_once(job, cost_ms=90.0)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize(("depth", "capacity", "workers"), [(0, 2, 1), (1, 2, 1), (3, 8, 4)])
+def test_a_rank_that_is_ahead_of_loaders_as_slow_as_its_own_waits_for_no_straggler(
+    depth, capacity, workers, ranks
+):
+    """Each loader takes 40 ms for a batch. Who is ahead by a part of a batch waits for the other in
+    each step, and the step takes 42 ms with or without it. It was a critical straggler."""
+    job = by_loaders(depth, capacity, workers, ranks=ranks)
+
+    assert "straggler" not in [kind for _, kind, _ in job.ever()]
+    assert job.finds("warning", "input-bound", *range(ranks)).summary.startswith(
+        f"ranks {'0,1' if ranks == 2 else '0-3'} spend 95% of the time waiting for data"
+    )
+
+
+@pytest.mark.parametrize(
+    ("scene", "said"),
+    [
+        ({"depth": 2}, "its loader is slower: those of the others have nothing to do"),
+        ({"depth": 8, "capacity": 8, "workers": 4}, "the same with four workers"),
+        ({"depth": 0, "own": 0.1}, "it computes longer, and all loaders are busy"),
+        ({"depth": None, "capacity": None, "workers": 0}, "no queue shows how fast they are"),
+    ],
+)
+def test_a_rank_whose_loader_takes_longer_than_the_others_is_the_straggler(scene, said):
+    assert by_loaders(**scene).finds("critical", "straggler", 1), said
+
+
 def test_its_own_loader_is_the_cause_and_input_bound_is_not_said_too():
     job = job_with()
     for rank in job.ranks:
