@@ -1,32 +1,28 @@
 """`python -m tools.recorded.record KEPT`: make the recordings anew.
 
 KEPT is the state folder of jobs that have ended, such as those of `ddtop demo`. What names the
-machine is taken out of their frames. To them come simulated jobs.
+machine is taken out of their frames. To them come simulated jobs. With `--zoo`, KEPT is what
+`python -m tools.zoo --keep KEPT` has kept, and all of it is packed.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import sys
 import tarfile
 import tempfile
-from collections.abc import Iterable
 from pathlib import Path
-
-import msgspec
 
 from ddtop import journal, registry
 from ddtop.sim.incidents import SCENARIOS
 from ddtop.sim.job import SimulatedJob
 from ddtop.wire import frames
-from ddtop.wire.records import Hello, HostState
+from tools.recorded.neutral import HOST, SENDER, Neutral
 
-JOBS = Path(__file__).parent / "jobs.tar.xz"
+JOBS, ZOO = (Path(__file__).with_name(name) for name in ("jobs.tar.xz", "zoo.tar.xz"))
 NOW_UNIX_S = 1_795_694_400
 """The time of each command: 2026-11-26 12:00 UTC, after the last record."""
 BEGAN_UNIX_NS = (NOW_UNIX_S - 3600) * 1_000_000_000
-SENDER, HOST = "0" * 12, "node0"
 WATCHED_S, GPUS_WATCHED_S = 25, 55
 """How long a simulated job is watched: its incident comes after 10 s, that of a GPU after 40 s."""
 RANKS = 16
@@ -40,37 +36,6 @@ def simulated(scenario: str) -> list[bytes]:
     return [*job.joining(BEGAN_UNIX_NS), *job.frames(BEGAN_UNIX_NS, until)]
 
 
-def without_names(found: Iterable[bytes], machine: dict[str, str]) -> list[bytes]:
-    """The frames without what names this machine: `machine` is text and its replacement."""
-    kept = []
-    for data in found:
-        envelope = frames.open_envelope(data)
-        record = frames.open_record(envelope)
-        if isinstance(record, Hello):
-            record = msgspec.structs.replace(record, environment={}, host=HOST)
-        elif isinstance(record, HostState):
-            load = record.load and msgspec.structs.replace(record.load, disks=())
-            record = msgspec.structs.replace(record, host=HOST, load=load)
-        told = _replaced(msgspec.msgpack.decode(msgspec.msgpack.encode(record)), machine)
-        packed = msgspec.Raw(msgspec.msgpack.encode(told))
-        kept.append(
-            msgspec.msgpack.encode(msgspec.structs.replace(envelope, sender=SENDER, record=packed))
-        )
-    return kept
-
-
-def _replaced(value: object, machine: dict[str, str]) -> object:
-    if isinstance(value, str):
-        for old, new in machine.items():
-            value = value.replace(old, new)
-        return value
-    if isinstance(value, list):
-        return [_replaced(one, machine) for one in value]
-    if isinstance(value, dict):
-        return {key: _replaced(one, machine) for key, one in value.items()}
-    return value
-
-
 def keep(name: str, found: list[bytes], reason: str, world_size: int) -> None:
     """Write the files of an ended job into this process's state folder."""
     times = [frames.open_envelope(data).unix_ns for data in found]
@@ -82,13 +47,32 @@ def keep(name: str, found: list[bytes], reason: str, world_size: int) -> None:
     journal.write(registry.journal_path(name, "r1", SENDER), found)
 
 
+def pack(archive: Path, folder: Path, name: str) -> None:
+    """Write the files of a folder into an archive, in which the folder is called `name`. Nothing in
+    it depends on who packs, or when.
+    """
+
+    def plain(info: tarfile.TarInfo) -> tarfile.TarInfo:
+        info.uid = info.gid = info.mtime = 0
+        info.uname = info.gname = ""
+        return info
+
+    with tarfile.open(archive, "w:xz", preset=9) as packed:
+        packed.add(folder, name, filter=plain)
+    print(f"{archive}: {archive.stat().st_size} bytes")
+
+
 def main() -> None:
     """Pack what is kept, and what is simulated."""
     parser = argparse.ArgumentParser(prog="python -m tools.recorded.record", description=__doc__)
     parser.add_argument("kept", type=Path)
     parser.add_argument("--machine", action="append", default=[], metavar="TEXT=REPLACEMENT")
+    parser.add_argument("--zoo", action="store_true")
     options = parser.parse_args()
-    machine = dict(one.split("=", 1) for one in options.machine) | {sys.prefix: "/usr"}
+    if options.zoo:
+        pack(ZOO, options.kept, "zoo")
+        return
+    neutral = Neutral(dict(one.split("=", 1) for one in options.machine))
     with tempfile.TemporaryDirectory() as home:
         os.environ["DDTOP_STATE"] = str(options.kept)
         ended = [
@@ -99,12 +83,10 @@ def main() -> None:
         for entry, found in ended:
             name = entry.script.rpartition("/")[2].partition(".")[0] + "-" + entry.job
             reason = entry.ended_reason or "finished"
-            keep(name, without_names(found, machine), reason, entry.world_size)
+            keep(name, neutral.frames(found), reason, entry.world_size)
         for scenario in SCENARIOS:
             keep(f"sim-{scenario}", simulated(scenario), "finished", RANKS)
-        with tarfile.open(JOBS, "w:xz", preset=9) as archive:
-            archive.add(f"{home}/state", "state")
-    print(f"{JOBS}: {JOBS.stat().st_size} bytes")
+        pack(JOBS, Path(home, "state"), "state")
 
 
 if __name__ == "__main__":

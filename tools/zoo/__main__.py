@@ -15,7 +15,7 @@ from tools.benchmarks import table
 from tools.zoo import report
 from tools.zoo.case import LAUNCHERS, OWN
 from tools.zoo.catalogue import all_cases
-from tools.zoo.judge import Outcome
+from tools.zoo.judge import AFTER_S, Outcome
 from tools.zoo.run import Options, left_out, run_all
 from tools.zoo.tools import TOOLS
 
@@ -35,9 +35,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--under-load", type=int, default=0, metavar="N", help=text)
     text = "factor on all limits, where the machine does something else too"
     add("--patience", type=float, default=1.0, metavar="X", help=text)
+    text = "watch each fault so long after it is named, instead of 3 s"
+    add("--after", type=float, default=AFTER_S, metavar="S", help=text)
     add("--repeat", type=int, default=1, metavar="N", help="so many times each")
     add("--json", type=Path, metavar="FILE", help="write all outcomes there")
     text = "write each outcome there at once, and do not run again what it has"
+    text = "keep what was recorded of each case there, and what is right to say of it"
+    add("--keep", type=Path, metavar="FOLDER", help=text)
     add("--resume", type=Path, metavar="FILE", help=text)
     return parser
 
@@ -63,12 +67,14 @@ def main() -> int:
         print(report.listed(cases))
         return 0
     tools = [TOOLS[name] for name in _chosen(given.tool, list(TOOLS), "tool", parser)]
-    options = Options(given.shuffle_names, given.under_load, given.launcher, given.patience)
+    options = Options(
+        given.shuffle_names, given.under_load, given.launcher, given.patience, given.after
+    )
     out = {case.name: why for case in cases if (why := left_out(case, options))}
     cases = [case for case in cases if case.name not in out]
     head = table.machine()
     print(report.HEAD, flush=True)
-    outcomes = run_all(cases, tools, options, given.repeat, given.resume, _show)
+    outcomes = run_all(cases, tools, options, given.repeat, given.resume, _show, given.keep)
     if given.json:
         given.json.write_text(json.dumps([one.as_json() for one in outcomes], indent=1) + "\n")
     print(f"\n{head}\nload average at the end {os.getloadavg()[0]:.2f}\n")

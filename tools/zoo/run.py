@@ -17,6 +17,7 @@ from ddtop.diagnosis.kinds import Kind
 from tools.benchmarks.stage import Stage, StageError
 from tools.zoo.case import Case
 from tools.zoo.judge import AFTER_S, Outcome, begun, ended, take, watched_s
+from tools.zoo.keep import keep
 from tools.zoo.place import Places
 from tools.zoo.start import last_words, may_start
 from tools.zoo.tool import Job, JobError, Tool
@@ -32,13 +33,14 @@ SLOWER_UNDER_LOAD = 2.0
 class Options:
     """How cases are run. `seed`: names are shuffled with it; `load`: beside so many processes that
     compute; `launcher`: instead of the case's own; `patience`: factor on all limits where the
-    machine does something else too.
+    machine does something else too; `after_s`: how long a fault is watched once it is named.
     """
 
     seed: int | None = None
     load: int = 0
     launcher: str = ""
     patience: float = 1.0
+    after_s: float = AFTER_S
 
     @property
     def slower(self) -> float:
@@ -55,8 +57,8 @@ def left_out(case: Case, options: Options) -> str:
     return ""
 
 
-def run(case: Case, tool: Tool, options: Options = Options()) -> Outcome:
-    """One case from its start to its end."""
+def run(case: Case, tool: Tool, options: Options = Options(), into: Path | None = None) -> Outcome:
+    """One case from its start to its end. `into`: the folder in which its recording is kept."""
     outcome = begun(case, tool.name, options.slower)
     outcome.options = asdict(options)
     outcome.date = time.strftime("%Y-%m-%d %H:%M")
@@ -68,6 +70,8 @@ def run(case: Case, tool: Tool, options: Options = Options()) -> Outcome:
             )
             try:
                 _watch(stage, case, tool, options, outcome)
+                if into is not None:
+                    keep(case, outcome, stage.home, into)
             except (StageError, JobError) as error:
                 outcome.trouble = str(error)
     outcome.load = os.getloadavg()[0]
@@ -91,7 +95,7 @@ def _watch(stage: Stage, case: Case, tool: Tool, options: Options, outcome: Outc
         for one in (*early, look):
             take(outcome, case, places, one, zero)
         early.clear()
-        if _is_over(job, outcome, (look.at_unix_ns - zero) / 1e9, tool.live):
+        if _is_over(job, outcome, (look.at_unix_ns - zero) / 1e9, tool.live, options.after_s):
             break
     if case.healthy:
         _wait_for_end(job, outcome, tool.live)
@@ -101,14 +105,14 @@ def _watch(stage: Stage, case: Case, tool: Tool, options: Options, outcome: Outc
     ended(outcome, case)
 
 
-def _is_over(job: Job, outcome: Outcome, at: float, live: bool) -> bool:
+def _is_over(job: Job, outcome: Outcome, at: float, live: bool, after_s: float) -> bool:
     """Whether the looks until `at` seconds are enough."""
     case = job.case
     if not live:
         return not case.healthy
     if not case.healthy:
         wait_s = watched_s(case) * job.slower
-        return at > (wait_s if outcome.named_s is None else outcome.named_s + AFTER_S)
+        return at > (wait_s if outcome.named_s is None else outcome.named_s + after_s)
     if job.over:
         # Its own end is part of a healthy job.
         outcome.ended_s = at if outcome.ended_s is None else outcome.ended_s
@@ -142,9 +146,10 @@ def run_all(
     repeat: int = 1,
     resume: Path | None = None,
     show: Callable[[Outcome], None] = lambda outcome: None,
+    into: Path | None = None,
 ) -> list[Outcome]:
     """Each case with each tool, so many times; what the file `resume` has already is not run again,
-    and what is run is written there at once.
+    and what is run is written there at once. `into`: the folder in which the recordings are kept.
     """
     done = read_outcomes(resume) if resume else []
     outcomes = []
@@ -155,7 +160,7 @@ def run_all(
                 outcomes += had
                 counted = sum(not one.failed_itself for one in had)
                 for _ in range(repeat - counted):
-                    for outcome in _tried(case, tool, options):
+                    for outcome in _tried(case, tool, options, into):
                         show(outcome)
                         outcomes.append(outcome)
                         if resume:
@@ -169,12 +174,12 @@ def _same(outcome: Outcome, case: Case, tool: Tool, options: Options) -> bool:
     return (outcome.case, outcome.tool, outcome.options) == mine
 
 
-def _tried(case: Case, tool: Tool, options: Options) -> Iterator[Outcome]:
+def _tried(case: Case, tool: Tool, options: Options, into: Path | None) -> Iterator[Outcome]:
     """The outcome of the case. It is run once more if the program itself failed: torch's elastic
     restarts on gloo fail at times, also without ddtop.
     """
     for _ in range(TRIES):
-        outcome = run(case, tool, options)
+        outcome = run(case, tool, options, into)
         yield outcome
         if not outcome.failed_itself:
             return

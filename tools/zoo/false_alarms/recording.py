@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import lzma
-import sys
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ import msgspec
 from ddtop.journal import Reader
 from ddtop.wire import frames
 from ddtop.wire.records import Arrivals, Exit, Groups, Hello, HostState, RankState
+from tools.recorded.neutral import Neutral
 
 FOLDER = Path(__file__).parent / "recordings"
 SECOND_NS = 1_000_000_000
@@ -156,48 +156,25 @@ def read(path: Path) -> Iterable[bytes]:
 
 def pack(journal: Path, path: Path) -> None:
     """Make a recording of a journal: without what names this machine and its user."""
-    found = bytearray()
+    found, neutral = bytearray(), Neutral()
     for data in read(journal):
         envelope = frames.open_envelope(data)
         record = frames.open_record(envelope)
         if isinstance(record, Hello):
-            record = msgspec.structs.replace(
-                record, environment={}, argv=(), host="node0", page_path=None, dump_path=None
-            )
+            record = msgspec.structs.replace(record, argv=(), page_path=None, dump_path=None)
         elif isinstance(record, HostState):
             load = record.load
             if load is not None:
                 load = msgspec.structs.replace(load, disks=())
-            record = msgspec.structs.replace(record, host="node0", load=load)
+            record = msgspec.structs.replace(record, load=load)
         elif not isinstance(record, (RankState, Groups, Arrivals, Exit)):
             continue
-        packed = _renamed(msgspec.msgpack.encode(record))
-        sealed = msgspec.msgpack.encode(
-            msgspec.structs.replace(envelope, record=msgspec.Raw(packed))
+        packed = msgspec.Raw(msgspec.msgpack.encode(record))
+        sealed = neutral.frame(
+            msgspec.msgpack.encode(msgspec.structs.replace(envelope, record=packed))
         )
         found += len(sealed).to_bytes(4, "little") + sealed
     path.write_bytes(lzma.compress(bytes(found), preset=9))
-
-
-ROOT = str(Path(__file__).parents[3])
-_PATHS = ((f"{ROOT}/.venv", "/home/ada/.venv"), (ROOT, "/home/ada/ddtop"), (sys.prefix, "/usr"))
-"""What would name the machine that recorded."""
-
-
-def _renamed(packed: bytes) -> bytes:
-    return msgspec.msgpack.encode(_replaced(msgspec.msgpack.decode(packed)))
-
-
-def _replaced(value: Any) -> Any:
-    if isinstance(value, str):
-        for old, new in _PATHS:
-            value = value.replace(old, new)
-        return value
-    if isinstance(value, list):
-        return [_replaced(one) for one in value]
-    if isinstance(value, dict):
-        return {key: _replaced(one) for key, one in value.items()}
-    return value
 
 
 def all_recordings(folder: Path = FOLDER) -> list[Recording]:
