@@ -32,7 +32,7 @@ def ran(monkeypatch):
     """The names of the cases that were run. Nothing is started."""
     names = []
 
-    def run(case, tool, options):
+    def run(case, tool, options, into=None):
         names.append(case.name)
         found = outcome(case.name, 5.0)
         found.options = runner.asdict(options)
@@ -67,7 +67,7 @@ def test_other_options_are_another_run(tmp_path, ran):
 def test_a_healthy_program_that_fails_by_itself_is_run_again(monkeypatch):
     tries = []
 
-    def run(case, tool, options):
+    def run(case, tool, options, into=None):
         tries.append(case.name)
         return outcome(case.name, failed_itself=len(tries) < 3)
 

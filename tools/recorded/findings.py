@@ -132,7 +132,7 @@ def unpacked(archive: Path, into: Path) -> list[Path]:
 
 def write(into: Path, with_now: bool, path: Path) -> None:
     """Play a journal into a file of the same name."""
-    (into / path.stem).write_text(played(path, with_now))
+    (into / path.stem).write_text(played(path, with_now), encoding="utf-8")
 
 
 def main() -> None:
@@ -152,6 +152,10 @@ def main() -> None:
                 *unpacked(ZOO, Path(home, "zoo")),
                 *unpacked(JOBS, Path(home, "jobs")),
             ]
+        if not journals:
+            parser.error(
+                f"there is no journal in {given.folder}; python -m tools.zoo --keep makes some"
+            )
         list(pool.map(partial(write, given.into, given.now), journals))
     print(f"{len(journals)} files in {given.into}")
 

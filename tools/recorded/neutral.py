@@ -28,7 +28,7 @@ class Neutral:
 
     def __init__(self, more: Mapping[str, str] = NOTHING) -> None:
         # A folder comes before the one that it lies in.
-        self._texts = {
+        texts = {
             **more,
             sys.prefix: f"{HOME}/.venv",
             str(ROOT): f"{HOME}/ddtop",
@@ -36,6 +36,7 @@ class Neutral:
             str(Path.home()): HOME,
             registry.host_identity(): SENDER,
         }
+        self._texts = {old: new for old, new in texts.items() if old != "/"}
         self._host = re.compile(rf"(?<![\w.-]){re.escape(socket.gethostname())}(?![\w-])")
 
     def frames(self, found: Iterable[bytes]) -> list[bytes]:
