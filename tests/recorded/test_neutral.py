@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import socket
 import sys
 from pathlib import Path
@@ -11,8 +12,8 @@ import pytest
 
 from ddtop import registry
 from ddtop.wire import frames
-from ddtop.wire.records import Exit, Hello, HostState
-from tools.recorded.neutral import HOME, HOST, ROOT, SENDER, Neutral
+from ddtop.wire.records import Exit, Hello, HostState, RankState, Rendezvous
+from tools.recorded.neutral import HOME, HOST, ROOT, SENDER, USER, Neutral
 
 HOST_HERE = "gpu-box.lan"
 
@@ -41,6 +42,7 @@ def test_the_names_of_the_machine_are_replaced_in_every_text(here):
         "/opt/python/lib/json.py": "/usr/lib/json.py",
         "/scratch/of-somebody/feed": f"{HOME}/job/feed",
         f"[{HOST_HERE}]:29500 refused": f"[{HOST}]:29500 refused",
+        f"pmix-prterun-{HOST_HERE}-15834@1": f"pmix-prterun-{HOST}-15834@1",
         f"not{HOST_HERE}": f"not{HOST_HERE}",
     }
 
@@ -61,6 +63,17 @@ def test_a_frame_keeps_all_but_names_and_environment(here):
         hello, environment={}, host=HOST, argv=(f"{HOME}/ddtop/train.py", "--epochs", "3")
     )
     assert (envelope.rank, envelope.unix_ns, envelope.mono_ns) == (1, 1, 2)
+
+
+def test_the_name_of_the_user_is_replaced_where_it_is_no_function(monkeypatch):
+    meets = Rendezvous(1, 47, "127.0.0.1", 29500, listener_user="somebody")
+    monkeypatch.setattr(getpass, "getuser", lambda: "somebody")
+    found = Neutral()
+
+    assert passed(found, HostState(HOST, 2, rendezvous=(meets,)))[1].rendezvous == (
+        msgspec.structs.replace(meets, listener_user=USER),
+    )
+    assert passed(found, RankState("running", activity="somebody"))[1].activity == "somebody"
 
 
 def test_two_relays_of_a_host_stay_two(here):

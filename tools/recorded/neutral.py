@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import re
 import socket
 import sys
@@ -16,7 +17,8 @@ from ddtop import registry
 from ddtop.wire import frames
 from ddtop.wire.records import Hello, HostState
 
-SENDER, HOST, HOME = "0" * 12, "node0", "/home/ada"
+SENDER, HOST, USER = "0" * 12, "node0", "ada"
+HOME = f"/home/{USER}"
 ROOT = Path(__file__).resolve().parents[2]
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
@@ -37,7 +39,9 @@ class Neutral:
             registry.host_identity(): SENDER,
         }
         self._texts = {old: new for old, new in texts.items() if old != "/"}
-        self._host = re.compile(rf"(?<![\w.-]){re.escape(socket.gethostname())}(?![\w-])")
+        self._user = getpass.getuser()
+        # It may be a part of a name, such as that of a run of mpirun: pmix-prterun-HOST-15834@1.
+        self._host = re.compile(rf"(?<![\w.]){re.escape(socket.gethostname())}(?!\w)")
 
     def frames(self, found: Iterable[bytes]) -> list[bytes]:
         """The same frames."""
@@ -51,7 +55,9 @@ class Neutral:
             record = msgspec.structs.replace(record, environment={}, host=HOST)
         elif isinstance(record, HostState):
             record = msgspec.structs.replace(record, host=HOST)
-        told = self.value(msgspec.msgpack.decode(msgspec.msgpack.encode(record)))
+        # Who listens, or computes on a GPU. A function of a program may have the same name.
+        whole = {self._user: USER} if isinstance(record, HostState) else NOTHING
+        told = self.value(msgspec.msgpack.decode(msgspec.msgpack.encode(record)), whole)
         # Two relays of one host differ in what follows the host's identity.
         sender = SENDER + envelope.sender[len(SENDER) :]
         packed = msgspec.Raw(msgspec.msgpack.encode(told))
@@ -59,14 +65,14 @@ class Neutral:
             msgspec.structs.replace(envelope, sender=sender, record=packed)
         )
 
-    def value(self, value: Any) -> Any:
-        """The same text, list or dict."""
+    def value(self, value: Any, whole: Mapping[str, str] = NOTHING) -> Any:
+        """The same text, list or dict. `whole`: what is replaced where it is all of a text."""
         if isinstance(value, str):
-            return self._text(value)
+            return whole.get(value) or self._text(value)
         if isinstance(value, list):
-            return [self.value(one) for one in value]
+            return [self.value(one, whole) for one in value]
         if isinstance(value, dict):
-            return {self.value(key): self.value(one) for key, one in value.items()}
+            return {self.value(key, whole): self.value(one, whole) for key, one in value.items()}
         return value
 
     def _text(self, text: str) -> str:
