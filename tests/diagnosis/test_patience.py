@@ -10,8 +10,8 @@ import pytest
 from ddtop.diagnosis.finding import Patience
 from ddtop.diagnosis.patience import GOES_ON, ROWS, UNSURE
 from ddtop.present.documents import finding_json
+from tests.diagnosis.rules.late import loads_in_turn, sleeping_again
 from tests.diagnosis.rules.phases import saving
-from tests.diagnosis.rules.test_not_in_collective import loads_in_turn, sleeping_again
 from tests.jobs import trained
 
 
