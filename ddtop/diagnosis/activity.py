@@ -455,24 +455,20 @@ def phase_of(rank: RankFacts) -> TrainingProgress | None:
     return training
 
 
-def phase_limit_s(rank: RankFacts, works: bool, limit_s: float, policy: Policy) -> float:
-    """How long (s) the others may wait for it before the wait is critical.
+def phase_patience_s(rank: RankFacts, works: bool, policy: Policy) -> float:
+    """How long (s) the others may wait for a rank in a phase before the wait is critical; 0 if it
+    is in none.
 
-    `limit_s`: the limit without a phase. `works`: it uses CPU or does I/O. If it works, the phase
-    may last `overdue_factor` times its usual length. Otherwise it has less time, but at least
-    the length of earlier phases.
+    `works`: it uses CPU or does I/O. If it works, the phase may last `overdue_factor` times its
+    usual length. Otherwise it has less time, but at least the length of earlier phases.
     """
-    training = phase_of(rank)
+    training, limits = phase_of(rank), policy.of(PhaseLimits)
     if training is None:
-        return limit_s
+        return 0.0
     longest_s = training.longest_s or 0.0
     if works:
-        return max(limit_s, policy.of(PhaseLimits).overdue_factor * longest_s)
-    return max(
-        limit_s,
-        policy.of(PhaseLimits).still_limit_s,
-        policy.of(PhaseLimits).usual_factor * longest_s,
-    )
+        return limits.overdue_factor * longest_s
+    return max(limits.still_limit_s, limits.usual_factor * longest_s)
 
 
 def phase_clause(rank: RankFacts, now_unix_ns: int) -> str | None:

@@ -21,13 +21,25 @@ not report.
 
 
 @dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a wait may last before it is critical, and why: "of its phase", "it polls".
+
+    `seconds`: since the wait began; infinite if it stays a warning.
+    """
+
+    seconds: float
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One root cause, together with its consequences.
 
     `kind`: kebab-case, the name of its rule. `ranks`: the culprits, `victims`: the ranks that wait.
     `summary`: one sentence: which rank, what it does instead, since when, which ranks wait.
     `evidence`: lines with numbers and stacks. `advice`: the next step. `since_unix_ns`: when the
-    fact began, not when it was seen.
+    fact began, not when it was seen. `patience`: until when the wait is only a warning, None for
+    findings that do not say so.
     """
 
     kind: Kind
@@ -41,6 +53,7 @@ class Finding:
     group: str | None = None
     op: str | None = None
     seq: int | None = None
+    patience: Patience | None = None
 
     @property
     def identity(self) -> tuple[Kind, str | None, tuple[int, ...]]:

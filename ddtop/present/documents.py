@@ -180,6 +180,8 @@ def finding_json(finding: Finding, snapshot: Snapshot | None = None) -> Json:
         "summary": finding.summary,
         "evidence": list(finding.evidence),
         "advice": finding.advice,
+        "patience_s": _number(finding.patience.seconds) if finding.patience else None,
+        "because": finding.patience.because if finding.patience else None,
         "group": finding.group,
         "op": finding.op,
         "seq": finding.seq,

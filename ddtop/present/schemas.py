@@ -29,6 +29,12 @@ _FINDING: Keys = {
     "summary": ("string", "one sentence: who, where instead, since when, who waits"),
     "evidence": ("array of string", "numbers and stack lines"),
     "advice": ("string", "the next step"),
+    "patience_s": (
+        "number or null",
+        "the wait is critical once it has lasted this long; null if it stays a warning, and in"
+        " findings that know no such time",
+    ),
+    "because": ("string or null", "why the others may wait so long"),
     "group": ("string or null", "the process group"),
     "op": ("string or null", "the collective"),
     "seq": ("int or null", "the number of the collective in its group"),

@@ -173,6 +173,12 @@ VARIABLES = (
         "",
         "A rank marks its environment, so that its children are not taken for it.",
     ),
+    Variable(
+        "DDTOP_PYTHONPATH",
+        INTERNAL,
+        "",
+        "The program's PYTHONPATH, which its relay puts behind the standard library.",
+    ),
     Variable("DDTOP_TREE", INTERNAL, "", "A launcher names its run for the processes below it."),
 )
 STANDARD = (

@@ -139,7 +139,7 @@ def test_a_diagnosis_in_json():
     assert found["health"] == "critical"
     assert list(found["findings"][0]) == [
         "kind", "severity", "ranks", "victims", "since_unix_ns", "summary", "evidence", "advice",
-        "group", "op", "seq", "group_meaning", "group_ranks",
+        "patience_s", "because", "group", "op", "seq", "group_meaning", "group_ranks",
     ]  # fmt: skip
     assert found["findings"][0]["victims"] == [0, 1, 2, 3, 4, 6, 7]
 

@@ -13,15 +13,11 @@ from dataclasses import dataclass
 from ddtop.diagnosis.activity import (
     CPU,
     FRAMES,
-    NOTHING,
     OTHER_WORLD,
-    SHORT_SLEEPS,
     awaited_path,
     classify,
     phase_clause,
-    phase_limit_s,
     phase_of,
-    wakes_often,
     where_text,
 )
 from ddtop.diagnosis.evidence import (
@@ -35,19 +31,19 @@ from ddtop.diagnosis.evidence import (
     process_line,
     reporters,
     stack_lines,
-    timeout_s,
     waits_on,
     whom_to_ask,
     with_timeout,
 )
-from ddtop.diagnosis.finding import CRITICAL, WARNING, Context, Finding
+from ddtop.diagnosis.finding import CRITICAL, WARNING, Context, Finding, Patience
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.nccl import launched_less, ras_lines
-from ddtop.diagnosis.standstill import Idle, pauses, sleep_left_s
+from ddtop.diagnosis.patience import Blamed, may_have_raised, new_program, polls_or_works
+from ddtop.diagnosis.standstill import pauses, sleep_left_s
 from ddtop.diagnosis.stuck_worker import ranks_with_stuck_worker
 from ddtop.diagnosis.waiters import by_hand_line, called_at, makes_by_hand, waits_clause
 from ddtop.model.facts import Blame, RankFacts, Snapshot, State
-from ddtop.model.wait_graph import GONE, LOST, STILL, STOPPED, UNKNOWN, WORKING, waiters_of
+from ddtop.model.wait_graph import STILL, waiters_of
 from ddtop.policy import Policy, Waits
 from ddtop.wire.names import (
     FINALIZE,
@@ -56,7 +52,6 @@ from ddtop.wire.names import (
     NAME_ONLY,
     SENDS,
 )
-from ddtop.wire.records import TrainingProgress
 from ddtop.words.sentences import (
     COLLECTIVE,
     P2P,
@@ -68,26 +63,6 @@ from ddtop.words.sentences import (
 )
 from ddtop.words.units import duration
 
-
-@dataclass(frozen=True)
-class NotInCollective(Waits, of=Kind.NOT_IN_COLLECTIVE, was=""):
-    """`not-in-collective`. A rank is blamed after its own limit, so `wait_s` can only be longer."""
-
-    working_critical_factor: float = 5.0
-    """A rank that works while others wait is a warning until `working_critical_s`, or this many
-    times the longest healthy wait, whichever is later."""
-    transfer_critical_s: float = 300.0
-    """... or this, while it transfers data or lacks CPU time. A minute is short then."""
-    still_habit_factor: float = 1.5
-    """A rank without progress is a warning up to this many times the second longest healthy wait.
-    If each round waits for rollouts or for a server, the next such wait is normal. A single long
-    wait, at the start or because of a broken network, is not a pattern."""
-    dry_before_progress_s: float = 2.0
-    """A rank whose loader was exhausted longer than this before its last progress stopped later."""
-    last_report_s: float = 2.0
-    """A rank on its way out is not judged before its last report, which says what it did last."""
-
-
 PLACES_MAX = 3
 BY_STACK = "judged by the stacks of the training threads: ddtop cannot read sequence numbers of"
 
@@ -98,185 +73,36 @@ def rule(context: Context) -> list[Finding]:
     """
     snapshot, policy = context.snapshot, context.policy
     explained = context.explained | ranks_with_stuck_worker(snapshot) | reporters(snapshot)
-    kinds: dict[tuple[Kind, str], list[Blame]] = {}
-    about = _About(snapshot, policy)
-    later_ns = (policy.of(NotInCollective).wait_s or 0.0) * 1e9
+    found: dict[tuple[Kind, str], tuple[list[Blame], list[Patience]]] = {}
+    blamed = Blamed(snapshot, policy)
     for blame in snapshot.blames:
-        # Ranks that have ended or stopped, and those of lost hosts, have their own rules. Nothing
-        # is known about a rank that has never reported.
-        if not blame.due or blame.condition in (GONE, STOPPED, LOST) or blame.root in explained:
+        if blame.root in explained or not blamed.at_fault(blame):
             continue
-        if (
-            snapshot.rank(blame.root).hello is None
-            or about.idle.gives_orders(blame)
-            # A rollout takes as long as it takes: whoever waits for its weights waits on purpose.
-            or (blame.group in about.by_hand and blame.condition != STILL)
-            or _just_left(snapshot.rank(blame.root), policy)
-            or (blame.condition == STILL and _just_joins(snapshot.rank(blame.root), policy))
-        ):
-            continue
-        kind = _kind(snapshot, blame, policy)
-        waited_ns = snapshot.time_unix_ns - blame.since_unix_ns
-        if kind == Kind.NOT_IN_COLLECTIVE and waited_ns < later_ns:
-            continue
-        kinds.setdefault((kind, about.severity(blame, kind)), []).append(blame)
+        kind = blamed.kind(blame)
+        if kind is not None:
+            patience = blamed.patience(blame, kind)
+            waited_s = (snapshot.time_unix_ns - blame.since_unix_ns) / 1e9
+            key = kind, CRITICAL if waited_s > patience.seconds else WARNING
+            blames, patiences = found.setdefault(key, ([], []))
+            blames.append(blame)
+            patiences.append(patience)
     return [
-        _finding(snapshot, kind, severity, blames, policy)
-        for (kind, severity), blames in kinds.items()
+        _finding(snapshot, kind, severity, blames, min(patiences, key=_seconds), policy)
+        for (kind, severity), (blames, patiences) in found.items()
     ]
 
 
-_Key = tuple[int, str | None, bool, bool, TrainingProgress | None]
-"""What the limit of a wait depends on, beside the snapshot."""
-
-
-class _About:
-    """Facts that many blames share, computed once: thousands of ranks may be blamed by the same
-    thousands of ranks.
-    """
-
-    def __init__(self, snapshot: Snapshot, policy: Policy) -> None:
-        self._snapshot, self._policy = snapshot, policy
-        self.idle = Idle(snapshot, policy)
-        self.by_hand = {group.name for group in snapshot.groups if group.size}
-        self._limits: dict[_Key, float] = {}
-
-    def _finishes(self, blame: Blame) -> bool:
-        """Whether the others have finished and only this rank still has work, such as a child
-        process that packs the results.
-        """
-        last = blame.peer_wait is not None and blame.peer_wait.call == FINALIZE
-        return last and classify(self._snapshot.rank(blame.root), self._policy).word in (
-            "child",
-            "sleep",
-        )
-
-    def severity(self, blame: Blame, kind: Kind) -> str:
-        """A warning while the wait is normal for its waiters, critical afterwards.
-
-        A rank that works has more time than one that makes no progress. A rank that has left its
-        loop does not return, so it is critical at once.
-        """
-        if blame.peer_wait is not None and blame.peer_wait.likely:
-            return WARNING
-        rank = self._snapshot.rank(blame.root)
-        # Nobody knows which member of a group made by hand is missing.
-        if _may_have_raised(rank) or makes_by_hand(rank):
-            return WARNING
-        works = (
-            blame.condition in (WORKING, UNKNOWN)
-            or self._finishes(blame)
-            or pauses(rank, blame, self._policy)
-            or (kind == Kind.NOT_IN_COLLECTIVE and _polls_or_works(rank, self._policy))
-        )
-        if not works and kind == Kind.LEFT_EARLY:
-            return CRITICAL
-        waited_s = (self._snapshot.time_unix_ns - blame.since_unix_ns) / 1e9
-        phase, process = phase_of(rank), rank.process
-        is_slow = process.transfers or process.lacks_cpu
-        key = (id(blame.waiters), blame.group, works, is_slow, phase)
-        limit_s = self._limits.get(key)
-        if limit_s is None:
-            limit_s = self._limits[key] = _limit_s(self._snapshot, blame, self._policy, works)
-        return CRITICAL if waited_s > limit_s else WARNING
-
-
-def _polls_or_works(rank: RankFacts, policy: Policy) -> bool:
-    """Whether it may work a little between its sleeps, or has just woken from one. A rank that
-    handles an exception only tries again."""
-    seen, process = classify(rank, policy), rank.process
-    awake = process.report is not None and process.report.state == "R" and seen.source == NOTHING
-    again = seen == SHORT_SLEEPS or (awake and wakes_often(rank, policy))
-    return again and rank.reported.handling is None
-
-
-def _may_have_raised(rank: RankFacts) -> bool:
-    """Whether it is at the end of its program and nobody would have seen an exception: it has no
-    agent."""
-    leaves = rank.reported.phase == "leaving" and _new_program(rank) is None
-    return leaves and rank.from_outside
-
-
-def _just_joins(rank: RankFacts, policy: Policy) -> bool:
-    """Whether it has just entered a collective, and may not have enqueued it yet."""
-    place, at_report_s = rank.reported.place, rank.reported.line_age_s
-    if place is None or place.waits_on != COLLECTIVE.word or at_report_s is None:
-        return False
-    # A silent rank has been there for longer than its last report says.
-    return at_report_s + (rank.agent.report_age_s or 0.0) < policy.same_line_s
-
-
-def _just_left(rank: RankFacts, policy: Policy) -> bool:
-    """Whether it is ending and its last report has not arrived yet."""
-    exiting = rank.process.report is not None and rank.process.report.exiting
-    return (
-        exiting
-        and rank.reported.phase != "leaving"
-        and (rank.agent.report_age_s or 0.0) < policy.of(NotInCollective).last_report_s
-    )
-
-
-def _kind(snapshot: Snapshot, blame: Blame, policy: Policy) -> Kind:
-    rank = snapshot.rank(blame.root)
-    if rank.process.report is not None and rank.process.report.exiting:
-        return Kind.LEFT_EARLY
-    if _new_program(rank) is not None:
-        return Kind.LEFT_EARLY
-    if rank.state is State.SILENT:
-        return Kind.INTERPRETER_FROZEN
-    if rank.reported.phase == "leaving" or _has_fewer_batches(snapshot, rank, blame, policy):
-        return Kind.LEFT_EARLY
-    return Kind.NOT_IN_COLLECTIVE
-
-
-def _has_fewer_batches(snapshot: Snapshot, rank: RankFacts, blame: Blame, policy: Policy) -> bool:
-    """Whether its DataLoader is exhausted and has delivered fewer batches than that of a waiter."""
-    loader = rank.loader.report
-    if loader is None or loader.exhausted_unix_ns is None or not loader.exhausted:
-        return False
-    before_ns = int(policy.of(NotInCollective).dry_before_progress_s * 1e9)
-    if (
-        rank.progress.last_unix_ns is not None
-        and loader.exhausted_unix_ns < rank.progress.last_unix_ns - before_ns
-    ):
-        return False
-    others = [snapshot.rank(waiter) for waiter in blame.waiters]
-    ahead = [
-        facts
-        for facts in others
-        if facts.loader.report is not None and facts.loader.report.exhausted < loader.exhausted
-    ]
-    return bool(ahead) and all(
-        facts.loader.report is not None
-        and rank.loader.report is not None
-        and facts.loader.report.batches > rank.loader.report.batches
-        for facts in ahead
-    )
-
-
-def _limit_s(snapshot: Snapshot, blame: Blame, policy: Policy, works: bool) -> float:
-    """How long (s) a wait for a rank may last before it is critical."""
-    waiters = [snapshot.rank(rank) for rank in blame.waiters]
-    healthy_s = max((rank.comm.healthy_wait_max_ms or 0.0 for rank in waiters), default=0.0) / 1000
-    usual_s = max((rank.comm.usual_wait_ms or 0.0 for rank in waiters), default=0.0) / 1000
-    limit_s = policy.of(NotInCollective).still_habit_factor * usual_s
-    if works:
-        limit_s = max(
-            policy.working_critical_s,
-            policy.of(NotInCollective).working_critical_factor * healthy_s,
-        )
-        process = snapshot.rank(blame.root).process
-        if process.transfers or process.lacks_cpu:
-            limit_s = max(limit_s, policy.of(NotInCollective).transfer_critical_s)
-    limit_s = phase_limit_s(snapshot.rank(blame.root), works, limit_s, policy)
-    given_s = timeout_s(snapshot, blame)
-    if given_s is not None:
-        limit_s = min(limit_s, max(policy.still_limit_s, policy.timeout_critical_ratio * given_s))
-    return limit_s
+def _seconds(patience: Patience) -> float:
+    return patience.seconds
 
 
 def _finding(
-    snapshot: Snapshot, kind: Kind, severity: str, blames: list[Blame], policy: Policy
+    snapshot: Snapshot,
+    kind: Kind,
+    severity: str,
+    blames: list[Blame],
+    patience: Patience,
+    policy: Policy,
 ) -> Finding:
     now = snapshot.time_unix_ns
     first = min(blames, key=lambda blame: blame.since_unix_ns)
@@ -293,9 +119,9 @@ def _finding(
             f"{ranks_text(ranks)} {verb(ranks, 'runs', 'run')}, but C code holds the GIL: "
             f"no report for {duration(lead.agent.report_age_s or 0)}, {where_text(lead, policy)}"
         )
-    elif (became := _new_program(lead)) is not None:
+    elif (became := new_program(lead)) is not None:
         subject = _replaced_text(ranks, lead, became)
-    elif kind == Kind.LEFT_EARLY and _may_have_raised(lead):
+    elif kind == Kind.LEFT_EARLY and may_have_raised(lead):
         subject = (
             f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} at the end of"
             f" {verb(ranks, 'its', 'their')} program, done or after an exception, and"
@@ -314,9 +140,7 @@ def _finding(
         subject = f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} {phase}"
     elif severity == WARNING and (helped := _helped_text(lead)) is not None:
         subject += helped
-    elif severity == WARNING and all(
-        _polls_or_works(snapshot.rank(rank), policy) for rank in ranks
-    ):
+    elif severity == WARNING and all(polls_or_works(snapshot.rank(rank), policy) for rank in ranks):
         does = verb(ranks, "it polls, or works", "they poll, or work")
         subject += f": {does} in short steps"
     elif severity == WARNING and _only_around_it(lead, policy):
@@ -339,6 +163,8 @@ def _finding(
     tail = waits_clause(snapshot, first, ranks, victims)
     if kind == Kind.LEFT_EARLY:
         tail += called_at(snapshot, first.waiters)
+    lines = _evidence(snapshot, blames, policy)
+    until = _patience_lines(severity, patience, (now - first.since_unix_ns) / 1e9)
     return Finding(
         kind=kind,
         severity=severity,
@@ -346,19 +172,23 @@ def _finding(
         victims=victims,
         since_unix_ns=first.since_unix_ns,
         summary=f"{subject}; {tail}",
-        evidence=_evidence(snapshot, blames, policy),
+        evidence=(*lines[:1], *until, *lines[1:]),
         advice=with_timeout(
             _next_step(snapshot, kind, severity, lead, first, policy), snapshot, first
         ),
         group=first.group,
         op=first.op,
         seq=first.seq,
+        patience=patience,
     )
 
 
-def _new_program(rank: RankFacts) -> str | None:
-    """The program that has replaced the rank's by exec; None if there is none."""
-    return rank.process.report.became if rank.process.report is not None else None
+def _patience_lines(severity: str, patience: Patience, waited_s: float) -> list[str]:
+    if severity != WARNING:
+        return []
+    left_s = patience.seconds - waited_s
+    when = "stays a warning" if left_s == float("inf") else f"critical in {duration(left_s)}"
+    return [f"{when}, because {patience.because}"]
 
 
 def _replaced_text(ranks: tuple[int, ...], lead: RankFacts, became: str) -> str:
@@ -522,7 +352,7 @@ def _next_step(
         blame.condition == STILL or word not in (COLLECTIVE.word, P2P.word)
     ):
         how = _how(rank, blame, policy)
-        asks = "what it waits for" if _polls_or_works(rank, policy) else "why it is stuck"
+        asks = "what it waits for" if polls_or_works(rank, policy) else "why it is stuck"
         text = f"find out {asks} at {file_line(rank.reported.place)}{how}"
     else:
         text = f"{_rule_of(blame)}" + ("" if blame.peer_wait else " in the same order")
@@ -532,7 +362,7 @@ def _next_step(
 def _special_step(snapshot: Snapshot, kind: Kind, rank: RankFacts, blame: Blame) -> str | None:
     """The next step for a rank that does not come back, or waits for processes that nobody knows;
     None for others."""
-    if _new_program(rank) is not None:
+    if new_program(rank) is not None:
         return "start that program as a child, or call exec after the last collective"
     if makes_by_hand(rank):
         return (
@@ -542,7 +372,7 @@ def _special_step(snapshot: Snapshot, kind: Kind, rank: RankFacts, blame: Blame)
     if kind != Kind.LEFT_EARLY:
         return None
     text = left_advice(rank, [snapshot.rank(number) for number in blame.waiters])
-    if _may_have_raised(rank):
+    if may_have_raised(rank):
         text = f"look for an exception in the output of rank {rank.rank}; otherwise {text}"
     return text
 

@@ -6,6 +6,7 @@ import pytest
 
 from ddtop.wire.names import OF_MEMBERS_ONLY
 from ddtop.wire.records import Asked, Handling, Loader, OpenCall
+from tests.diagnosis.rules.late import loads_in_turn, polling, sleeping_again
 from tests.jobs import WORLD, FakeJob, place, trained, unix_ns
 
 
@@ -53,24 +54,6 @@ def test_a_wait_that_ends_before_the_limit_leaves_no_trace():
     assert job.trains(10).ever() == []
 
 
-def loads_in_turn(ends_s, began_s=1.0):
-    """Rank 2 sleeps before it loads; the others are ready for their first collective."""
-    job = FakeJob(4)
-    for rank in job.ranks:
-        rank.iteration, rank.trains = None, False
-        rank.standings[WORLD].enqueued = rank.standings[WORLD].completed = 1
-    job.passes(2)
-    late = job.ranks[2]
-    late.stands_at("load_in_turn", line=3)
-    late.wchan = "hrtimer_nanosleep"
-    late.says = {
-        "sleeps_until_unix_ns": unix_ns(job.now + ends_s),
-        "sleeps_since_unix_ns": unix_ns(job.now + began_s),
-    }
-    job.others_wait(2)
-    return job
-
-
 def test_a_rank_in_one_sleep_of_less_than_a_minute_is_a_warning():
     """`time.sleep(10 * rank)` after init_process_group: models are loaded one after the other."""
     job = loads_in_turn(40).passes(8)
@@ -109,16 +92,6 @@ def test_a_rank_that_visibly_works_is_a_warning_first():
         "rank 0 is still working, in validate (eval.py:31), 40 s; ranks 1-3 wait for it in"
         " barrier #101 of default_pg"
     )
-
-
-def polling(wakes_per_s, **more):
-    """Rank 1 sleeps at one line; its function has a path among its locals."""
-    job = trained()
-    job.ranks[1].stands_at("wait_for_weights", line=28, polls="out/step_5/STABLE", **more)
-    job.ranks[1].wchan, job.ranks[1].wakes_per_s = "hrtimer_nanosleep", wakes_per_s
-    job.others_wait(1)
-    job.passes(20)
-    return job.finding()
 
 
 @pytest.mark.parametrize(
@@ -177,19 +150,6 @@ def test_a_rank_that_sleeps_once_polls_for_nothing():
 
     assert "has been asleep in wait_for_weights (train.py:28)" in finding.summary
     assert "STABLE" not in finding.summary + finding.advice
-
-
-def sleeping_again(*beside, **reported):
-    """Rank 1 wakes ten times a second from its sleeps, and no file says what for. The ranks
-    `beside` it work."""
-    job = trained()
-    job.ranks[1].stands_at("write_sample", line=28)
-    job.ranks[1].wchan, job.ranks[1].wakes_per_s = "hrtimer_nanosleep", 10.0
-    job.ranks[1].says = reported
-    for rank in beside:
-        job.ranks[rank].works_at("write_sample", line=31)
-    job.others_wait(1, *beside)
-    return job
 
 
 def test_a_rank_that_sleeps_a_little_again_and_again_may_work_in_between_for_a_while():

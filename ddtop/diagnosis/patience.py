@@ -1,0 +1,310 @@
+"""Whether a rank for which others wait is at fault, of which kind that is, and for how long they
+may wait before it is critical, and why.
+
+One table. Each row that holds gives a time, and the longest counts: no reason to wait takes back
+another one. The timeout of the group caps it. A special case is a row of `ROWS` and a clause of
+`CLAUSES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ddtop.diagnosis.activity import (
+    NOTHING,
+    SHORT_SLEEPS,
+    classify,
+    phase_of,
+    phase_patience_s,
+    wakes_often,
+)
+from ddtop.diagnosis.evidence import timeout_s
+from ddtop.diagnosis.finding import Patience
+from ddtop.diagnosis.kinds import Kind
+from ddtop.diagnosis.standstill import Idle, pauses
+from ddtop.diagnosis.waiters import makes_by_hand
+from ddtop.model.facts import Blame, RankFacts, Snapshot, State
+from ddtop.model.wait_graph import GONE, LOST, STILL, STOPPED, UNKNOWN, WORKING
+from ddtop.policy import Policy, Waits
+from ddtop.wire.names import FINALIZE
+from ddtop.words.sentences import COLLECTIVE
+
+
+@dataclass(frozen=True)
+class NotInCollective(Waits, of=Kind.NOT_IN_COLLECTIVE, was=""):
+    """`not-in-collective`. A rank is blamed after its own limit, so `wait_s` can only be longer."""
+
+    working_critical_factor: float = 5.0
+    """A rank that works while others wait is a warning until `working_critical_s`, or this many
+    times the longest healthy wait, whichever is later."""
+    transfer_critical_s: float = 300.0
+    """... or this, while it transfers data or lacks CPU time. A minute is short then."""
+    still_habit_factor: float = 1.5
+    """A rank without progress is a warning up to this many times the second longest healthy wait.
+    If each round waits for rollouts or for a server, the next such wait is normal. A single long
+    wait, at the start or because of a broken network, is not a pattern."""
+    dry_before_progress_s: float = 2.0
+    """A rank whose loader was exhausted longer than this before its last progress stopped later."""
+    last_report_s: float = 2.0
+    """A rank on its way out is not judged before its last report, which says what it did last."""
+
+
+_ENDLESS = float("inf")
+
+
+class Habits(NamedTuple):
+    """Of those that wait: their longest waits that ended well, and the timeout of their call; s."""
+
+    usual_s: float
+    healthy_s: float
+    timeout_s: float | None
+
+
+class Case(NamedTuple):
+    """A rank for which others wait. `kind`: that of the finding about it."""
+
+    snapshot: Snapshot
+    blame: Blame
+    kind: Kind
+    habits: Habits
+    policy: Policy
+
+    @property
+    def rank(self) -> RankFacts:
+        """The rank."""
+        return self.snapshot.rank(self.blame.root)
+
+    @property
+    def limits(self) -> NotInCollective:
+        """The limits of this table."""
+        return self.policy.of(NotInCollective)
+
+    def goes_on(self) -> bool:
+        """Whether the rank is not at rest."""
+        return any(row.holds(self) for row in GOES_ON)
+
+
+def _working_s(case: Case) -> float:
+    longest_s = case.limits.working_critical_factor * case.habits.healthy_s
+    return max(case.policy.working_critical_s, longest_s)
+
+
+def _finishes(case: Case) -> bool:
+    """Whether the others have finished and only this rank still has work, such as a child process
+    that packs the results."""
+    last = case.blame.peer_wait is not None and case.blame.peer_wait.call == FINALIZE
+    return last and classify(case.rank, case.policy).word in ("child", "sleep")
+
+
+class Row(NamedTuple):
+    """A reason to wait. `holds`: whether there is this reason. `seconds`: how long the wait may
+    last, s."""
+
+    because: str
+    holds: Callable[[Case], bool]
+    seconds: Callable[[Case], float]
+
+
+UNSURE = (
+    Row(
+        "another rank may be meant",
+        lambda case: case.blame.peer_wait is not None and case.blame.peer_wait.likely,
+        lambda _: _ENDLESS,
+    ),
+    Row(
+        "nobody would have seen an exception",
+        lambda case: may_have_raised(case.rank),
+        lambda _: _ENDLESS,
+    ),
+    Row(
+        "nobody knows which member of that group is missing",
+        lambda case: makes_by_hand(case.rank),
+        lambda _: _ENDLESS,
+    ),
+)
+"""It stays a warning, whatever else holds."""
+GOES_ON = (
+    Row("its sleep ends", lambda case: pauses(case.rank, case.blame, case.policy), _working_s),
+    Row(
+        "it polls, or works in short steps",
+        lambda case: case.kind == Kind.NOT_IN_COLLECTIVE and polls_or_works(case.rank, case.policy),
+        _working_s,
+    ),
+    Row("its child may work", _finishes, _working_s),
+    Row("it may work", lambda case: case.blame.condition == UNKNOWN, _working_s),
+    Row("it works", lambda case: case.blame.condition == WORKING, _working_s),
+)
+ROWS = (
+    Row(
+        "such a wait is usual",
+        lambda _: True,
+        lambda case: case.limits.still_habit_factor * case.habits.usual_s,
+    ),
+    *GOES_ON,
+    Row(
+        "it transfers data",
+        lambda case: case.rank.process.transfers and case.goes_on(),
+        lambda case: case.limits.transfer_critical_s,
+    ),
+    Row(
+        "it lacks CPU time",
+        lambda case: case.rank.process.lacks_cpu and case.goes_on(),
+        lambda case: case.limits.transfer_critical_s,
+    ),
+    Row(
+        "of its phase",
+        lambda case: phase_of(case.rank) is not None,
+        lambda case: phase_patience_s(case.rank, case.goes_on(), case.policy),
+    ),
+)
+OF_TIMEOUT, HAS_LEFT = "of the timeout of that call", "it has left"
+
+
+def _patience(case: Case) -> Patience:
+    for row in UNSURE:
+        if row.holds(case):
+            return Patience(row.seconds(case), row.because)
+    if case.kind == Kind.LEFT_EARLY and not case.goes_on():
+        # A rank that has left its loop does not return.
+        return Patience(0.0, HAS_LEFT)
+    found = [Patience(row.seconds(case), row.because) for row in ROWS if row.holds(case)]
+    longest, policy = max(found, key=lambda patience: patience.seconds), case.policy
+    given_s = case.habits.timeout_s
+    if given_s is None:
+        return longest
+    capped_s = max(policy.still_limit_s, policy.timeout_critical_ratio * given_s)
+    return Patience(capped_s, OF_TIMEOUT) if capped_s < longest.seconds else longest
+
+
+class Blamed:
+    """The blamed ranks of one snapshot. Facts that many of them share are computed once: thousands
+    of ranks may be blamed by the same thousands of ranks.
+    """
+
+    def __init__(self, snapshot: Snapshot, policy: Policy) -> None:
+        self._snapshot, self._policy = snapshot, policy
+        self._idle = Idle(snapshot, policy)
+        self._by_hand = {group.name for group in snapshot.groups if group.size}
+        self._habits: dict[tuple[int, str | None], Habits] = {}
+
+    def at_fault(self, blame: Blame) -> bool:
+        """Whether this rank holds up the others and should not. Ranks that have ended or stopped,
+        and those of lost hosts, have rules of their own."""
+        rank, policy = self._snapshot.rank(blame.root), self._policy
+        still = blame.condition == STILL
+        return not (
+            not blame.due
+            or blame.condition in (GONE, STOPPED, LOST)
+            # Nothing is known about a rank that has never reported.
+            or rank.hello is None
+            or self._idle.gives_orders(blame)
+            # Waiting for a rollout has no usual length, so it is not a fault.
+            or (blame.group in self._by_hand and not still)
+            or _just_left(rank, policy)
+            or (still and _just_joins(rank, policy))
+        )
+
+    def kind(self, blame: Blame) -> Kind | None:
+        """The kind of the finding about it; None: it is too early."""
+        kind = _kind(self._snapshot, blame, self._policy)
+        later_s = self._policy.of(NotInCollective).wait_s or 0.0
+        early = (self._snapshot.time_unix_ns - blame.since_unix_ns) / 1e9 < later_s
+        return None if kind == Kind.NOT_IN_COLLECTIVE and early else kind
+
+    def patience(self, blame: Blame, kind: Kind) -> Patience:
+        """How long the wait for it may last before it is critical."""
+        key = (id(blame.waiters), blame.group)
+        habits = self._habits.get(key)
+        if habits is None:
+            habits = self._habits[key] = _habits(self._snapshot, blame)
+        return _patience(Case(self._snapshot, blame, kind, habits, self._policy))
+
+
+def _habits(snapshot: Snapshot, blame: Blame) -> Habits:
+    waiters = [snapshot.rank(rank).comm for rank in blame.waiters]
+    return Habits(
+        max((comm.usual_wait_ms or 0.0 for comm in waiters), default=0.0) / 1000,
+        max((comm.healthy_wait_max_ms or 0.0 for comm in waiters), default=0.0) / 1000,
+        timeout_s(snapshot, blame),
+    )
+
+
+def polls_or_works(rank: RankFacts, policy: Policy) -> bool:
+    """Whether it may work a little between its sleeps, or has just woken from one. A rank that
+    handles an exception only tries again."""
+    seen, process = classify(rank, policy), rank.process
+    awake = process.report is not None and process.report.state == "R" and seen.source == NOTHING
+    again = seen == SHORT_SLEEPS or (awake and wakes_often(rank, policy))
+    return again and rank.reported.handling is None
+
+
+def may_have_raised(rank: RankFacts) -> bool:
+    """Whether it is at the end of its program and nobody would have seen an exception: it has no
+    agent."""
+    leaves = rank.reported.phase == "leaving" and new_program(rank) is None
+    return leaves and rank.from_outside
+
+
+def new_program(rank: RankFacts) -> str | None:
+    """The program that has replaced the rank's by exec; None if there is none."""
+    return rank.process.report.became if rank.process.report is not None else None
+
+
+def _just_joins(rank: RankFacts, policy: Policy) -> bool:
+    """Whether it has just entered a collective, and may not have enqueued it yet."""
+    place, at_report_s = rank.reported.place, rank.reported.line_age_s
+    if place is None or place.waits_on != COLLECTIVE.word or at_report_s is None:
+        return False
+    # A silent rank has been there for longer than its last report says.
+    return at_report_s + (rank.agent.report_age_s or 0.0) < policy.same_line_s
+
+
+def _just_left(rank: RankFacts, policy: Policy) -> bool:
+    """Whether it is ending and its last report has not arrived yet."""
+    exiting = rank.process.report is not None and rank.process.report.exiting
+    return (
+        exiting
+        and rank.reported.phase != "leaving"
+        and (rank.agent.report_age_s or 0.0) < policy.of(NotInCollective).last_report_s
+    )
+
+
+def _kind(snapshot: Snapshot, blame: Blame, policy: Policy) -> Kind:
+    """The kind of the finding about a blamed rank."""
+    rank = snapshot.rank(blame.root)
+    if rank.process.report is not None and rank.process.report.exiting:
+        return Kind.LEFT_EARLY
+    if new_program(rank) is not None:
+        return Kind.LEFT_EARLY
+    if rank.state is State.SILENT:
+        return Kind.INTERPRETER_FROZEN
+    if rank.reported.phase == "leaving" or _has_fewer_batches(snapshot, rank, blame, policy):
+        return Kind.LEFT_EARLY
+    return Kind.NOT_IN_COLLECTIVE
+
+
+def _has_fewer_batches(snapshot: Snapshot, rank: RankFacts, blame: Blame, policy: Policy) -> bool:
+    """Whether its DataLoader is exhausted and has delivered fewer batches than that of a waiter."""
+    loader = rank.loader.report
+    if loader is None or loader.exhausted_unix_ns is None or not loader.exhausted:
+        return False
+    before_ns = int(policy.of(NotInCollective).dry_before_progress_s * 1e9)
+    if (
+        rank.progress.last_unix_ns is not None
+        and loader.exhausted_unix_ns < rank.progress.last_unix_ns - before_ns
+    ):
+        return False
+    others = [snapshot.rank(waiter) for waiter in blame.waiters]
+    ahead = [
+        facts
+        for facts in others
+        if facts.loader.report is not None and facts.loader.report.exhausted < loader.exhausted
+    ]
+    return bool(ahead) and all(
+        facts.loader.report is not None
+        and rank.loader.report is not None
+        and facts.loader.report.batches > rank.loader.report.batches
+        for facts in ahead
+    )

@@ -1,0 +1,77 @@
+"""How long others may wait for a rank, and why: what a user reads, and what a script gets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+
+import pytest
+
+from ddtop.diagnosis.finding import Patience
+from ddtop.diagnosis.patience import GOES_ON, ROWS, UNSURE
+from ddtop.present.documents import finding_json
+from tests.diagnosis.rules.late import loads_in_turn, sleeping_again
+from tests.diagnosis.rules.phases import saving
+from tests.jobs import trained
+
+
+def works(**wait):
+    job = trained()
+    job.ranks[1].works_at("spin")
+    job.others_wait(1, **wait)
+    return job
+
+
+def fetches():
+    job = works()
+    job.ranks[1].cores, job.ranks[1].io_per_s = 0.02, 1e5
+    return job
+
+
+@pytest.mark.parametrize(
+    ("job", "after_s", "seconds", "because"),
+    [
+        (works, 8, 60.0, "it works"),
+        (sleeping_again, 8, 60.0, "it polls, or works in short steps"),
+        (lambda: loads_in_turn(40), 8, 60.0, "its sleep ends"),
+        (fetches, 20, 300.0, "it transfers data"),
+        (lambda: saving(usual_s=35.0), 20, 105.0, "of its phase"),
+        (lambda: works(timeout_ms=40_000), 8, 20.0, "of the timeout of that call"),
+    ],
+)
+def test_a_warning_says_when_it_becomes_critical_and_why(job, after_s, seconds, because):
+    (finding,) = job().passes(after_s).verdict().findings
+
+    assert finding.severity == "warning"
+    assert (finding.patience.seconds, finding.patience.because) == (seconds, because)
+    (line,) = [line for line in finding.evidence if line.startswith("critical in ")]
+    assert line.endswith(f", because {because}")
+
+
+def test_what_stays_a_warning_has_no_time_in_json():
+    (finding,) = works().passes(8).verdict().findings
+    known = finding_json(finding)
+    endless = finding_json(replace(finding, patience=Patience(inf, "it may")))
+
+    assert (known["patience_s"], known["because"]) == (60.0, "it works")
+    assert (endless["patience_s"], endless["because"]) == (None, "it may")
+
+
+def test_the_time_that_is_said_is_the_time_at_which_it_is_critical():
+    job = works()
+    (warning,) = job.passes(8).verdict().findings
+    waited_s = (job.snapshot().time_unix_ns - warning.since_unix_ns) / 1e9
+
+    job.passes(warning.patience.seconds - waited_s - 1)
+    assert job.finding().severity == "warning"
+    job.passes(2)
+    assert job.finding().severity == "critical"
+
+
+def test_each_reason_reads_well_after_because():
+    reasons = [row.because for row in (*UNSURE, *ROWS)]
+
+    assert len(set(reasons)) == len(reasons)
+    assert [text for text in reasons if text.endswith(".") or text[0].isupper()] == []
+    assert set(GOES_ON) <= set(ROWS)
+    assert all(row.seconds(None) == inf for row in UNSURE)
