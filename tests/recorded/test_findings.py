@@ -25,7 +25,7 @@ from tools.recorded.record import ZOO
 from tools.zoo.catalogue import all_cases
 from tools.zoo.judge import said_text
 
-FAMILIES_MIN, HEALTHY_MIN, BYTES_MAX = 35, 5, 1_000_000
+FAMILIES_MIN, HEALTHY_MIN, BYTES_MAX = 41, 10, 1_000_000
 LIMIT_S = 300.0
 WARNING_S = 60.0
 """What may not be critical before its time is a warning for at least so long."""
