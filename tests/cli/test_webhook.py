@@ -17,7 +17,7 @@ from ddtop.cli.errors import CommandError
 FINDING = {
     "kind": "not-in-collective", "severity": "critical", "ranks": [2], "victims": [0, 1],
     "since_unix_ns": 1_700_000_000_000_000_000, "summary": "rank 2 sleeps", "evidence": [],
-    "advice": "look there", "group": "g", "op": None, "seq": 3, "group_meaning": None,
+    "advice": "look there", "patience_s": None, "because": None, "group": "g", "op": None, "seq": 3, "group_meaning": None,
     "group_ranks": None,
 }  # fmt: skip
 EVENT = {

@@ -52,7 +52,7 @@ class TrainerSource(ObjectSource):
         if step is not None and is_of_library(total):
             reading.samples = number(step * total(own, peek(own, "args")))
         logs = peek(state, "log_history", default=())
-        for log in reversed(logs[-LOGS_LOOKED_AT:] if type(logs) is list else ()):
+        for log in reversed(logs[-LOGS_LOOKED_AT:] if type(logs) is list else []):
             if (loss := first_number(log, ("loss",))) is not None:
                 reading.loss, reading.lr = loss, first_number(log, ("learning_rate",))
                 break
