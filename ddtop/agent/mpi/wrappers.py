@@ -104,6 +104,8 @@ completed."""
 MARKS_MAX = 1 << 16
 ARRAYS = frozenset({"builtins", "numpy", "cupy"})
 """Modules of the buffers whose size is read. One of the program may compute it."""
+_array: type = memoryview
+"""The type of the last such buffer: to compare it is faster."""
 
 Mark = tuple[int, int, int, int, Callable[[], None] | None]
 """Of a request: CALL, COMM, then PEER and TAG, or SEQ and SEQ_MARK; if it is persistent, the
@@ -239,7 +241,10 @@ def collective(
             root = args[root_at] if len(args) > root_at else kwargs.get("root", 0)
             if type(root) is not int:
                 root = whole(root)
-            root = comm.peers[root] if root is not None and 0 <= root < len(comm.peers) else NONE
+            try:
+                root = comm.peers[root] if root is not None and root >= 0 else NONE
+            except IndexError:
+                root = NONE
         if buffer_at is not None:
             nbytes = _nbytes(args, buffer_at)
         serial = line.serial = line.serial + 1
@@ -361,8 +366,14 @@ def _root(comm: Comm, args: tuple[Any, ...], kwargs: dict[str, Any], at: int) ->
 
 
 def _nbytes(args: tuple[Any, ...], at: int) -> int:
+    global _array
     buffer: Any = args[at] if len(args) > at else None
-    return getattr(buffer, "nbytes", NONE) if module_of(type(buffer)) in ARRAYS else NONE
+    kind = type(buffer)
+    if kind is not _array:
+        if module_of(kind) not in ARRAYS:
+            return NONE
+        _array = kind
+    return getattr(buffer, "nbytes", NONE)
 
 
 class Point:
