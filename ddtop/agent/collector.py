@@ -77,7 +77,8 @@ _Thresholds = tuple[int, ...]
 class Truce:
     """The thresholds of the collector, while the agent's thread is awake and while it sleeps.
 
-    `begin` is called by the thread that starts the agent's, `forget` by a forked child.
+    `begin` is called by the thread that starts the agent's, `end` by the agent's and by a forked
+    child.
     """
 
     def __init__(self) -> None:

@@ -27,10 +27,9 @@ LIBRARY = frozenset((
     "decimal", "dis", "enum", "faulthandler", "fcntl", "fnmatch", "functools", "glob", "grp",
     "hashlib", "heapq", "importlib", "inspect", "ipaddress", "keyword", "linecache", "locale",
     "math", "mmap", "ntpath", "numbers", "opcode", "operator", "pathlib", "platform", "re",
-    "reprlib",
-    "select", "selectors", "signal", "socket", "sre_compile", "sre_constants", "sre_parse",
-    "string", "struct", "subprocess", "sysconfig", "textwrap", "threading", "token", "tokenize",
-    "types", "typing", "urllib", "uuid", "warnings", "weakref", "zlib",
+    "reprlib", "select", "selectors", "signal", "socket", "sre_compile", "sre_constants",
+    "sre_parse", "string", "struct", "subprocess", "sysconfig", "textwrap", "threading",
+    "token", "tokenize", "types", "typing", "urllib", "uuid", "warnings", "weakref", "zlib",
 ))  # fmt: skip
 """Modules of the standard library that the agent, and what it needs, may load."""
 _ENDINGS = (".py", ".pyc", *_imp.extension_suffixes())
