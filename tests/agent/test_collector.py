@@ -76,15 +76,15 @@ from ddtop.agent.collector import Truce
 from ddtop.agent.own_thread import OwnThread
 from ddtop.link.rank_side import RankLink
 
-ours, ran, ticks, stop = [], [], [], []
+main, ran, ticks, stop, hits = threading.get_ident(), [], [], [], []
 class Cyclic:
     def __init__(self): self.itself = self
     def __del__(self):
         time.sleep(0)
-        ran.append(threading.get_ident())
+        ran.append(None)
+        if threading.get_ident() != main: hits.append(None)
 
 def work():
-    ours.append(threading.get_ident())
     link = RankLink(Path("/nothing/listens/here"), truce and truce.sleep)
     while not stop and time.monotonic() < until:
         link.wait(0.0005)
@@ -97,13 +97,13 @@ until = time.monotonic() + 8
 if truce: truce.begin()
 thread = OwnThread(work)
 thread.start()
-while len(ticks) < 20 if truce else not set(ran) & set(ours):
-    for _ in range(100): Cyclic()
-    [[] for _ in range(7)]
+while len(ticks) < 20 if truce else not hits:
+    for _ in range(7): Cyclic()
+    time.sleep(0)
     if time.monotonic() > until: break
 stop.append(True)
 thread.join(10)
-print(json.dumps([len(ran), sum(ident in ours for ident in ran), len(ticks), gc.get_threshold()]))
+print(json.dumps([len(ran), len(hits), len(ticks), gc.get_threshold()]))
 """
 
 

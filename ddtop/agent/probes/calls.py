@@ -20,12 +20,12 @@ from __future__ import annotations
 import dis
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
 from ddtop.agent.guard import guard
-from ddtop.agent.stacks.frames import FrameReader
+from ddtop.agent.stacks.frames import JUMPS, FrameReader, loops_of
 from ddtop.wire.records import BY_STEPS, UNORDERED, CallSite, Turn
 
 FRAMES_MAX, SKIPPED_MAX, WAYS_MAX, TURNS_KEPT, LAPS_MIN, ADDED_MAX = 8, 8, 256, 32, 3, 64
@@ -404,7 +404,7 @@ def _adds(one: Way, other: Way, whole: bool) -> bool:
             continue
         if not whole and any(
             first <= at <= last and (place is None or not first <= place <= last)
-            for first, last in _loops(code)
+            for first, last in loops_of(code)
         ):
             return False
         if place is not None:
@@ -417,13 +417,6 @@ _ENDS = frozenset(
     | {"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"}
 )
 """Instructions after which the next one does not run."""
-_JUMPS = frozenset({*dis.hasjrel, *dis.hasjabs})
-
-
-def _loops(code: CodeType) -> Iterable[tuple[int, int]]:
-    """The first and the last place of each loop: the last jump back ends it."""
-    steps = [step for step in dis.get_instructions(code) if step.opcode in _JUMPS]
-    return {step.argval: step.offset for step in steps if step.argval <= step.offset}.items()
 
 
 def _leads_to(code: CodeType, start: int, end: int) -> bool:
@@ -436,9 +429,9 @@ def _leads_to(code: CodeType, start: int, end: int) -> bool:
     for step, following in zip(steps, [*offsets[1:], -1], strict=True):
         if step.offset not in reached:
             continue
-        if step.opcode in _JUMPS and step.argval > step.offset:
+        if step.opcode in JUMPS and step.argval > step.offset:
             reached.add(step.argval)
-        elif step.opcode in _JUMPS:
+        elif step.opcode in JUMPS:
             loop = steps[offsets.index(step.argval)]
             if loop.opname == "FOR_ITER":
                 reached.add(loop.argval)

@@ -12,7 +12,7 @@ import os
 import sys
 import sysconfig
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import CodeType
 from typing import Any
 
@@ -26,6 +26,7 @@ BATON_FILE, BATON_WAITS, BATON_PATH = "torch/utils/file_baton.py", "wait", "lock
 """Processes wait here for the process that builds an extension. `BATON_PATH` is the attribute that
 names the file of that process."""
 LOCK_PATH_MAX = 512
+JUMPS = frozenset({*dis.hasjrel, *dis.hasjabs})
 _ASKS = frozenset(
     {"exists", "lexists", "is_file", "isfile", "is_dir", "isdir", "stat", "access", "open"}
     | {"listdir", "glob", "iterdir", "mkdir", "link", "symlink", "flock", "lockf", "is_locked"}
@@ -299,20 +300,26 @@ def _place_without_own_code(seen: ThreadLook, inner: Place | None) -> None:
 
 def _names_in_loop(code: CodeType, at: int) -> frozenset[str]:
     """The names that the innermost loop around this instruction uses; none outside of loops."""
-    steps = list(dis.get_instructions(code))
-    # The last jump back to the start of a loop is its end, also that of a handler in the loop.
-    ends = {
-        step.argval: step.offset
-        for step in steps
-        if "JUMP" in step.opname and isinstance(step.argval, int) and step.argval <= step.offset
-    }
-    _, start, end = min(
-        ((end - start, start, end) for start, end in ends.items() if start <= at <= end),
-        default=(0, 0, -1),
-    )
+    around = ((end - start, start, end) for start, end in loops_of(code) if start <= at <= end)
+    _, start, end = min(around, default=(0, 0, -1))
     return frozenset(
-        step.argval for step in steps if start <= step.offset <= end and step.opcode in dis.hasname
+        step.argval
+        for step in dis.get_instructions(code)
+        if start <= step.offset <= end and step.opcode in dis.hasname
     )
+
+
+def loops_of(code: CodeType) -> Iterable[tuple[int, int]]:
+    """The first and the last place of each loop: the last jump back ends it. That of a handler may
+    go to another jump back, as on Python 3.13."""
+    steps = (step for step in dis.get_instructions(code) if step.opcode in JUMPS)
+    back = {step.offset: step.argval for step in steps if step.argval <= step.offset}
+    ends: dict[int, int] = {}
+    for end, start in back.items():
+        while back.get(start, start) < start:
+            start = back[start]
+        ends[start] = end
+    return ends.items()
 
 
 def _is_path(text: str) -> bool:
