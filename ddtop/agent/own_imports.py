@@ -38,6 +38,10 @@ _installed = tuple(sys.path)
 """`sys.path` at the time of the start-up line."""
 
 
+_entries: dict[str, list[str]] = {}
+"""Of each folder that was listed: a folder of data may have many."""
+
+
 class ShadowedError(ImportError):
     """The program has a module with a name that the agent needs; the text says where."""
 
@@ -66,11 +70,12 @@ def check(argv: Sequence[str]) -> None:
 
 def _modules_in(folder: str, names: Collection[str]) -> Iterator[tuple[str, str]]:
     """Those of these modules that the folder has, each with its path."""
-    try:
-        entries = os.listdir(folder)
-    except OSError:
-        return
-    for entry in entries:
+    if folder not in _entries:
+        try:
+            _entries[folder] = os.listdir(folder)
+        except OSError:
+            _entries[folder] = []
+    for entry in _entries[folder]:
         name, dot, end = entry.partition(".")
         path = f"{folder}/{entry}"
         # A folder without this file is found only where no other folder has the module.
