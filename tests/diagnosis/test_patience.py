@@ -75,3 +75,14 @@ def test_each_reason_reads_well_after_because():
     assert [text for text in reasons if text.endswith(".") or text[0].isupper()] == []
     assert set(GOES_ON) <= set(ROWS)
     assert all(row.seconds(None) == inf for row in UNSURE)
+
+
+def test_of_two_ranks_at_fault_one_time_is_said():
+    """The one that is critical first gives it."""
+    job = sleeping_again(2)
+    (finding,) = job.passes(30).verdict().findings
+    waited_s = (job.snapshot().time_unix_ns - finding.since_unix_ns) / 1e9
+
+    assert finding.ranks == (1, 2)
+    (line,) = [line for line in finding.evidence if line.startswith("critical in ")]
+    assert line.startswith(f"critical in {60 - waited_s:.0f} s")

@@ -73,7 +73,7 @@ def rule(context: Context) -> list[Finding]:
     """
     snapshot, policy = context.snapshot, context.policy
     explained = context.explained | ranks_with_stuck_worker(snapshot) | reporters(snapshot)
-    found: dict[tuple[Kind, str], tuple[list[Blame], list[Patience]]] = {}
+    found: dict[tuple[Kind, str], list[tuple[Blame, Patience]]] = {}
     blamed = Blamed(snapshot, policy)
     for blame in snapshot.blames:
         if blame.root in explained or not blamed.at_fault(blame):
@@ -83,28 +83,26 @@ def rule(context: Context) -> list[Finding]:
             patience = blamed.patience(blame, kind)
             waited_s = (snapshot.time_unix_ns - blame.since_unix_ns) / 1e9
             key = kind, CRITICAL if waited_s > patience.seconds else WARNING
-            blames, patiences = found.setdefault(key, ([], []))
-            blames.append(blame)
-            patiences.append(patience)
+            found.setdefault(key, []).append((blame, patience))
     return [
-        _finding(snapshot, kind, severity, blames, min(patiences, key=_seconds), policy)
-        for (kind, severity), (blames, patiences) in found.items()
+        _finding(snapshot, kind, severity, of, policy) for (kind, severity), of in found.items()
     ]
 
 
-def _seconds(patience: Patience) -> float:
-    return patience.seconds
+def _due_s(of: tuple[Blame, Patience]) -> float:
+    """When the wait for this rank becomes critical, unix s."""
+    return of[0].since_unix_ns / 1e9 + of[1].seconds
 
 
 def _finding(
     snapshot: Snapshot,
     kind: Kind,
     severity: str,
-    blames: list[Blame],
-    patience: Patience,
+    of: list[tuple[Blame, Patience]],
     policy: Policy,
 ) -> Finding:
-    now = snapshot.time_unix_ns
+    now, blames = snapshot.time_unix_ns, [blame for blame, _ in of]
+    soonest = min(of, key=_due_s)
     first = min(blames, key=lambda blame: blame.since_unix_ns)
     ranks = tuple(sorted(blame.root for blame in blames))
     victims = tuple(sorted(waiters_of(blames) - set(ranks)))
@@ -164,7 +162,7 @@ def _finding(
     if kind == Kind.LEFT_EARLY:
         tail += called_at(snapshot, first.waiters)
     lines = _evidence(snapshot, blames, policy)
-    until = _patience_lines(severity, patience, (now - first.since_unix_ns) / 1e9)
+    until = _patience_lines(severity, soonest[1], _due_s(soonest) - now / 1e9)
     return Finding(
         kind=kind,
         severity=severity,
@@ -179,14 +177,13 @@ def _finding(
         group=first.group,
         op=first.op,
         seq=first.seq,
-        patience=patience,
+        patience=soonest[1],
     )
 
 
-def _patience_lines(severity: str, patience: Patience, waited_s: float) -> list[str]:
+def _patience_lines(severity: str, patience: Patience, left_s: float) -> list[str]:
     if severity != WARNING:
         return []
-    left_s = patience.seconds - waited_s
     when = "stays a warning" if left_s == float("inf") else f"critical in {duration(left_s)}"
     return [f"{when}, because {patience.because}"]
 
