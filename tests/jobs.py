@@ -23,6 +23,7 @@ from ddtop.diagnosis.judge import Judge
 from ddtop.model.facts import Snapshot
 from ddtop.model.job import Job
 from ddtop.policy import POLICY, Policy
+from ddtop.say.told import look
 from ddtop.wire import frames
 from ddtop.wire.records import AnyRecord, Group, Groups, HostState, ProcessState
 from tests.ranks import (  # noqa: F401
@@ -210,7 +211,7 @@ class FakeJob:
         while moment <= self.now + 1e-9:
             while waiting and waiting[0][0].unix_ns <= unix_ns(moment):
                 job.apply(*waiting.pop(0))
-            found.append(judge.observe(job.snapshot(unix_ns(moment))))
+            found.append(look(judge, job.snapshot(unix_ns(moment)))[1])
             moment += every_s
         return found
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ddtop.diagnosis.diagnoses import diagnose
 from ddtop.policy import POLICY, Policy
+from ddtop.say.told import diagnose
 from tests.jobs import FakeJob, brief
 
 Says = Callable[[Policy], object]

@@ -52,13 +52,14 @@ def judge_launchers(name: str, pids: Iterable[int]) -> tuple[Snapshot, Verdict] 
     from ddtop.diagnosis.finding import UNKNOWN
     from ddtop.feeds.outside.targets import waiting_launchers
     from ddtop.model.job import Job
+    from ddtop.say.told import told
     from ddtop.thresholds import chosen
 
     launchers, policy = waiting_launchers(pids), chosen()
     if not launchers:
         return None
     snapshot = replace(Job(name, policy).snapshot(time.time_ns()), launchers=launchers)
-    verdict = conclude(diagnose(snapshot, policy), snapshot, policy)
+    verdict = told(conclude(diagnose(snapshot, policy), snapshot), snapshot, policy)
     return snapshot, verdict if verdict.findings else replace(verdict, health=UNKNOWN)
 
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
-from ddtop.diagnosis.calm import calm_text, from_outside
-from ddtop.diagnosis.evidence import for_outside, parallel_line, troubles
 from ddtop.diagnosis.finding import (
     CRITICAL,
     INFO,
@@ -61,10 +58,6 @@ def _without_news(rank: RankFacts) -> RankFacts:
 # -- Runs the table of rules over one snapshot
 
 
-PLACES_MOST = 4
-"""Ranks of a finding whose places are shown."""
-
-
 def diagnose(snapshot: Snapshot, policy: Policy) -> tuple[Finding, ...]:
     """The findings of this moment, worst first, one for each root cause."""
     heard = heard_only(snapshot)
@@ -88,64 +81,21 @@ def diagnose(snapshot: Snapshot, policy: Policy) -> tuple[Finding, ...]:
         if own:
             reported[row.name] = tuple(own)
         findings = row.fold(context, own) if row.fold is not None else findings + own
-    placed = [
-        for_outside(_with_troubles(_with_places(finding, snapshot), snapshot, policy), snapshot)
-        for finding in findings
-    ]
-    if placed and (changes := policy.changes()):
-        placed = [_with_changes(finding, changes) for finding in placed]
+    at = Context(heard, policy, snapshot)
     return tuple(
         sorted(
-            placed, key=lambda finding: (SEVERITIES.index(finding.severity), finding.since_unix_ns)
+            [replace(finding, at=at) for finding in findings],
+            key=lambda finding: (SEVERITIES.index(finding.severity), finding.since_unix_ns),
         )
     )
 
 
-def _with_places(finding: Finding, snapshot: Snapshot) -> Finding:
-    """The finding, with the position of its ranks in the grid and in the pipeline."""
-    lines = [
-        line
-        for rank in finding.ranks[:PLACES_MOST]
-        if (line := parallel_line(snapshot, snapshot.rank(rank))) is not None
-    ]
-    return replace(finding, evidence=(*finding.evidence, *lines)) if lines else finding
-
-
-def _with_troubles(finding: Finding, snapshot: Snapshot, policy: Policy) -> Finding:
-    """The finding, with what its ranks handle, and the exception that ended a thread of them: often
-    the reason why they do not do what the others do.
-
-    What a waiting rank handles too is left out: some programs run as a whole in `except
-    ImportError`.
-    """
-    since, waiting = finding.since_unix_ns, map(snapshot.rank, finding.victims)
-    alike = {trouble for rank in waiting for trouble in troubles(rank, since, policy)}
-    lines = [
-        text
-        for rank in map(snapshot.rank, finding.ranks[:PLACES_MOST])
-        for trouble, text in troubles(rank, since, policy).items()
-        if trouble not in alike and not rank.gone
-    ]
-    if not lines or finding.severity == INFO:
-        return finding
-    summary = f"{finding.summary}; {lines[0]}" if len(finding.ranks) == 1 else finding.summary
-    return replace(finding, summary=summary, evidence=(*finding.evidence, *lines))
-
-
-def _with_changes(finding: Finding, changes: Iterable[tuple[str, float, float]]) -> Finding:
-    """The finding, with the limits that the user has changed, because they may have caused it."""
-    lines = [f"you changed {name} to {given:g} (default {ours:g})" for name, given, ours in changes]
-    return replace(finding, evidence=(*finding.evidence, *lines))
-
-
-def conclude(findings: tuple[Finding, ...], snapshot: Snapshot, policy: Policy) -> Verdict:
-    """The verdict with these findings."""
+def conclude(findings: tuple[Finding, ...], snapshot: Snapshot) -> Verdict:
+    """The verdict with these findings, without words."""
     worst = min(
         (SEVERITIES.index(finding.severity) for finding in findings), default=SEVERITIES.index(INFO)
     )
     health = {CRITICAL: "critical", WARNING: "warning", INFO: "ok"}[SEVERITIES[worst]]
-    if snapshot.run != RUN:
-        return Verdict(health, findings, calm_text(snapshot, policy))
-    # Its collectives are not counted: a hang may look like a healthy job.
-    unknown = not findings and snapshot.ended is None
-    return Verdict(UNKNOWN if unknown else health, findings, from_outside(snapshot, policy))
+    # From outside collectives are not counted: a hang may look like a healthy job.
+    unknown = snapshot.run == RUN and not findings and snapshot.ended is None
+    return Verdict(UNKNOWN if unknown else health, findings, "")

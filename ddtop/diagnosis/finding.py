@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from ddtop.diagnosis.kinds import Kind
 from ddtop.model.facts import Snapshot
 from ddtop.policy import Policy
-from ddtop.wire.records import Mute
+from ddtop.wire.records import Expectation, Mute
 
 CRITICAL, WARNING, INFO = "critical", "warning", "info"
 SEVERITIES = (CRITICAL, WARNING, INFO)
@@ -36,10 +37,14 @@ class Finding:
     """One root cause, together with its consequences.
 
     `kind`: kebab-case, the name of its rule. `ranks`: the culprits, `victims`: the ranks that wait.
-    `summary`: one sentence: which rank, what it does instead, since when, which ranks wait.
-    `evidence`: lines with numbers and stacks. `advice`: the next step. `since_unix_ns`: when the
-    fact began, not when it was seen. `patience`: until when the wait is only a warning, None for
-    findings that do not say so.
+    `since_unix_ns`: when the fact began, not when it was seen. `patience`: until when the wait is
+    only a warning, None for findings that do not say so.
+
+    A rule gives no text, but `seen`: a record of what it has seen, for which `ddtop.say` has a
+    writer. `at`: the moment at which it was seen. `ddtop.say` then puts in the text, and leaves
+    out both. `summary`: one sentence: which rank, what it does instead, since when, which ranks
+    wait. `evidence`: lines with numbers and stacks. `advice`: the next step. `until_then`: it
+    includes the findings that stood until the job was cancelled.
     """
 
     kind: Kind
@@ -47,18 +52,45 @@ class Finding:
     ranks: tuple[int, ...]
     victims: tuple[int, ...]
     since_unix_ns: int
-    summary: str
+    summary: str = ""
     evidence: tuple[str, ...] = ()
     advice: str = ""
     group: str | None = None
     op: str | None = None
     seq: int | None = None
     patience: Patience | None = None
+    seen: object = None
+    at: Context | None = None
+    until_then: bool = False
 
     @property
     def identity(self) -> tuple[Kind, str | None, tuple[int, ...]]:
         """The key by which it is recognised in the next snapshot."""
         return (self.kind, self.group, self.ranks)
+
+
+class Late(NamedTuple):
+    """What was seen instead of `finding`: these ranks are in an expected region (`first`) that
+    takes longer than expected."""
+
+    finding: Finding
+    ranks: tuple[int, ...]
+    first: Expectation
+    now_unix_ns: int
+
+
+class Until(NamedTuple):
+    """`finding` stood until these ranks ended, or until the job did."""
+
+    finding: Finding
+    ended: tuple[int, ...]
+
+
+class Cancelled(NamedTuple):
+    """A cancellation, and the findings that stood until then."""
+
+    finding: Finding
+    reasons: tuple[Finding, ...]
 
 
 @dataclass(frozen=True, slots=True)

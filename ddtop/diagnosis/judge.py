@@ -8,15 +8,24 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from ddtop.diagnosis.diagnoses import conclude, diagnose
-from ddtop.diagnosis.evidence import without_countdown
-from ddtop.diagnosis.finding import CRITICAL, INFO, WARNING, Finding, Muted, Verdict
+from ddtop.diagnosis.finding import (
+    CRITICAL,
+    INFO,
+    WARNING,
+    Cancelled,
+    Finding,
+    Late,
+    Muted,
+    Until,
+    Verdict,
+)
 from ddtop.diagnosis.kinds import Is, Kind
 from ddtop.diagnosis.rank_state import with_states
 from ddtop.model.ending import fatal_exception, has_failed, went_unix_ns
 from ddtop.model.facts import RankFacts, Snapshot, State
 from ddtop.policy import Limits, Policy
 from ddtop.wire.records import Expectation, Mute
-from ddtop.words.sentences import expected_text, rank_list, rank_ranges, ranks_text
+from ddtop.words.sentences import rank_list, rank_ranges
 
 
 @dataclass(frozen=True)
@@ -194,14 +203,7 @@ def _as_late(finding: Finding, late: dict[int, Expectation], now_unix_ns: int) -
         for rank, region in late.items()
         if (region.name, region.up_to_s) == (first.name, first.up_to_s)
     ]
-    advice = "If this is usual, give ddtop.expected a longer time"
-    return replace(
-        finding,
-        severity=WARNING,
-        summary=expected_text(same, first, now_unix_ns),
-        evidence=(finding.summary, *finding.evidence),
-        advice=f"{advice}; otherwise: {finding.advice}" if finding.advice else advice,
-    )
+    return replace(finding, severity=WARNING, seen=Late(finding, tuple(same), first, now_unix_ns))
 
 
 def _as_mute(finding: Finding, regions: dict[int, Expectation]) -> Mute:
@@ -223,9 +225,6 @@ def _as_mute(finding: Finding, regions: dict[int, Expectation]) -> Mute:
 # fix", or "rank 1 was killed by SIGKILL". What we do: a cancellation also reports the critical
 # findings until then, with their evidence and advice. For any other end, an earlier hang is listed
 # as a separate finding, because it is the earlier cause.
-
-
-_UNTIL_THEN = " Until then: "
 
 
 def is_over(snapshot: Snapshot) -> bool:
@@ -264,7 +263,7 @@ def with_what_stood(
     before_unix_ns = end_unix_ns - policy.of(Judging).cancelled_before_s * 1e9
     cancelled = any(finding.kind == Kind.CANCELLED for finding in findings)
     reasons = [
-        without_countdown(finding)
+        finding
         for finding in stood
         if finding.since_unix_ns < before_unix_ns
         and (finding.severity == CRITICAL or (cancelled and _says_who_waits(finding)))
@@ -275,9 +274,8 @@ def with_what_stood(
             for finding in findings
         )
     ended = {rank for finding in findings if finding.kind.is_any(Is.END) for rank in finding.ranks}
-    subject = ranks_text(tuple(sorted(ended))) if ended else "the job"
     hangs = [
-        replace(finding, summary=f"until {subject} ended: {finding.summary}")
+        replace(finding, seen=Until(finding, tuple(sorted(ended))))
         for finding in reasons
         if not finding.kind.is_any(Is.MOVES) and not _is_included(finding, findings, snapshot)
     ]
@@ -292,16 +290,13 @@ def _says_who_waits(finding: Finding) -> bool:
 
 def _cancelled_because(finding: Finding, reasons: list[Finding]) -> Finding:
     """A cancellation, with the findings until then. It is a warning if the first was critical."""
-    if not reasons or _UNTIL_THEN in finding.summary:
+    if not reasons or finding.until_then:
         return finding
-    first, *more = reasons
-    also = tuple(f"{one.kind}: {one.summary}" for one in more)
     return replace(
         finding,
-        severity=WARNING if first.severity == CRITICAL else finding.severity,
-        summary=f"{finding.summary}.{_UNTIL_THEN}{first.summary}",
-        evidence=(*first.evidence, *also, *finding.evidence),
-        advice=first.advice or finding.advice,
+        severity=WARNING if reasons[0].severity == CRITICAL else finding.severity,
+        seen=Cancelled(finding, tuple(reasons)),
+        until_then=True,
     )
 
 
@@ -352,7 +347,7 @@ class Judge:
     """
 
     def __init__(self, policy: Policy) -> None:
-        self._policy = policy
+        self.policy = policy
         self._standing: dict[Identity, _Standing] = {}
         self._recurrence = Recurrence(policy)
         self._run: tuple[str, int] | None = None
@@ -365,7 +360,7 @@ class Judge:
     @property
     def wavers(self) -> bool:
         """Whether the next snapshot may let a finding appear or disappear."""
-        needed = self._policy.appear_snapshots
+        needed = self.policy.appear_snapshots
         return any(
             standing.agreed < needed or standing.missed for standing in self._standing.values()
         )
@@ -373,7 +368,7 @@ class Judge:
     @property
     def snapshots_needed(self) -> int:
         """How many agreeing snapshots a finding needs."""
-        return self._policy.appear_snapshots
+        return self.policy.appear_snapshots
 
     def _holds(
         self, standing: _Standing, snapshot: Snapshot, found: Mapping[Identity, Finding]
@@ -383,20 +378,20 @@ class Judge:
         It does not stay during a hang, nor if the same kind is found for other ranks.
         """
         kind = standing.finding.kind
-        if not kind.is_any(Is.PHASE) or standing.agreed < self._policy.appear_snapshots:
+        if not kind.is_any(Is.PHASE) or standing.agreed < self.policy.appear_snapshots:
             return False
         if any(finding.severity == CRITICAL or finding.kind == kind for finding in found.values()):
             return False
         return (
             snapshot.time_unix_ns - standing.seen_unix_ns
-            < self._policy.of(Judging).clear_rates_s * 1e9
+            < self.policy.of(Judging).clear_rates_s * 1e9
         )
 
     def _is_brief(self, standing: _Standing, snapshot: Snapshot) -> bool:
         """Whether it is a warning that may be over soon, and has not stood for long."""
         finding, stood_ns = standing.finding, snapshot.time_unix_ns - standing.first_unix_ns
         brief = finding.severity == WARNING and finding.kind.is_any(Is.BRIEF)
-        return brief and stood_ns < self._policy.of(Brief).stood_s * 1e9
+        return brief and stood_ns < self.policy.of(Brief).stood_s * 1e9
 
     def _follow_groups(self, found: Mapping[Identity, Finding]) -> None:
         """A finding about the end of a rank stays the same finding, even if the group in which
@@ -425,8 +420,8 @@ class Judge:
             self._run, self._observed_unix_ns = (snapshot.run, snapshot.attempt), None
             self._standing.clear()
             self._stood = ()
-            self._recurrence = Recurrence(self._policy)
-        self.found = diagnose(snapshot, self._policy)
+            self._recurrence = Recurrence(self.policy)
+        self.found = diagnose(snapshot, self.policy)
         found = {finding.identity: finding for finding in self.found}
         first = snapshot.time_unix_ns if self._observed_unix_ns is not None else 0
         fresh = (
@@ -463,12 +458,12 @@ class Judge:
                 continue
             known.missed += fresh
             if (
-                known.missed >= self._policy.clear_snapshots
-                or known.agreed < self._policy.appear_snapshots
+                known.missed >= self.policy.clear_snapshots
+                or known.agreed < self.policy.appear_snapshots
             ):
                 del self._standing[identity]
         # A job that has ended sends nothing more, so its last state needs no second snapshot.
-        needed = 1 if snapshot.ended is not None else self._policy.appear_snapshots
+        needed = 1 if snapshot.ended is not None else self.policy.appear_snapshots
         shown = [
             standing.finding
             for standing in self._standing.values()
@@ -483,7 +478,7 @@ class Judge:
         shown.sort(key=lambda finding: (order[finding.severity], finding.since_unix_ns))
         heard, muted = heard_and_muted(shown, snapshot.mutes)
         muted = (*muted, *expected)
-        verdict = conclude(heard, snapshot, self._policy)
+        verdict = conclude(heard, snapshot)
         return replace(verdict, muted=muted) if muted else verdict
 
     def _findings_at_end(
@@ -498,7 +493,7 @@ class Judge:
             if any(one.severity == CRITICAL or _says_who_waits(one) for one in shown):
                 self._stood, self._stood_unix_ns = tuple(shown), snapshot.time_unix_ns
             return shown
-        just_before = end_unix_ns - self._policy.of(Judging).cancelled_because_s * 1e9
+        just_before = end_unix_ns - self.policy.of(Judging).cancelled_because_s * 1e9
         if not is_over(snapshot) or self._stood_unix_ns <= just_before:
             return shown
         cancelled = any(finding.kind == Kind.CANCELLED for finding in shown)
@@ -507,4 +502,4 @@ class Judge:
             # some time.
             return shown
         now = [finding for finding in shown if finding.identity in found]
-        return list(with_what_stood(now, self._stood, snapshot, self._policy))
+        return list(with_what_stood(now, self._stood, snapshot, self.policy))

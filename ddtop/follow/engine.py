@@ -39,6 +39,7 @@ from ddtop.follow.tape import FRAME_COST_BYTES, Past, Tape
 from ddtop.link.viewer_side import ViewerLink
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.model.job import Job
+from ddtop.say import told
 from ddtop.thresholds import chosen
 from ddtop.wire import frames
 from ddtop.wire.bridge import LAST
@@ -265,7 +266,7 @@ class Follower:
         at = self.now_unix_ns() if at_unix_ns is None else at_unix_ns
         if self.stuck_unix_ns is not None and at >= self.stuck_unix_ns + self.stuck_look_s * 1e9:
             self.stuck_unix_ns = None
-        return self.judge.look(self.job.snapshot(at))
+        return told.look(self.judge, self.job.snapshot(at))
 
     @property
     def stuck_look_s(self) -> float:

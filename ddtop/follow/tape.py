@@ -23,6 +23,7 @@ from ddtop.model.facts import Snapshot
 from ddtop.model.job import Job
 from ddtop.model.memory import Series
 from ddtop.policy import Policy
+from ddtop.say import told
 from ddtop.wire import frames
 from ddtop.wire.records import HostState, RankState
 
@@ -205,7 +206,8 @@ class Tape:
         for a job that is over.
         """
         snapshot, verdict = self._look_at(unix_ns)
-        return snapshot, self.with_what_stood(snapshot, verdict)
+        verdict = self.with_what_stood(snapshot, verdict)
+        return snapshot, told.told(verdict, snapshot, self.policy)
 
     def with_what_stood(self, snapshot: Snapshot, verdict: Verdict) -> Verdict:
         """The verdict on an ended job, with the findings until its end; others are unchanged."""
@@ -220,7 +222,8 @@ class Tape:
         findings = with_what_stood(verdict.findings, self._before_end[1], snapshot, self.policy)
         if findings == verdict.findings:
             return verdict
-        return replace(conclude(findings, snapshot, self.policy), muted=verdict.muted)
+        verdict = replace(conclude(findings, snapshot), muted=verdict.muted)
+        return told.told(verdict, snapshot, self.policy)
 
     def _look_at(self, unix_ns: int) -> tuple[Snapshot, Verdict]:
         looks = LOOKS if len(self._segments[-1].job.ranks) < MANY else LOOKS_OF_MANY
@@ -264,7 +267,7 @@ class Tape:
                 _apply(job, data)
                 if at >= due:
                     due = at + step_ns
-                    yield judge.look(job.snapshot(at))
+                    yield told.look(judge, job.snapshot(at))
 
 
 def _apply(job: Job, data: bytes) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ddtop.diagnosis.calm import calm_text
 from ddtop.policy import POLICY
+from ddtop.say.calm import calm_text
 from ddtop.wire.records import RpcState
 from tests.ui import builders
 from tests.ui.changed import replace

@@ -6,6 +6,7 @@ import pytest
 
 from ddtop.diagnosis.judge import Judge
 from ddtop.policy import POLICY
+from ddtop.say.told import look
 from tests.diagnosis.judging import CULPRIT, hang, judged
 from tests.diagnosis.rules.starting import early, enter
 from tests.jobs import BASE, FakeJob, brief, place, trained, unix_ns, without_times
@@ -102,7 +103,7 @@ def test_the_worst_comes_first():
 
 
 def test_a_judge_of_an_empty_job_says_that_nobody_has_reported():
-    verdict = Judge(POLICY).observe(FakeJob(0).model().snapshot(BASE))
+    verdict = look(Judge(POLICY), FakeJob(0).model().snapshot(BASE))[1]
 
     assert (verdict.health, verdict.headline) == ("ok", "no rank has reported yet")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import ddtop.diagnosis
-from ddtop.diagnosis.diagnoses import diagnose
 from ddtop.policy import POLICY
+from ddtop.say.told import diagnose
 from ddtop.wire.records import Disk, HostLoad, OpenCall
 from tests.diagnosis.rules.comm_error import fails
 from tests.diagnosis.rules.crowded import loaded

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from ddtop.diagnosis.activity import activity_text
-from ddtop.diagnosis.calm import calm_text
-from ddtop.diagnosis.diagnoses import diagnose
 from ddtop.diagnosis.standstill import standstill_of
 from ddtop.policy import POLICY
+from ddtop.say.calm import calm_text
+from ddtop.say.told import diagnose
 from ddtop.wire.records import Loader
 from tests.diagnosis.rules.comm_error import fails
 from tests.diagnosis.rules.no_progress import all_stand

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddtop.diagnosis.judge import Judge, Recurrence
+from ddtop.say.told import look
 from tests.diagnosis.judging import CULPRIT, hang, judged
 from tests.diagnosis.rules.input_bound import loading
 from tests.diagnosis.rules.starting import early, enter
@@ -65,7 +66,7 @@ def slow_in_two_epochs(policy):
         job.trains(seconds)
         for _ in range(looks):
             job.trains(0.5)
-            verdict = judge.observe(job.snapshot())
+            verdict = look(judge, job.snapshot())[1]
     return [brief(one) for one in verdict.findings]
 
 

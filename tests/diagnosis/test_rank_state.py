@@ -15,6 +15,7 @@ from ddtop.model.facts import State
 from ddtop.present.documents import status_json
 from ddtop.present.filter import BY_VERDICT, Rows, parse_filter
 from ddtop.present.map import AT_FAULT, HEALTHY, class_of, codes_of
+from ddtop.say.told import look
 from ddtop.sim.incidents import SCENARIOS, Incident
 from tests.jobs import BASE, trained, unix_ns
 from tests.sim.watching import Watcher, simulated
@@ -24,7 +25,7 @@ def looked_at(job):
     """The state that a viewer shows after looks every half second for three seconds."""
     model, judge = job.model(), Judge(job.policy)
     for back in range(6, -1, -1):
-        found = judge.look(model.snapshot(unix_ns(job.now - back / 2)))
+        found = look(judge, model.snapshot(unix_ns(job.now - back / 2)))
     return found
 
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from ddtop.diagnosis.diagnoses import diagnose
 from ddtop.diagnosis.judge import Judge
 from ddtop.follow.history import SERIES, SeriesHistory
 from ddtop.follow.tape import Past, Tape
 from ddtop.model.job import Job
 from ddtop.policy import POLICY
+from ddtop.say.told import diagnose, look
 from ddtop.wire import frames
 from ddtop.wire.records import RankState, Stacks, ThreadStack
 from tests.follow.taped import dies, hangs, in_order, taped
@@ -25,7 +25,7 @@ def seen_live(job, until_s=None, joined_s=0.0):
     while moment <= (job.now if until_s is None else until_s) + 1e-9:
         while waiting and waiting[0][0].unix_ns <= unix_ns(moment):
             model.apply(*waiting.pop(0))
-        found.append((moment, *judge.look(model.snapshot(unix_ns(moment)))))
+        found.append((moment, *look(judge, model.snapshot(unix_ns(moment)))))
         moment += 0.5
     return found
 

@@ -18,6 +18,7 @@ from ddtop.present.map import codes_of, hosts_of_ranks
 from ddtop.present.plain import diagnose_text, status_text
 from ddtop.present.rank import detail_lines
 from ddtop.present.text import plain
+from ddtop.say.told import look
 from ddtop.wire import frames
 from ddtop.wire.records import Hello
 from tests.jobs import FakeJob
@@ -50,7 +51,7 @@ def bears(found):
         job.apply(envelope, record)
         if at in (len(found) // 2, len(found) - 1):
             snapshot = job.snapshot(LAST + SECOND * at)
-            verdict = judge.observe(snapshot)
+            verdict = look(judge, snapshot)[1]
             timeline.take(snapshot, verdict)
     lines = [
         *status_text(snapshot, verdict, 100).split("\n"),

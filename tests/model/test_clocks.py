@@ -14,6 +14,7 @@ from ddtop.model.hosts import OFFSET_MAX_NS, agree_clock
 from ddtop.model.job import Job
 from ddtop.model.memory import Clock
 from ddtop.policy import POLICY
+from ddtop.say.told import look
 from ddtop.wire.records import HostClock, HostState
 from tests.jobs import SECOND, unix_ns
 from tests.spread import SpreadJob, skewed
@@ -45,7 +46,7 @@ def looked_at(records, until=BUSY.now):
         job.apply(envelope, record)
     for back in (1.0, 0.5, 0.0):
         snapshot = job.snapshot(unix_ns(until - back))
-        verdict = judge.observe(snapshot)
+        verdict = look(judge, snapshot)[1]
     return snapshot, verdict
 
 

@@ -7,6 +7,7 @@ from ddtop.model import progress
 from ddtop.policy import POLICY
 from ddtop.present.documents import diagnose_json, status_json
 from ddtop.present.plain import diagnose_text, status_text
+from ddtop.say.told import look
 from tests.jobs import FakeJob
 
 
@@ -20,7 +21,7 @@ def looked(off):
 
 def test_a_part_that_is_off_is_on_the_screen_and_in_json():
     snapshot = looked({1: ("cuda: OSError: no: such file",)})
-    verdict = Judge(POLICY).observe(snapshot)
+    verdict = look(Judge(POLICY), snapshot)[1]
     rows = [{"rank": 1, "probe": "cuda", "why": "OSError: no: such file"}]
 
     assert snapshot.notes == ("the agent's probe 'cuda' is off on rank 1: OSError: no: such file",)

@@ -18,6 +18,7 @@ from ddtop.model.facts import State
 from ddtop.model.job import Job
 from ddtop.policy import POLICY
 from ddtop.present.series import Sample, series_of
+from ddtop.say.told import look
 from ddtop.sim.incidents import NOT_IN_COLLECTIVE, SCENARIOS, WHOLE, Incident, Scenario
 from ddtop.sim.job import SimulatedJob
 from ddtop.wire import frames
@@ -43,8 +44,8 @@ def joined(job, at_s):
     for data in job.joining(at, 1.5):
         envelope = frames.open_envelope(data)
         model.apply(envelope, frames.open_record(envelope))
-    judge.observe(model.snapshot(at - 500_000_000))
-    return judge.look(model.snapshot(at))
+    look(judge, model.snapshot(at - 500_000_000))[1]
+    return look(judge, model.snapshot(at))
 
 
 def values(samples, family):

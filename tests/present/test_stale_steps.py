@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-from ddtop.diagnosis.calm import calm_text
 from ddtop.diagnosis.evidence import place_line
 from ddtop.follow.history import SeriesHistory
 from ddtop.model.hosts import silent_drivers
@@ -14,6 +13,7 @@ from ddtop.present.findings import header_line
 from ddtop.present.map import Levelled, codes_of
 from ddtop.present.numbers import BY_KEY, CellContext, cell_text
 from ddtop.present.text import plain
+from ddtop.say.calm import calm_text
 from ddtop.wire.records import GpuWatch, HostState
 from tests.jobs import FakeJob, trained
 

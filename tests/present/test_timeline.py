@@ -15,6 +15,7 @@ from ddtop.follow.look import Look
 from ddtop.model.job import Job
 from ddtop.policy import POLICY
 from ddtop.present.events import FINDING, Timeline, events, timeline_lines
+from ddtop.say.told import look
 from ddtop.sim.incidents import SCENARIOS
 from ddtop.sim.job import SimulatedJob
 from tests.jobs import TICK_S, FakeJob, unix_ns
@@ -29,7 +30,7 @@ def looks(job):
         while waiting and waiting[0][0].unix_ns <= unix_ns(at):
             model.apply(*waiting.pop(0))
         snapshot = model.snapshot(unix_ns(at))
-        yield snapshot, judge.observe(snapshot)
+        yield snapshot, look(judge, snapshot)[1]
         at += TICK_S
 
 

@@ -11,6 +11,7 @@ from ddtop.diagnosis.judge import Judge
 from ddtop.model.facts import Snapshot
 from ddtop.model.job import Job
 from ddtop.policy import POLICY
+from ddtop.say.told import look
 from ddtop.sim.incidents import Incident, Scenario
 from ddtop.sim.job import SimulatedJob
 from ddtop.wire import frames
@@ -56,6 +57,6 @@ class Watcher:
         while self.now_s < seconds:
             before, self.now_s = self.now_s, min(self.now_s + 1.0, seconds)
             self._take(self.job.frames(at(before), at(self.now_s)))
-            found = self.judge.look(self.model.snapshot(at(self.now_s)))
+            found = look(self.judge, self.model.snapshot(at(self.now_s)))
         assert found is not None, "time only goes on"
         return found

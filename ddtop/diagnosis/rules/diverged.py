@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from ddtop.diagnosis.finding import WARNING, Context, Finding
 from ddtop.diagnosis.kinds import Kind
-from ddtop.words.sentences import ranks_text
 
-EVIDENCE_MOST = 4
+
+class Apart(NamedTuple):
+    """Elements of these parameters differ. `values`: by rank, after step `last`. `odd`: the ranks
+    that differ from `others`."""
+
+    first: int
+    last: int
+    names: tuple[str, ...]
+    values: dict[int, tuple[float, ...]]
+    odd: tuple[int, ...]
+    others: tuple[int, ...]
 
 
 def rule(context: Context) -> list[Finding]:
@@ -51,43 +62,6 @@ def _finding(
     if len(odd) > len(others) and len({values[rank] for rank in odd}) == 1:
         # They agree with each other, so the first is the one that differs.
         odd, others = others, odd
-    name, own, usual = max(
-        zip(names, values[odd[0]], values[others[0]], strict=False),
-        key=lambda one: abs(one[1] - one[2]),
-        default=("", 0.0, 0.0),
-    )
-    if len(odd) < len(others):
-        whose = f"{ranks_text(odd)} differ from those of {ranks_text(others)}"
-        how = f"{own:.6g} instead of {usual:.6g}"
-    else:
-        whose = f"{ranks_text(tuple(values))} differ from each other"
-        how = f"{usual:.6g} on rank {others[0]}, {own:.6g} on rank {odd[0]}"
-        odd = list(values)
-    return Finding(
-        kind=Kind.DIVERGED,
-        severity=WARNING,
-        ranks=tuple(odd),
-        victims=(),
-        since_unix_ns=since_unix_ns,
-        summary=(
-            f"the parameters of {whose} since optimizer step {first:,} or before: {name} ({how});"
-            " DistributedDataParallel averages their gradients, so they should be equal"
-        ),
-        evidence=(
-            *(
-                f"rank {rank}, after step {last:,}: "
-                + ", ".join(
-                    f"{name} {value:.6g}" for name, value in zip(names, values[rank], strict=False)
-                )
-                for rank in dict.fromkeys((*odd[:EVIDENCE_MOST], others[0]))
-            ),
-            "one element of each parameter; steps count since the model was wrapped",
-        ),
-        advice=(
-            "look for what only some ranks do after the gradients are averaged: another learning"
-            " rate or clipping, an optimizer.step that is skipped, parameters that are not in"
-            " the optimizer, drawn with another seed, loaded, clamped or overwritten in memory. The"
-            " ranks train different models now: broadcast the parameters of one rank, or go back to"
-            " a checkpoint from before that step"
-        ),
-    )
+    ranks = tuple(odd if len(odd) < len(others) else values)
+    seen = Apart(first, last, names, values, tuple(odd), tuple(others))
+    return Finding(Kind.DIVERGED, WARNING, ranks, (), since_unix_ns, seen=seen)

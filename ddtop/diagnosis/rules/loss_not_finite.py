@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ddtop.diagnosis.finding import WARNING, Context, Finding
 from ddtop.diagnosis.kinds import Kind
-from ddtop.model.facts import Began, RankFacts
+from ddtop.model.facts import RankFacts
 from ddtop.policy import Limits
 from ddtop.wire.records import TrainingProgress
-from ddtop.words.sentences import ranks_text, verb
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,26 @@ class LossNotFinite(Limits, of=Kind.LOSS_NOT_FINITE):
     """Steps with such a loss. Mixed precision loses a step or two while its scale is too large."""
 
 
-EVIDENCE_MOST = 8
+LOSSES_MOST = 8
+"""Ranks whose loss is shown."""
+
+
+class Loss(NamedTuple):
+    """What a rank reports."""
+
+    rank: int
+    loss: float
+    step: int
+
+
+class NotFinite(NamedTuple):
+    """The loss of `ranks` has not been finite since about step `first`; `numbers`: the ranks that
+    report a number."""
+
+    ranks: tuple[int, ...]
+    numbers: tuple[int, ...]
+    first: int
+    losses: tuple[Loss, ...]
 
 
 def rule(context: Context) -> list[Finding]:
@@ -40,39 +59,16 @@ def rule(context: Context) -> list[Finding]:
     }
     if not lost:
         return []
-    others = [rank.rank for rank, _, since in reporting if since is None]
-    first = min(lost.values(), key=_began)
-    whose = f"the loss of {ranks_text(tuple(lost))}" if others else "the loss"
-    summary = f"{whose} has been nan or infinite since about step {first.step:,}"
-    if others:
-        summary += f"; {ranks_text(others)} {verb(others, 'reports', 'report')} a number"
-    return [
-        Finding(
-            kind=Kind.LOSS_NOT_FINITE,
-            severity=WARNING,
-            ranks=tuple(lost) if others else (),
-            victims=(),
-            since_unix_ns=first.since_unix_ns,
-            summary=summary,
-            evidence=tuple(
-                f"rank {rank.rank} reports the loss {training.loss:g} at step"
-                f" {_steps(training, rank):,}"
-                for rank, training, _ in reporting[:EVIDENCE_MOST]
-            ),
-            advice=_ADVICE,
-        )
-    ]
-
-
-_ADVICE = (
-    "stop and go back to a checkpoint from well before that step; look at its batch, the learning"
-    " rate and the scale of the gradients (torch.autograd.set_detect_anomaly names the operation)"
-)
+    numbers = tuple(rank.rank for rank, _, since in reporting if since is None)
+    first = min(lost.values(), key=lambda began: began.since_unix_ns)
+    losses = tuple(
+        Loss(rank.rank, training.loss or 0.0, _steps(training, rank))
+        for rank, training, _ in reporting[:LOSSES_MOST]
+    )
+    seen = NotFinite(tuple(lost), numbers, first.step, losses)
+    ranks = seen.ranks if numbers else ()
+    return [Finding(Kind.LOSS_NOT_FINITE, WARNING, ranks, (), first.since_unix_ns, seen=seen)]
 
 
 def _steps(training: TrainingProgress, rank: RankFacts) -> int:
     return training.step if training.step is not None else rank.progress.iteration or 0
-
-
-def _began(since: Began) -> int:
-    return since.since_unix_ns

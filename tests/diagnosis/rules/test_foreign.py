@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.diagnosis.calm import calm_text
 from ddtop.policy import POLICY
+from ddtop.say.calm import calm_text
 from ddtop.wire.names import MAKES_BY_HAND
 from ddtop.wire.records import Group, GroupMade, Groups
 from tests.jobs import WORLD, FakeJob, Standing, trained

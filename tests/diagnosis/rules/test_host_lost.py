@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
-from ddtop.diagnosis.calm import calm_text
 from ddtop.diagnosis.judge import Judge
 from ddtop.model.facts import State
 from ddtop.model.job import Job
 from ddtop.policy import POLICY
+from ddtop.say.calm import calm_text
+from ddtop.say.told import look
 from ddtop.wire.records import HostState, HubLink
 from tests.diagnosis.rules.host_lost import cut
 from tests.jobs import FakeJob, brief, unix_ns
@@ -218,7 +219,7 @@ def test_where_the_hub_is_not_heard_either_nobody_is_lost():
     for seconds in range(1, 40):
         snapshot = model.snapshot(unix_ns(job.now + seconds))
         assert [
-            one.kind for one in judge.observe(snapshot).findings if one.kind == "host-lost"
+            one.kind for one in look(judge, snapshot)[1].findings if one.kind == "host-lost"
         ] == []
         assert all(rank.state is not State.LOST for rank in snapshot.ranks)
 
@@ -231,7 +232,7 @@ def test_a_viewer_that_is_behind_loses_no_host():
         model.apply(envelope, record)
         at = envelope.unix_ns + 10_000_000_000
         if envelope.kind == "HostState":
-            assert judge.observe(model.snapshot(at)).findings == ()
+            assert look(judge, model.snapshot(at))[1].findings == ()
 
 
 def test_a_job_on_one_host_has_none_to_lose():
@@ -254,7 +255,7 @@ def test_who_joins_after_the_cut_reads_the_same():
     for envelope, record in [*facts, *kept.values(), *recent]:
         model.apply(envelope, record)
     for back in (1.0, 0.5, 0.0):
-        verdict = judge.observe(model.snapshot(unix_ns(job.now - back)))
+        verdict = look(judge, model.snapshot(unix_ns(job.now - back)))[1]
 
     assert [brief(finding) for finding in verdict.findings] == [("critical", "host-lost", (4, 5))]
 

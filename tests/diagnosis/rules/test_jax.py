@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.diagnosis.calm import calm_text
 from ddtop.policy import POLICY
+from ddtop.say.calm import calm_text
 from ddtop.wire.names import JAX_INIT
 from ddtop.wire.records import COLLECTIVE, OpenCall, OutsideLook
 from tests.diagnosis.rules.starting import early

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from ddtop.diagnosis.calm import calm_text
-from ddtop.diagnosis.diagnoses import diagnose
 from ddtop.diagnosis.rules.starting import Starting
 from ddtop.model.facts import WaitingLauncher
 from ddtop.model.job import Job
 from ddtop.policy import POLICY
+from ddtop.say.calm import calm_text
+from ddtop.say.told import diagnose
 from tests.jobs import unix_ns
 
 HOST = WaitingLauncher(4711, "tabular", 40.0, "node0:29500", 2, 1)

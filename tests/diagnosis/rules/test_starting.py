@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from ddtop.diagnosis.calm import calm_text
 from ddtop.diagnosis.rules.starting import Starting
 from ddtop.policy import POLICY
+from ddtop.say.calm import calm_text
 from ddtop.wire.records import HelperEnd, ProcessState, Rendezvous, StackFrame
 from tests.diagnosis.rules.starting import (
     early,

@@ -13,6 +13,7 @@ from ddtop.diagnosis.judge import Judge
 from ddtop.follow.engine import NEWEST_FROM
 from ddtop.model.job import Job
 from ddtop.policy import POLICY
+from ddtop.say.told import look
 from ddtop.wire.frames import Envelope
 from ddtop.wire.records import Exit, Groups, Hello, HostState, ProcessState, RankState
 from tools.zoo.false_alarms.alarms import Alarms
@@ -97,7 +98,7 @@ class Simulation:
                 self._relays()
             if looks_now:
                 snapshot = self._job.snapshot(retold.unix_ns(self._now_s + LOOK_S))
-                _, verdict = self._judge.look(snapshot)
+                _, verdict = look(self._judge, snapshot)
                 self._alarms.note(verdict, self._now_s)
                 reporting = snapshot.reporting
                 self._look_s = self._now_s + self._pause_s()

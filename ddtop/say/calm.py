@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ddtop.diagnosis.activity import activity_text, phase_clause, phase_of, where_text
+from ddtop.diagnosis.limits import CalmLimits
 from ddtop.diagnosis.waiters import foreign_text, foreign_waits, waited_text
 from ddtop.model.ending import has_failed
 from ddtop.model.facts import Snapshot, State
 from ddtop.model.wait_graph import tells_nothing
-from ddtop.policy import Limits, Policy
+from ddtop.policy import Policy
 from ddtop.wire.names import JAX_INIT
 from ddtop.words.sentences import by_value, rank_list, ranks_text, verb
 from ddtop.words.units import duration, plural
-
-
-@dataclass(frozen=True)
-class CalmLimits(Limits, of="calm", was=""):
-    """What is said of a job without findings."""
-
-    stand_most_ranks: int = 512
-    """With more ranks it is not asked at each snapshot whether all are at one place."""
-
 
 JUDGED_BY = "started without DDTOP=1: judged by stacks"
 

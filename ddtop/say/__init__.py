@@ -1,0 +1,1 @@
+"""The English of a verdict: what the findings of `ddtop.diagnosis` are in words."""
