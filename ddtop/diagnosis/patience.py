@@ -26,7 +26,7 @@ from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.standstill import Idle, pauses
 from ddtop.diagnosis.waiters import makes_by_hand
 from ddtop.model.facts import Blame, RankFacts, Snapshot, State
-from ddtop.model.wait_graph import GONE, LOST, STILL, STOPPED, UNKNOWN, WORKING
+from ddtop.model.wait_graph import GONE, LOST, STILL, STOPPED, UNKNOWN, WORKING, waiters_of
 from ddtop.policy import Policy, Waits
 from ddtop.wire.names import FINALIZE
 from ddtop.words.sentences import COLLECTIVE
@@ -47,6 +47,12 @@ class NotInCollective(Waits, of=Kind.NOT_IN_COLLECTIVE, was=""):
     wait, at the start or because of a broken network, is not a pattern."""
     dry_before_progress_s: float = 2.0
     """A rank whose loader was exhausted longer than this before its last progress stopped later."""
+    new_place_s: float = 15.0
+    """A rank that polls is a warning until then where it has never stood before, if all others
+    wait. A healthy rank that lets them wait has stood there before: at each epoch, in each
+    round."""
+    new_place_calls: int = 16
+    """... once it has made so many collectives, or counts steps. Before, each place is new."""
     last_report_s: float = 2.0
     """A rank on its way out is not judged before its last report, which says what it did last."""
 
@@ -63,13 +69,15 @@ class Habits(NamedTuple):
 
 
 class Case(NamedTuple):
-    """A rank for which others wait. `kind`: that of the finding about it."""
+    """A rank for which others wait. `kind`: that of the finding about it. `all_wait`: all other
+    ranks wait, or are at fault too."""
 
     snapshot: Snapshot
     blame: Blame
     kind: Kind
     habits: Habits
     policy: Policy
+    all_wait: bool = False
 
     @property
     def rank(self) -> RankFacts:
@@ -80,6 +88,20 @@ class Case(NamedTuple):
     def limits(self) -> NotInCollective:
         """The limits of this table."""
         return self.policy.of(NotInCollective)
+
+    @property
+    def polls(self) -> bool:
+        """Whether it may work a little between its sleeps."""
+        return self.kind == Kind.NOT_IN_COLLECTIVE and polls_or_works(self.rank, self.policy)
+
+    @property
+    def new_place(self) -> bool:
+        """Whether it has come to a place where it has never stood while others waited, and all
+        wait."""
+        progress = self.rank.progress
+        calls = sum(group.enqueued for group in self.rank.comm.groups)
+        begun = progress.iteration is not None or calls >= self.limits.new_place_calls
+        return self.all_wait and begun and progress.stayed_s is None and not self.rank.from_outside
 
     def goes_on(self) -> bool:
         """Whether the rank is not at rest."""
@@ -129,8 +151,13 @@ GOES_ON = (
     Row("its sleep ends", lambda case: pauses(case.rank, case.blame, case.policy), _working_s),
     Row(
         "it polls, or works in short steps",
-        lambda case: case.kind == Kind.NOT_IN_COLLECTIVE and polls_or_works(case.rank, case.policy),
+        lambda case: case.polls and not case.new_place,
         _working_s,
+    ),
+    Row(
+        "it polls where it has never stood before",
+        lambda case: case.polls and case.new_place,
+        lambda case: case.limits.new_place_s,
     ),
     Row("its child may work", _finishes, _working_s),
     Row("it may work", lambda case: case.blame.condition == UNKNOWN, _working_s),
@@ -186,6 +213,9 @@ class Blamed:
     def __init__(self, snapshot: Snapshot, policy: Policy) -> None:
         self._snapshot, self._policy = snapshot, policy
         self._idle = Idle(snapshot, policy)
+        alive = sum(1 for rank in snapshot.ranks if not rank.gone)
+        waiting = waiters_of(snapshot.blames) | {blame.root for blame in snapshot.blames}
+        self._all_wait = len(waiting) >= alive
         self._by_hand = {group.name for group in snapshot.groups if group.size}
         self._habits: dict[tuple[int, str | None], Habits] = {}
 
@@ -219,7 +249,8 @@ class Blamed:
         habits = self._habits.get(key)
         if habits is None:
             habits = self._habits[key] = _habits(self._snapshot, blame)
-        return _patience(Case(self._snapshot, blame, kind, habits, self._policy))
+        case = Case(self._snapshot, blame, kind, habits, self._policy, self._all_wait)
+        return _patience(case)
 
 
 def _habits(snapshot: Snapshot, blame: Blame) -> Habits:
