@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from ddtop.diagnosis.rules.not_in_collective import GilHeld
+from ddtop.diagnosis.rules.blamed import GilHeld
 from ddtop.feeds.outside.jobs import Target
 from ddtop.feeds.outside.look import OutsideFeed, Surface
 from ddtop.feeds.outside.rank import Moment
