@@ -13,7 +13,7 @@ from docs.generate.commands import EXITS, shown, usage
 def page() -> str:
     """The page in man's own language. It has no date, so that it changes only with the commands."""
     lines = [
-        '.\\" Written by `python -m docs.generate`. Change ddtop/cli, not this page.',
+        '.\\" Written by `python -m docs.generate` from ddtop/cli.',
         '.TH DDTOP 1 "" "ddtop" "User Commands"',
         ".SH NAME",
         "ddtop \\- top for distributed training",
