@@ -2,8 +2,9 @@
 
 A `##` begins a scenario. Its blocks of Python use the names of `tests/jobs.py` and leave a `job`;
 those above the first scenario are run before each of them. The block of text behind a block of
-Python is what is said then, without the line of the job, and begins with the findings that were
-shown earlier. Without such a block nothing has been said at any time: a near miss.
+Python is what is said then of this kind. `earlier` is a finding that is gone, or was of another
+severity; `now` is one of another kind, with its sentence only. Without such a block nothing has
+been said at any time.
 
 `python -m tests.findings --write` writes the blocks of text anew. Read the difference before you
 commit it: what is written is what the code says, not what is right.
@@ -13,10 +14,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ddtop.present.plain import diagnose_text
+from ddtop.present.text import wrap_clauses
 from ddtop.words.sentences import rank_list
 from tests import jobs
 from tests.jobs import FakeJob
@@ -41,24 +44,32 @@ def played(page: Path, scenario: str) -> str:
 
     def step(found: re.Match[str]) -> str:
         exec(compile(found[1], page, "exec"), names)
-        said = what_is_said(names["job"])
+        said = what_is_said(names["job"], page.stem)
         return f"```python\n{found[1]}```\n" + (f"\n```text\n{said}```\n" if said else "")
 
     return _STEP.sub(step, scenario)
 
 
-def what_is_said(job: FakeJob) -> str:
-    """What `ddtop diagnose` says of this moment; empty if it has never had a finding."""
-    verdict, ever = job.verdict(), job.ever()
+def what_is_said(job: FakeJob, kind: str) -> str:
+    """What `ddtop diagnose` says of this moment; empty if the job has never had a finding."""
+    snapshot, verdict, ever = job.snapshot(), job.verdict(), job.ever()
     if not ever:
         return ""
-    now = {jobs.brief(finding) for finding in verdict.findings}
-    earlier = "".join(
-        f"earlier: {severity} {kind} {rank_list(ranks)}".rstrip() + "\n"
-        for severity, kind, ranks in (one for one in ever if one not in now)
-    )
-    _, _, text = diagnose_text(job.snapshot(), verdict, WIDTH).partition("\n")
-    return earlier + text.lstrip("\n")
+    shown = {jobs.brief(one) for one in verdict.findings}
+    lines = [f"earlier: {_in_words(*one)}" for one in ever if one not in shown]
+    for other in (one for one in verdict.findings if one.kind != kind):
+        lines.append(f"now: {_in_words(*jobs.brief(other))}")
+        lines += [f"  {text}" for text in wrap_clauses(other.summary, WIDTH - 2)]
+    own = tuple(one for one in verdict.findings if one.kind == kind)
+    if own or not verdict.findings:
+        # The lines of the job, which have the time of day, end with an empty line or the first one.
+        text = diagnose_text(snapshot, replace(verdict, findings=own), WIDTH)
+        lines.append(text.partition("\n\n" if own else "\n")[2].rstrip())
+    return "\n".join(lines) + "\n"
+
+
+def _in_words(severity: str, kind: str, ranks: tuple[int, ...]) -> str:
+    return f"{severity} {kind} {rank_list(ranks)}".rstrip()
 
 
 def anew(page: Path) -> str:
