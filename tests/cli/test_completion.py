@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ddtop.cli import SECTIONS
+from ddtop.cli import COMMANDS
 from docs.generate import man
 from tests.cli.commands import ddtop, finished, write_ended
 
@@ -96,7 +96,7 @@ def test_help_prints_what_the_option_prints(home):
 def test_the_list_of_commands_has_sections_and_examples(home):
     text = ddtop("-h").stdout
 
-    assert all(f"\n{title}:\n" in text for title in (*SECTIONS, "Examples"))
+    assert all(f"\n{title}:\n" in text for title in (*COMMANDS, "Examples"))
     assert ddtop("-V").stdout == ddtop("--version").stdout
 
 
