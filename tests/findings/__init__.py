@@ -26,8 +26,7 @@ from tests.jobs import FakeJob
 
 PAGES = sorted(Path(__file__).parent.glob("*.md"))
 WIDTH = 100
-_PYTHON = re.compile(r"^```python\n(.*?)^```\n", re.DOTALL | re.MULTILINE)
-_STEP = re.compile(_PYTHON.pattern + r"(?:\n```text\n.*?^```\n)?", _PYTHON.flags)
+_STEP = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n.*?^```\n)?", re.DOTALL | re.MULTILINE)
 
 
 def scenarios(page: Path) -> Iterator[tuple[str, str]]:
@@ -39,14 +38,20 @@ def scenarios(page: Path) -> Iterator[tuple[str, str]]:
 def played(page: Path, scenario: str) -> str:
     """A scenario of the page with what is said about its job now."""
     names: dict[str, Any] = dict(vars(jobs))
-    for found in _PYTHON.finditer(_sections(page)[0]):
-        exec(compile(found[1], page, "exec"), names)
+
+    def run(text: str, found: re.Match[str]) -> None:
+        # A traceback then names the line of the page.
+        above = page.read_text(encoding="utf-8").partition(text)[0] + text[: found.start(1)]
+        exec(compile("\n" * above.count("\n") + found[1], page, "exec"), names)
 
     def step(found: re.Match[str]) -> str:
-        exec(compile(found[1], page, "exec"), names)
+        run(scenario, found)
         said = what_is_said(names["job"], page.stem)
         return f"```python\n{found[1]}```\n" + (f"\n```text\n{said}```\n" if said else "")
 
+    head = _sections(page)[0]
+    for found in _STEP.finditer(head):
+        run(head, found)
     return _STEP.sub(step, scenario)
 
 
