@@ -229,7 +229,7 @@ def _number(given: float) -> float:
 def _entry(job: str | None) -> registry.JobEntry:
     from ddtop.cli.find_job import find
 
-    return _report_errors(lambda: find(job, asked_by="diagnose"))
+    return _report_errors(lambda: find(job, asked_by="diagnose", of_ended=True))
 
 
 def _report_errors(work: Callable[[], _T]) -> _T:

@@ -6,7 +6,8 @@ import os
 
 import pytest
 
-from ddtop.cli import ON_LINUX
+from ddtop.cli import cli
+from ddtop.cli.errors import Trait, has
 from tests import hosts
 from tests.running import python
 
@@ -28,6 +29,9 @@ sys.argv = ["ddtop", *sys.argv[1:]]
 from ddtop.__main__ import main
 main()
 """
+
+
+ON_LINUX = [name for name in cli.commands if has(cli.load(name), Trait.ON_LINUX)]
 
 
 def on_a_mac(*words, **variables):

@@ -140,10 +140,7 @@ def test_without_a_terminal_it_needs_yes(stage):
     done = ddtop("signal", "train", "--rank", "0", "KILL")
 
     assert (done.returncode, done.stdout) == (2, "")
-    assert (
-        done.stderr
-        == "ddtop: there is there is there is no terminal to ask at: add --yes if you are sure\n"
-    )
+    assert done.stderr == "ddtop: there is no terminal to ask at: add --yes if you are sure\n"
     assert stage.children[0].poll() is None
 
 

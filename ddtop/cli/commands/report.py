@@ -15,7 +15,7 @@ import click
 
 import ddtop
 from ddtop import private, registry
-from ddtop.cli.errors import UNREACHABLE, CommandError
+from ddtop.cli.errors import UNREACHABLE, Command, CommandError, Trait
 from ddtop.cli.options import JOB, NO_SOURCE, WAIT
 from ddtop.cli.output import WIDTH, without_controls
 from ddtop.cli.place import LOCALS, PLACE, Hosts, Local, There, place_of, run_there, typed_command
@@ -35,7 +35,9 @@ SOURCE_S = 1.0
 STDOUT = "-"
 
 
-@click.command("report")
+@click.command(
+    "report", cls=Command, exits="0; 3 no contact", traits=Trait.FROM_OUTSIDE | Trait.OF_ENDED
+)
 @JOB
 @WAIT
 @click.option("-o", "output", metavar="FILE", help="Where to write it; - is stdout.")

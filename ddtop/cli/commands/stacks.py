@@ -13,7 +13,7 @@ import click
 
 from ddtop import registry
 from ddtop.cli import completion
-from ddtop.cli.errors import NOT_HEARD, UNREACHABLE, USAGE, CommandError
+from ddtop.cli.errors import NOT_HEARD, UNREACHABLE, USAGE, Command, CommandError, Trait
 from ddtop.cli.options import AS_JSON, JOB, NO_SOURCE, WAIT
 from ddtop.cli.output import without_controls
 from ddtop.cli.place import PLACE, Here, Hosts, Pids, led, print_each
@@ -48,7 +48,12 @@ class Wanted:
     source: bool = True
 
 
-@click.command("stacks")
+@click.command(
+    "stacks",
+    cls=Command,
+    exits="0; 1 some ranks did not answer; 3 no contact; 4 the relay is not heard",
+    traits=Trait.FROM_OUTSIDE,
+)
 @JOB
 @WAIT
 @AS_JSON
