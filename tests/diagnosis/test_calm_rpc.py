@@ -1,7 +1,5 @@
 """The verdict on a program that uses torch.distributed.rpc and has no process group."""
 
-from __future__ import annotations
-
 from ddtop.diagnosis.calm import calm_text
 from ddtop.policy import POLICY
 from ddtop.wire.records import RpcState

@@ -1,7 +1,5 @@
 """The screens as pictures. Look at a changed one before accepting it with --snapshot-update."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """The first difference between the calls of the ranks of a group."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.wire.records import BY_STEPS, UNORDERED, CallSite, Groups, Turn

@@ -1,7 +1,5 @@
 """Waits for single ranks: which rank is named, and when no rank is."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.wire.records import OpenCall

@@ -1,7 +1,5 @@
 """An exception that some ranks catch again and again, and the others do not."""
 
-from __future__ import annotations
-
 from tests.diagnosis.rules.exception_swallowed import catching, caught, hang, job_in_which
 
 

@@ -1,7 +1,5 @@
 """A rank in one uninterruptible sleep by a dead file server, and busy ranks that look like it."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.diagnosis.rules.io_stall import stalled

@@ -1,7 +1,5 @@
 """At one sequence number the ranks called different collectives."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.wire.records import CallSite, LastCall

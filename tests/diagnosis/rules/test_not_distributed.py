@@ -1,7 +1,5 @@
 """Ranks that torchrun started and that train alone. And programs that are meant to do so."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.diagnosis.rules.data import NotDistributed

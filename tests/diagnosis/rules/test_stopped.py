@@ -1,7 +1,5 @@
 """A process in state T makes no progress at all."""
 
-from __future__ import annotations
-
 from tests.jobs import trained
 
 
