@@ -1,7 +1,5 @@
 """`attach --ssh` end to end: a relay on the other host, a dashboard here, ssh between them."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import signal

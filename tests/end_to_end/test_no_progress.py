@@ -2,8 +2,6 @@
 short.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop import registry, thresholds

@@ -1,7 +1,5 @@
 """NCCL's status service is asked about ranks that were started without ddtop, if they wait."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

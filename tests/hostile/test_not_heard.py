@@ -1,7 +1,5 @@
 """Relays that stop or end while their job lives: health is unknown, never "ok" or "ended"."""
 
-from __future__ import annotations
-
 import json
 import signal
 import time

@@ -2,8 +2,6 @@
 client can block the relay.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

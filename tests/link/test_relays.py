@@ -1,7 +1,5 @@
 """Between relays: batches in one message, and only among holders of a relay's key."""
 
-from __future__ import annotations
-
 import socket
 import time
 

@@ -1,7 +1,5 @@
 """The key of a viewer decides what it may do."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """Several relays of one job, as if each had a host: real sockets, real processes as ranks."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

@@ -1,7 +1,5 @@
 """A relay in a thread, with ranks and viewers that connect to it."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time
