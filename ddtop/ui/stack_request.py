@@ -175,8 +175,9 @@ class AskedStacks:
         elif look.travelled:
             self._refusal = "you are looking at the past: stacks can only be taken in the present"
         else:
-            how = BY_SIGNAL if by_signal else ""
-            self._refusal = await self.session.source.ask_stacks(self.ranks or (), how)
+            self._refusal = await self.session.source.ask_stacks(
+                self.ranks or (), BY_SIGNAL if by_signal else ""
+            )
 
     def change_view(self) -> None:
         """Switch between classes and the tree."""
