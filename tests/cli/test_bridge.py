@@ -13,7 +13,8 @@ import pytest
 from ddtop import registry
 from ddtop.feeds.route import request
 from ddtop.follow import engine
-from ddtop.follow.engine import UnreachableError, job_at
+from ddtop.follow.engine import UnreachableError
+from ddtop.follow.looks import job_at
 from ddtop.link.ssh_pipe import Pipe
 from ddtop.wire import bridge, frames
 from ddtop.wire.records import Command, Reply

@@ -6,8 +6,9 @@ import pytest
 
 from ddtop.link.keys import CONTROLLER, VIEWER
 from ddtop.link.relay_side import VIEW, RelayLink
-from ddtop.link.viewer_side import AsyncViewerLink, ViewerLink
+from ddtop.link.viewer_side import AsyncViewerLink
 from tests.link.secrets import DEADLINE_S, SECRET
+from tests.viewers import ViewerLink
 
 
 @pytest.fixture
