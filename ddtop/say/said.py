@@ -11,3 +11,4 @@ class Said(NamedTuple):
     summary: str
     evidence: tuple[str, ...] = ()
     advice: str = ""
+    until: str = ""
