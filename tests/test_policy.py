@@ -4,8 +4,6 @@ The rules have tests of their own: tests/diagnosis/test_policy.py. So does the a
 limits: tests/agent/test_limits.py.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import re

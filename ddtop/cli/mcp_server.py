@@ -25,7 +25,8 @@ from ddtop.cli.recent import recent_events, recording_of
 from ddtop.diagnosis.explain import PAGES
 from ddtop.diagnosis.explain import explain as page_of
 from ddtop.diagnosis.finding import UNKNOWN
-from ddtop.follow.engine import UnreachableError, look_once, with_what_stood
+from ddtop.follow.engine import UnreachableError, with_what_stood
+from ddtop.follow.looks import look_once
 from ddtop.model.stacks import merge
 from ddtop.present.documents import diagnose_json, stacks_json
 from ddtop.present.events import timeline_lines

@@ -370,7 +370,8 @@ def _of_kernel(facts: RankFacts, policy: Policy) -> Classified | None:
     if facts.process.working is False or (
         facts.process.working and wait[0] == "file" and path_of(process) is not None
     ):
-        again = wait[0] == "sleep" and wakes_often(facts, policy)
+        # Between two sleeps a look may find it where it waits for the GIL.
+        again = wait[0] in ("sleep", "lock") and wakes_often(facts, policy)
         return SHORT_SLEEPS if again else Classified(*wait, KERNEL)
     return None
 

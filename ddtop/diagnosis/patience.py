@@ -25,7 +25,7 @@ from ddtop.diagnosis.finding import Patience
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.standstill import Idle, pauses
 from ddtop.diagnosis.waiters import makes_by_hand
-from ddtop.model.facts import Blame, RankFacts, Snapshot, State
+from ddtop.model.facts import Blame, RankFacts, Snapshot
 from ddtop.model.wait_graph import GONE, LOST, STILL, STOPPED, UNKNOWN, WORKING, waiters_of
 from ddtop.policy import Policy, Waits
 from ddtop.wire.names import FINALIZE
@@ -236,13 +236,6 @@ class Blamed:
             or (still and _just_joins(rank, policy))
         )
 
-    def kind(self, blame: Blame) -> Kind | None:
-        """The kind of the finding about it; None: it is too early."""
-        kind = _kind(self._snapshot, blame, self._policy)
-        later_s = self._policy.of(NotInCollective).wait_s or 0.0
-        early = (self._snapshot.time_unix_ns - blame.since_unix_ns) / 1e9 < later_s
-        return None if kind == Kind.NOT_IN_COLLECTIVE and early else kind
-
     def patience(self, blame: Blame, kind: Kind) -> Patience:
         """How long the wait for it may last before it is critical."""
         key = (id(blame.waiters), blame.group)
@@ -299,43 +292,4 @@ def _just_left(rank: RankFacts, policy: Policy) -> bool:
         exiting
         and rank.reported.phase != "leaving"
         and (rank.agent.report_age_s or 0.0) < policy.of(NotInCollective).last_report_s
-    )
-
-
-def _kind(snapshot: Snapshot, blame: Blame, policy: Policy) -> Kind:
-    """The kind of the finding about a blamed rank."""
-    rank = snapshot.rank(blame.root)
-    if rank.process.report is not None and rank.process.report.exiting:
-        return Kind.LEFT_EARLY
-    if new_program(rank) is not None:
-        return Kind.LEFT_EARLY
-    if rank.state is State.SILENT:
-        return Kind.INTERPRETER_FROZEN
-    if rank.reported.phase == "leaving" or _has_fewer_batches(snapshot, rank, blame, policy):
-        return Kind.LEFT_EARLY
-    return Kind.NOT_IN_COLLECTIVE
-
-
-def _has_fewer_batches(snapshot: Snapshot, rank: RankFacts, blame: Blame, policy: Policy) -> bool:
-    """Whether its DataLoader is exhausted and has delivered fewer batches than that of a waiter."""
-    loader = rank.loader.report
-    if loader is None or loader.exhausted_unix_ns is None or not loader.exhausted:
-        return False
-    before_ns = int(policy.of(NotInCollective).dry_before_progress_s * 1e9)
-    if (
-        rank.progress.last_unix_ns is not None
-        and loader.exhausted_unix_ns < rank.progress.last_unix_ns - before_ns
-    ):
-        return False
-    others = [snapshot.rank(waiter) for waiter in blame.waiters]
-    ahead = [
-        facts
-        for facts in others
-        if facts.loader.report is not None and facts.loader.report.exhausted < loader.exhausted
-    ]
-    return bool(ahead) and all(
-        facts.loader.report is not None
-        and rank.loader.report is not None
-        and facts.loader.report.batches > rank.loader.report.batches
-        for facts in ahead
     )

@@ -1,7 +1,5 @@
 """The list of commands in `ddtop --help`, made without importing a command."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 

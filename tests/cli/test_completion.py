@@ -1,7 +1,5 @@
 """What shell completion offers, called as a shell calls it; help and the man page."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Without Linux only a viewer through ssh works: this Python calls itself darwin."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

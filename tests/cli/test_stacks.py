@@ -1,7 +1,5 @@
 """`ddtop stacks` and `ddtop signal` against a relay. The test plays the agents."""
 
-from __future__ import annotations
-
 import json
 import signal
 

@@ -1,7 +1,5 @@
 """Commands where standard output is closed or full, and names that were mistyped."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

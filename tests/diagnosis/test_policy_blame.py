@@ -1,7 +1,5 @@
 """The policy decides which rank is blamed: for a wait, an error, or no progress."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The table of rules is complete, and agrees with the kinds, the pages and the docs."""
 
-from __future__ import annotations
-
 import ast
 import json
 from dataclasses import fields

@@ -1,8 +1,6 @@
 """A command that is typed in a folder where anybody may write: no module of that folder is
 imported."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

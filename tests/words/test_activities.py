@@ -1,7 +1,5 @@
 """A sentence and the NOW column name the same thing in the same words."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.diagnosis.activity import activity_text

@@ -1,7 +1,5 @@
 """All ranks were ended from outside, so no rank is at fault. And jobs that only look like that."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.wire.records import HelperEnd, LastException

@@ -1,7 +1,5 @@
 """Waits for single ranks in which nobody is at fault, or the rank that they wait for."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.wire.records import OpenCall

@@ -1,7 +1,5 @@
 """The worker that must deliver the next batch: dead, stopped, in a lock, or only slow."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

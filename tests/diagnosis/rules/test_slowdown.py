@@ -1,7 +1,5 @@
 """A job that trains slower than before, and healthy ones that only vary."""
 
-from __future__ import annotations
-
 import random
 from statistics import median
 

@@ -1,7 +1,5 @@
 """Two threads of a rank use one group: only collectives open at the same time count."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.diagnosis.rules.threads import both_wait, by, dumped, thread

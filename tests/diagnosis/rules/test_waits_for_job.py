@@ -1,7 +1,5 @@
 """A wait for a rank of another job crosses over to that job, if it stands still."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.wire.records import Place

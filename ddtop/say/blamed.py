@@ -1,14 +1,7 @@
-"""`not-in-collective`, `left-early` and `interpreter-frozen`: others wait in a collective that
-these ranks have not joined.
-
-The kind and the severity depend on where the blamed rank is and on the state of its process. A rank
-that visibly works is a warning until the wait is too long. A rank without progress is critical at
-once.
-"""
+"""What is said of ranks for which others wait: where they are instead, for how long, and what to
+do."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from ddtop.diagnosis.activity import (
     CPU,
@@ -29,22 +22,22 @@ from ddtop.diagnosis.evidence import (
     loader_line,
     place_line,
     process_line,
-    reporters,
     stack_lines,
     waits_on,
     whom_to_ask,
     with_timeout,
 )
-from ddtop.diagnosis.finding import CRITICAL, WARNING, Context, Finding, Patience
+from ddtop.diagnosis.finding import CRITICAL, WARNING, Context, Finding
 from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.nccl import launched_less, ras_lines
-from ddtop.diagnosis.patience import Blamed, may_have_raised, new_program, polls_or_works
+from ddtop.diagnosis.nccl import ras_lines
+from ddtop.diagnosis.patience import may_have_raised, new_program, polls_or_works
+from ddtop.diagnosis.rules.blamed import HeldUp, NotLaunched
 from ddtop.diagnosis.standstill import pauses, sleep_left_s
-from ddtop.diagnosis.stuck_worker import ranks_with_stuck_worker
 from ddtop.diagnosis.waiters import by_hand_line, called_at, makes_by_hand, waits_clause
 from ddtop.model.facts import Blame, RankFacts, Snapshot, State
-from ddtop.model.wait_graph import STILL, waiters_of
-from ddtop.policy import Policy, Waits
+from ddtop.model.wait_graph import STILL
+from ddtop.policy import Policy
+from ddtop.say.said import Said
 from ddtop.wire.names import (
     FINALIZE,
     GROUP_MAKERS,
@@ -67,45 +60,12 @@ PLACES_MAX = 3
 BY_STACK = "judged by the stacks of the training threads: ddtop cannot read sequence numbers of"
 
 
-def rule(context: Context) -> list[Finding]:
-    """One finding for all blamed ranks of the same kind. Other rules handle ranks that wait for a
-    DataLoader worker or that report an error of the backend.
-    """
-    snapshot, policy = context.snapshot, context.policy
-    explained = context.explained | ranks_with_stuck_worker(snapshot) | reporters(snapshot)
-    found: dict[tuple[Kind, str], list[tuple[Blame, Patience]]] = {}
-    blamed = Blamed(snapshot, policy)
-    for blame in snapshot.blames:
-        if blame.root in explained or not blamed.at_fault(blame):
-            continue
-        kind = blamed.kind(blame)
-        if kind is not None:
-            patience = blamed.patience(blame, kind)
-            waited_s = (snapshot.time_unix_ns - blame.since_unix_ns) / 1e9
-            key = kind, CRITICAL if waited_s > patience.seconds else WARNING
-            found.setdefault(key, []).append((blame, patience))
-    return [
-        _finding(snapshot, kind, severity, of, policy) for (kind, severity), of in found.items()
-    ]
-
-
-def _due_s(of: tuple[Blame, Patience]) -> float:
-    """When the wait for this rank becomes critical, unix s."""
-    return of[0].since_unix_ns / 1e9 + of[1].seconds
-
-
-def _finding(
-    snapshot: Snapshot,
-    kind: Kind,
-    severity: str,
-    of: list[tuple[Blame, Patience]],
-    policy: Policy,
-) -> Finding:
-    now, blames = snapshot.time_unix_ns, [blame for blame, _ in of]
-    soonest = min(of, key=_due_s)
+def held_up(finding: Finding, seen: HeldUp, at: Context) -> Said:
+    """What the ranks do instead of joining the others, and who waits."""
+    snapshot, policy, now = at.snapshot, at.policy, at.snapshot.time_unix_ns
+    kind, severity, ranks, victims = finding.kind, finding.severity, finding.ranks, finding.victims
+    blames = list(seen.blames)
     first = min(blames, key=lambda blame: blame.since_unix_ns)
-    ranks = tuple(sorted(blame.root for blame in blames))
-    victims = tuple(sorted(waiters_of(blames) - set(ranks)))
     waited = duration((now - first.since_unix_ns) / 1e9)
     lead = snapshot.rank(ranks[0])
     subject = (
@@ -162,30 +122,20 @@ def _finding(
     if kind == Kind.LEFT_EARLY:
         tail += called_at(snapshot, first.waiters)
     lines = _evidence(snapshot, blames, policy)
-    until = _patience_lines(severity, soonest[1], _due_s(soonest) - now / 1e9)
-    return Finding(
-        kind=kind,
-        severity=severity,
-        ranks=ranks,
-        victims=victims,
-        since_unix_ns=first.since_unix_ns,
-        summary=f"{subject}; {tail}",
-        evidence=(*lines[:1], *until, *lines[1:]),
-        advice=with_timeout(
-            _next_step(snapshot, kind, severity, lead, first, policy), snapshot, first
-        ),
-        group=first.group,
-        op=first.op,
-        seq=first.seq,
-        patience=soonest[1],
+    until = _patience_lines(finding, seen.due_unix_s - now / 1e9)
+    advice = _next_step(snapshot, kind, severity, lead, first, policy)
+    return Said(
+        f"{subject}; {tail}",
+        (*lines[:1], *until, *lines[1:]),
+        with_timeout(advice, snapshot, first),
     )
 
 
-def _patience_lines(severity: str, patience: Patience, left_s: float) -> list[str]:
-    if severity != WARNING:
+def _patience_lines(finding: Finding, left_s: float) -> list[str]:
+    if finding.severity != WARNING or finding.patience is None:
         return []
     when = "stays a warning" if left_s == float("inf") else f"critical in {duration(left_s)}"
-    return [f"{when}, because {patience.because}"]
+    return [f"{when}, because {finding.patience.because}"]
 
 
 def _replaced_text(ranks: tuple[int, ...], lead: RankFacts, became: str) -> str:
@@ -448,99 +398,24 @@ _BY_WORD = {
 `Place.waits_on`."""
 
 
-# -- `not-in-collective` and `interpreter-frozen` if the waiting ranks cannot report, because C
-#    code holds their GIL, or because they have no agent
-#
-# NCCL's own thread reports which ranks have enqueued a collective and which have not. The rule
-# makes a finding only if NCCL has reported the same twice; a training loop would launch more
-# collectives in between. All ranks that have enqueued it must be silent, or, if they are read from
-# outside, in a call that may wait for others. The kernel does not tell a rank that spins in one
-# such call from one that trains: both run, and both go to sleep a few times in ten seconds.
-
-
-@dataclass(frozen=True)
-class GilHeld(Waits, of="gil-held", was=""):
-    """What NCCL's own reports say, if nobody else can. `wait_s`: of ranks that are read from
-    outside."""
-
-    ras_same_s: float = 9.0
-    """For this time it has reported the same launches, in two answers at least. A rank that trains
-    in C would have launched more."""
-
-
-def gil_held(context: Context) -> list[Finding]:
-    """At most one finding: about the first communicator for which NCCL shows this."""
-    snapshot, policy = context.snapshot, context.policy
-    answer = snapshot.ras
-    if answer is None or answer.why is not None or (snapshot.ras_age_s or 0.0) > policy.ras_fresh_s:
-        return []
-    same_s = (answer.same_ms or 0) / 1000
-    for op, late, waiters in launched_less(snapshot, answer):
-        roots, others = (
-            [snapshot.rank(rank) for rank in late],
-            [snapshot.rank(rank) for rank in waiters],
-        )
-        if any(_is_out(rank) for rank in roots):
-            continue
-        if same_s >= policy.of(GilHeld).ras_same_s and all(_is_frozen(rank) for rank in others):
-            at = snapshot.time_unix_ns - int(((snapshot.ras_age_s or 0.0) + same_s) * 1e9)
-            return [_gil_finding(snapshot, op, roots, waiters, at, policy)]
-        if same_s >= policy.wait_s(GilHeld) and all(_may_wait(rank) for rank in others):
-            stands_s = (snapshot.ras_age_s or 0.0) + same_s
-            at = snapshot.time_unix_ns - int(stands_s * 1e9)
-            return [_gil_finding(snapshot, op, roots, waiters, at, policy, stands_s)]
-    return []
-
-
-def _may_wait(rank: RankFacts) -> bool:
-    """Whether a rank that is read from outside is in a call that may wait for others."""
-    look = rank.comm.outside
-    return not rank.gone and look is not None and look.kind is not None
-
-
-def _is_frozen(rank: RankFacts) -> bool:
-    return rank.state is State.SILENT and not rank.gone
-
-
-def _is_out(rank: RankFacts) -> bool:
-    """Whether another rule reports it, or nothing is known of it."""
-    return rank.gone or rank.state is State.STOPPED or rank.hello is None or rank.agent.unheard
-
-
-def _gil_finding(
-    snapshot: Snapshot,
-    op: str,
-    roots: list[RankFacts],
-    waiters: tuple[int, ...],
-    since: int,
-    policy: Policy,
-    stands_s: float | None = None,
-) -> Finding:
-    """`stands_s`: for how long NCCL has reported the same of ranks that are read from outside."""
-    ranks, first = tuple(rank.rank for rank in roots), roots[0]
-    frozen = all(_is_frozen(rank) for rank in roots)
-    if stands_s is not None:
-        why = f"no rank has enqueued another for {duration(stands_s)}"
+def not_launched(finding: Finding, seen: NotLaunched, at: Context) -> Said:
+    """Which ranks have not enqueued the collective that others wait in, by NCCL's own report."""
+    snapshot, policy = at.snapshot, at.policy
+    ranks, waiters, first = finding.ranks, finding.victims, snapshot.rank(finding.ranks[0])
+    if seen.stands_s is not None:
+        why = f"no rank has enqueued another for {duration(seen.stands_s)}"
     else:
         held_s = min(snapshot.rank(rank).agent.report_age_s or 0.0 for rank in waiters)
         why = f"C code has held the GIL there for {duration(held_s)}"
     lines = [
         process_line(first, policy),
-        place_line(first) if not frozen else None,
+        place_line(first) if not seen.frozen else None,
         *ras_lines(snapshot, policy)[:3],
     ]
-    how = "--native " if frozen else ""
-    return Finding(
-        kind=Kind.INTERPRETER_FROZEN if frozen else Kind.NOT_IN_COLLECTIVE,
-        severity=WARNING if any(rank.process.working for rank in roots) else CRITICAL,
-        ranks=ranks,
-        victims=waiters,
-        since_unix_ns=since,
-        summary=(
-            f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} not enqueued the {op} that"
-            f" {ranks_text(waiters)} {verb(waiters, 'waits', 'wait')} in, according to NCCL; {why}"
-        ),
-        evidence=tuple(line for line in lines if line is not None),
-        advice=f"see where {ranks_text(ranks[:1])} is stuck: py-spy dump {how}--pid {first.pid}",
-        op=op,
+    how = "--native " if seen.frozen else ""
+    return Said(
+        f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} not enqueued the {finding.op} that"
+        f" {ranks_text(waiters)} {verb(waiters, 'waits', 'wait')} in, according to NCCL; {why}",
+        tuple(line for line in lines if line is not None),
+        f"see where {ranks_text(ranks[:1])} is stuck: py-spy dump {how}--pid {first.pid}",
     )
