@@ -31,7 +31,7 @@ OF_OTHERS = frozenset({
     "mail", "openssl", "pgrep", "kill", "wait", "exit", "tail", "chmod", "command", "kubectl",
     "docker", "mpirun", "mpiexec", "uvx", "pipx", "top", "taskset", "mkdocs", "pre-commit",
     "vllm",
-    "lint-imports",
+    "lint-imports", "ruff",
 })  # fmt: skip
 """Programs and words of the shell that are known by their names alone."""
 PROGRAMS = frozenset({"train.py", "test.py", "sim.py"})

@@ -1,5 +1,5 @@
-"""The guides of docs/extend, walked in a copy of the package: a change takes so many files, and
-the page names each of them."""
+"""The guides of docs/extend, walked in a copy of the package and of the pages of findings: a change
+takes so many files, and the guide names each of them."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ from pathlib import Path
 
 import pytest
 
+from tools import new
+
 ROOT = Path(__file__).parent.parent
 
 
 class Copy:
-    """A copy of the package, in which a change is made as its guide says."""
+    """A copy of the package and the pages of findings, in which a guide is followed."""
 
     def __init__(self, folder: Path, page: str) -> None:
         self._folder = folder
         self._page = (ROOT / "docs" / "extend" / page).read_text()
         self.changed: set[str] = set()
         ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / "ddtop", folder / "ddtop", ignore=ignored)
+        for part in ("ddtop", "tests/findings"):
+            shutil.copytree(ROOT / part, folder / part, ignore=ignored)
 
     def inserts(self, file: str, before: str, text: str) -> None:
         """Add text to a file that the page names, before text that is in it once."""
@@ -34,6 +37,11 @@ class Copy:
     def adds(self, file: str, text: str) -> None:
         """A new file, in a folder that the page names."""
         self._named(file).write_text(text)
+
+    def begins(self, what: str, name: str) -> None:
+        """What `python -m tools.new` writes."""
+        for file in new.write(what, name, self._folder)[0]:
+            self._named(file)
 
     def _named(self, file: str) -> Path:
         assert file in self._page or str(Path(file).parent) in self._page, file
@@ -76,7 +84,7 @@ def test_a_column_takes_two_files_and_is_sorted_filtered_and_mapped(copy):
     )
 
     said = copy.proves(COLUMN)
-    assert len(copy.changed) <= 4
+    assert len(copy.changed) <= 2
     assert "WAKES" in said
     assert "sorted [7, 6]" in said
     assert "passing [5, 6, 7]" in said
@@ -191,86 +199,192 @@ print(reading.step, reading.total_steps)
     assert said == "7 9\n"
 
 
-@pytest.mark.parametrize("copy", ["finding.md"], indirect=True)
-def test_a_finding_takes_four_files_and_its_limit_none_of_its_own(copy):
-    copy.inserts(
-        "ddtop/diagnosis/kinds.py",
-        '    INPUT_BOUND = "input-bound"',
-        '    TOO_BIG = "too-big", Is.BESIDE | Is.MOVES\n',
-    )
+@pytest.mark.parametrize("copy", ["probe.md"], indirect=True)
+def test_a_number_of_the_agent_takes_five_files_up_to_the_rules(copy):
     copy.adds(
-        "ddtop/diagnosis/rules/too_big.py",
-        """\"\"\"A rank uses more memory than it should.\"\"\"
+        "ddtop/agent/probes/saves.py",
+        """\"\"\"The queue of the checkpoint writer, as the library counts it.\"\"\"
 
-from dataclasses import dataclass
+import sys
 
-from ddtop.diagnosis.finding import WARNING, Context, Finding
-from ddtop.diagnosis.kinds import Kind
-from ddtop.policy import Limits
+from ddtop.agent.probe import Probe
 
 
-@dataclass(frozen=True)
-class TooBig(Limits, of=Kind.TOO_BIG):
-    \"\"\"`too-big`.\"\"\"
+class SavesProbe(Probe):
+    name = "saves"
 
-    rss_bytes: int = 1 << 40
-    \"\"\"Nobody has so much.\"\"\"
+    def fields(self, tick):
+        return {"saves_pending": getattr(sys.modules.get("fastsave"), "pending", None)}
 
 
-def rule(context: Context) -> list[Finding]:
-    most, snapshot = context.policy.of(TooBig).rss_bytes, context.snapshot
-    ranks = tuple(r.rank for r in snapshot.ranks if (r.process.rss_bytes or 0) > most)
-    since, text = snapshot.time_unix_ns, f"{len(ranks)} ranks are too big"
-    finding = Finding(Kind.TOO_BIG, WARNING, ranks, (), since, text, (), "buy memory")
-    return [finding] if ranks else []
+def probe(rank):
+    return SavesProbe()
 """,
     )
-    table = "ddtop/diagnosis/table.py"
-    copy.inserts(table, "    versions,\n", "    too_big,\n")
     copy.inserts(
-        table,
-        "    RuleRow(\n        versions.version_skew,",
-        '    RuleRow(too_big.rule, (Kind.TOO_BIG,), "memory"),\n',
+        "ddtop/agent/sources.py",
+        '    ProbeRow("cuda",',
+        '    ProbeRow("saves", "probes.saves", probe="probe"),\n',
     )
+    field = "    saves_pending: int | None = None\n"
+    copy.inserts("ddtop/wire/records.py", "\n\nclass Arrivals(Record,", field)
+    copy.inserts("ddtop/model/facts.py", "\n\nclass Began(msgspec.Struct,", field)
     copy.inserts(
-        "ddtop/diagnosis/explain/stalls.py",
-        "    Explanation(\n        kind=Kind.INPUT_BOUND,",
-        """    Explanation(
-        kind=Kind.TOO_BIG,
-        severity="warning",
-        brief="a rank is too big",
-        meaning="It uses more than {too-big.rss_bytes}.",
-        found=("the memory of its process",),
-        steps=("buy memory",),
-    ),
-""",
+        "ddtop/model/rank_facts.py",
+        "        went_on=went_on,\n",
+        "        saves_pending=state.saves_pending,\n",
     )
+
+    said = copy.proves(
+        """
+import sys
+from types import SimpleNamespace
+from ddtop.agent.sources import SOURCES
+from tests.jobs import trained
+
+sys.modules["fastsave"] = SimpleNamespace(pending=3)
+(row,) = [row for row in SOURCES if row.name == "saves"]
+job = trained(2)
+job.ranks[0].says = row.load(row.probe)(None).fields(None)
+print([rank.reported.saves_pending for rank in job.passes(2).snapshot().ranks])
+"""
+    )
+    assert len(copy.changed) <= 5
+    assert said == "[3, None]\n"
+
+
+@pytest.mark.parametrize("copy", ["finding.md"], indirect=True)
+def test_a_finding_takes_five_files_with_its_limit_and_its_scenarios(copy):
+    copy.begins("finding", "too-big")
 
     said = copy.proves(FINDING)
-    assert len(copy.changed) <= 4
-    assert said.split("\n")[:3] == ["[]", "[('warning', 'too-big', (0, 1))]", "the limit is known"]
-    assert "It uses more than 1024 GiB." in said
-    assert "too-big" in said.split("kinds:")[1]
+    assert len(copy.changed) <= 5
+    assert said.split("\n")[:2] == ["the limit is known", "listed and on the site"]
+    assert "▲ warning: too-big, for 2 s\n  rank 1 wakes up too often\n" in said
+    assert said.count("```text") == 1
 
 
 FINDING = """
 import subprocess, sys
-from ddtop.diagnosis.explain import explain
+from pathlib import Path
 from ddtop.diagnosis.limits import BLOCKS
-from ddtop.diagnosis.rules.too_big import TooBig
-from ddtop.policy import POLICY
-from tests.jobs import FakeJob
+from docs.generate import PAGES
+from tests.findings import anew
 
-def job(policy):
-    made = FakeJob(2)
-    made.policy = policy
-    made.trains(10)
-    return [(severity, str(kind), ranks) for severity, kind, ranks in made.kinds()]
-
-print(job(POLICY))
-print(job(POLICY.with_limits({"too-big.rss_bytes": 1})))
-print("the limit is known" if BLOCKS["too-big"] is TooBig else BLOCKS)
-print(explain("too-big", POLICY).meaning)
+print("the limit is known" if "too-big" in BLOCKS else BLOCKS)
 listed = subprocess.run([sys.executable, "-m", "ddtop", "explain"], stdout=subprocess.PIPE)
-print("kinds:", listed.stdout.decode())
+page = PAGES["reference/findings/too-big.md"]()
+found = b"too-big" in listed.stdout and "more than 1000 a second" in page
+print("listed and on the site" if found else page)
+print(anew(Path("tests/findings/too-big.md")))
 """
+
+
+@pytest.mark.parametrize("copy", ["finding.md"], indirect=True)
+def test_a_special_case_of_patience_takes_its_row_and_its_scenario_and_its_limit_no_file(copy):
+    table = "ddtop/diagnosis/patience.py"
+    copy.inserts(
+        table,
+        "    last_report_s: float = 2.0\n",
+        '    licence_s: float = 120.0\n    """A licence server answers within two minutes."""\n',
+    )
+    copy.inserts(
+        table,
+        '    Row(\n        "of its phase",',
+        """    Row(
+        "it waits for a licence server",
+        lambda case: case.rank.reported.place.function == "checkout_licence",
+        lambda case: case.limits.licence_s,
+    ),
+""",
+    )
+    page = "tests/findings/not-in-collective.md"
+    copy.inserts(page, "## All have come to the new group", LICENCE)
+
+    said = copy.proves(
+        f"""
+from pathlib import Path
+from docs.generate import PAGES
+from tests.findings import anew
+
+print(anew(Path("{page}")).partition("checkout_licence")[2])
+print([line for line in PAGES["reference/limits.md"]().split("\\n") if "licence_s" in line])
+"""
+    )
+    assert len(copy.changed) <= 2
+    warned, blamed = said.split("```text\n")[1:3]
+    assert warned.startswith("▲ warning: not-in-collective, for 20 s")
+    assert "· critical in 100 s, because it waits for a licence server" in warned
+    assert "✖ critical: not-in-collective, for 20 s" in blamed
+    assert "| `licence_s` | 120 | A licence server answers within two minutes. |" in said
+
+
+LICENCE = """## A rank waits for a licence server
+
+```python
+job = trained()
+job.ranks[1].stands_at("checkout_licence")
+job.others_wait(1)
+job.passes(20)
+```
+
+Another limit:
+
+```python
+job.policy = POLICY.with_limits({"not-in-collective.licence_s": 10.0})
+```
+
+"""
+
+
+@pytest.mark.parametrize("copy", ["command.md"], indirect=True)
+def test_a_command_takes_its_file_and_its_line_in_the_list(copy):
+    copy.adds(
+        "ddtop/cli/commands/hosts.py",
+        """\"\"\"`ddtop hosts`: the hosts of the live jobs.\"\"\"
+
+import sys
+
+import click
+
+from ddtop.cli.errors import Command, Trait
+
+
+@click.command("hosts", cls=Command, exits="0; 1 no host", traits=Trait.ON_LINUX)
+def command() -> None:
+    \"\"\"The hosts of the live jobs.\"\"\"
+    click.echo("no host")
+    sys.exit(1)
+""",
+    )
+    copy.inserts(
+        "ddtop/cli/__init__.py",
+        '        "gpus": "Free',
+        '        "hosts": "The hosts of the live jobs.",\n',
+    )
+
+    said = copy.proves(
+        """
+import subprocess, sys
+from docs.generate import PAGES, man
+
+def ddtop(word, before="pass"):
+    called = f"sys.argv = ['ddtop', '{word}']; from ddtop.__main__ import main; main()"
+    program = f"import sys; {before}; {called}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    return done.returncode, done.stdout, done.stderr
+
+print([line for line in ddtop("--help")[1].split("\\n") if "  hosts " in line])
+print(ddtop("hosts"), ddtop("hosts", "sys.platform = 'darwin'")[0])
+print([line for line in PAGES["reference/commands.md"]().split("\\n") if "(#ddtop-hosts)" in line])
+print("Exit code: 0; 1 no host." in man.page())
+"""
+    )
+    assert len(copy.changed) <= 2
+    assert said.split("\n") == [
+        "['  hosts     The hosts of the live jobs.']",
+        "(1, 'no host\\n', '') 3",
+        "['| [`ddtop hosts`](#ddtop-hosts) | The hosts of the live jobs. | 0; 1 no host |']",
+        "True",
+        "",
+    ]
