@@ -4,7 +4,7 @@ in one that does not complete.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
@@ -14,9 +14,9 @@ from ddtop.diagnosis.finding import CRITICAL, Context, Finding
 from ddtop.diagnosis.rules import calls_differ, group_calls, mismatch, stuck, threads
 from ddtop.model.ending import went_unix_ns
 from ddtop.model.facts import RankFacts, Snapshot
-from ddtop.say.said import Around, Said, Writer, age_text, group_text
+from ddtop.say.said import Around, Said, Writer, age_text, group_text, spot_text
 from ddtop.wire.names import EQUAL_BYTES
-from ddtop.wire.records import Collective, GroupMade
+from ddtop.wire.records import GroupMade
 from ddtop.words.sentences import (
     collective_text,
     file_line,
@@ -126,7 +126,22 @@ def other_calls(finding: Finding, seen: mismatch.OtherCalls, at: Context) -> Sai
     """What each side has called."""
     name, age = group_text(at, finding.group or ""), age_text(at, seen.since_unix_ns)
     texts = tuple(_side_text(ranks, seen) for ranks in seen.sides)
-    advice = SAME_CALLS if finding.op is None else _equal_advice(seen.calls)
+    rows = (
+        (finding.op is None, SAME_CALLS),
+        (
+            len({call.root for call in seen.calls.values()} - {None}) > 1,
+            "pass the same root on all ranks",
+        ),
+        (
+            any(call.group.startswith("mpi:") for call in seen.calls.values()),
+            "use buffers of the same length on all ranks (pad, or gather the lengths first)",
+        ),
+        (
+            True,
+            "pass tensors of the same size and dtype on all ranks (pad, or gather the sizes first)",
+        ),
+    )
+    advice = next(text for holds, text in rows if holds)
     if seen.last is not None:
         aborted = f"{ranks_text(seen.aborted)} {verb(seen.aborted, 'was', 'were')} aborted for it"
         return Said(
@@ -157,20 +172,11 @@ def _side_text(ranks: Sequence[int], seen: mismatch.OtherCalls) -> str:
     return f"{ranks_text(ranks)}: {text}{site}"
 
 
-def _equal_advice(calls: Mapping[int, Collective]) -> str:
-    if len({call.root for call in calls.values()} - {None}) > 1:
-        return "pass the same root on all ranks"
-    if any(call.group.startswith("mpi:") for call in calls.values()):
-        return "use buffers of the same length on all ranks (pad, or gather the lengths first)"
-    return "pass tensors of the same size and dtype on all ranks (pad, or gather the sizes first)"
-
-
 def truncated(finding: Finding, seen: mismatch.Truncated, at: Context) -> Said:
     """Who has received too much, and what the others have called."""
     failed, error = seen.failed, seen.first.reported.exception
     own = f"{failed.name} of {failed.nbytes:,} bytes" if failed.nbytes is not None else failed.name
-    place = error.place if error is not None else None
-    spot = f" at {file_line(place)} {place.function}" if place is not None else ""
+    spot = spot_text(error.place if error is not None else None, " at ", "")
     theirs = [
         f"rank {rank}: {call.op}"
         + (f" of {call.sizes[0][0]:,} bytes" if call.sizes and call.sizes[0] else "")
@@ -218,9 +224,7 @@ def _maker_text(ranks: Sequence[int], made: GroupMade | None, snapshot: Snapshot
         or (first.wait and f"in {waiters.wait_text(snapshot, first.wait)}")
         or "in another call"
     )
-    return f"{ranks_text(ranks)}: {does}" + (
-        f" ({file_line(place)} {place.function})" if place is not None else ""
-    )
+    return f"{ranks_text(ranks)}: {does}{spot_text(place)}"
 
 
 def _opened(op: str, seq: int | None) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ddtop.diagnosis.finding import Context, Finding
-from ddtop.words.sentences import names_of_groups
+from ddtop.wire.records import Place, Spot
+from ddtop.words.sentences import file_line, names_of_groups
 from ddtop.words.units import duration
 
 
@@ -32,3 +33,8 @@ def age_text(at: Context, since_unix_ns: int) -> str:
 def group_text(at: Context, group: str) -> str:
     """The group as users know it: `mesh_dp`."""
     return names_of_groups(at.snapshot.groups).get(group, group)
+
+
+def spot_text(place: Place | Spot | None, lead: str = " (", end: str = ")") -> str:
+    """` (train.py:40 step)`; empty if it is not known."""
+    return f"{lead}{file_line(place)} {place.function}{end}" if place is not None else ""

@@ -8,7 +8,7 @@ from ddtop.diagnosis.rules.loss_not_finite import NotFinite
 from ddtop.diagnosis.rules.no_progress import ForOutside, Stands
 from ddtop.diagnosis.rules.stalls import Halted
 from ddtop.diagnosis.rules.waits_for_job import Absent, Crossed
-from ddtop.say import blamed, calls, no_progress, other_jobs, stalls, training
+from ddtop.say import blamed, calls, cycles, no_progress, other_jobs, stalls, training
 from ddtop.say.said import Around, Writer
 
 WRITERS: dict[type, Writer] = {
@@ -22,6 +22,7 @@ WRITERS: dict[type, Writer] = {
     Apart: training.diverged,
     NotFinite: training.not_finite,
     **calls.WRITERS,
+    **cycles.WRITERS,
 }
 AROUND: dict[type, Around] = {
     Crossed: other_jobs.crossed,
