@@ -11,12 +11,20 @@ from typing import Any
 from ddtop.diagnosis.finding import Context, Finding
 from ddtop.diagnosis.rules.diverged import Apart
 from ddtop.diagnosis.rules.loss_not_finite import NotFinite
-from ddtop.say import training
+from ddtop.diagnosis.rules.straggler import Communication
+from ddtop.model.facts import Balance, GpuLate, Late
+from ddtop.model.stragglers import LateByStack
+from ddtop.say import stragglers, training
 from ddtop.say.said import Said
 
 Writer = Callable[[Finding, Any, Context], Said]
 
 WRITERS: dict[type, Writer] = {
     Apart: training.diverged,
+    Balance: stragglers.imbalance,
+    Communication: stragglers.communication,
+    GpuLate: stragglers.late_gpu,
+    Late: stragglers.late,
+    LateByStack: stragglers.late_by_stack,
     NotFinite: training.not_finite,
 }
