@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ddtop.diagnosis.finding import Context, Finding
+from ddtop.diagnosis.rules.data import Alone, WaitsForData
 from ddtop.diagnosis.rules.diverged import Apart
 from ddtop.diagnosis.rules.loss_not_finite import NotFinite
 from ddtop.diagnosis.rules.straggler import Communication
@@ -16,15 +17,19 @@ from ddtop.model.facts import Balance, GpuLate, Late
 from ddtop.model.stragglers import LateByStack
 from ddtop.say import stragglers, training
 from ddtop.say.said import Said
+from ddtop.wire.records import Feed
 
 Writer = Callable[[Finding, Any, Context], Said]
 
 WRITERS: dict[type, Writer] = {
+    Alone: training.not_distributed,
     Apart: training.diverged,
     Balance: stragglers.imbalance,
     Communication: stragglers.communication,
+    Feed: training.sampling,
     GpuLate: stragglers.late_gpu,
     Late: stragglers.late,
     LateByStack: stragglers.late_by_stack,
     NotFinite: training.not_finite,
+    WaitsForData: training.input_bound,
 }
