@@ -1,17 +1,32 @@
-"""What is said of the training itself: its parameters, its loss and its data."""
+"""What is said of the training itself: its parameters, its loss, its data, its speed."""
 
 from __future__ import annotations
+
+from collections import Counter
+from statistics import median
 
 from ddtop.diagnosis.finding import Context, Finding
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.rules.data import Alone, WaitsForData, one_is_slow
 from ddtop.diagnosis.rules.diverged import Apart
 from ddtop.diagnosis.rules.loss_not_finite import NotFinite
+from ddtop.diagnosis.rules.slowdown import (
+    ALONE,
+    BEFORE,
+    CLOCKS,
+    CODE,
+    COLLECTIVES,
+    CROWDED,
+    DATA,
+    LAST_RUN,
+    START,
+    Slower,
+)
 from ddtop.model.facts import RankFacts
 from ddtop.policy import Policy
 from ddtop.say.said import Said
 from ddtop.wire.records import Feed
-from ddtop.words.sentences import about, quoted, ranks_text, verb
+from ddtop.words.sentences import about, file_line, number, quoted, ranks_text, verb
 
 EVIDENCE_MOST, LOADERS_MOST = 4, 8
 
@@ -167,4 +182,59 @@ def not_distributed(finding: Finding, seen: Alone, at: Context) -> Said:
         " DistributedType.NO if it finds no GPU: accelerate launch --cpu, or check"
         " torch.cuda.is_available(). If each rank is meant to train alone: ddtop mute"
         f" {quoted(at.snapshot.job)} not-distributed",
+    )
+
+
+_WHEN = {BEFORE: "ten minutes ago", START: "at its start", LAST_RUN: "in its last run"}
+_WHY = {
+    DATA: "{subject} {waits} {more} ms longer per step for data",
+    ALONE: "{subject} {takes} longer, and the others wait",
+    CLOCKS: "the GPU of {subject} lowers its clock",
+    CROWDED: "{subject} {are} more often ready to run without a CPU",
+    COLLECTIVES: "all ranks spend more of their time in collectives",
+    CODE: (
+        "a step takes {more} ms longer on all ranks, not because of data or collectives; the ranks"
+        " are most often in {place}"
+    ),
+}
+_UNKNOWN = "a step takes longer on all ranks, and no measurement shows why"
+
+
+def slowdown(finding: Finding, seen: Slower, _: Context) -> Said:
+    """Since when and by how much the job is slower, and what has changed."""
+    found, ranks = seen.compared, seen.ranks
+    spots = [
+        max(rank.reported.spots, key=lambda spot: spot.samples, default=None)
+        for rank in found.ranks
+    ]
+    places = Counter(f"{spot.function} ({file_line(spot)})" for spot in spots if spot is not None)
+    unknown = seen.why == CODE and (not places or seen.more_ms <= 0)
+    why = (_UNKNOWN if unknown else _WHY[seen.why]).format(
+        subject=ranks_text(finding.ranks) or "most ranks",
+        waits=verb(ranks, "waits", "wait"),
+        takes=verb(ranks, "takes", "take"),
+        are=verb(ranks, "is", "are"),
+        more=number(seen.more_ms),
+        place=next(iter(dict(places.most_common(1))), ""),
+    )
+    lines = []
+    when, unit = _WHEN[found.when], found.now[0].unit
+    for title, field, each in (
+        ("a step", "step_ms", " ms"),
+        ("waiting for data", "loader_ms", " ms a step"),
+    ):
+        now, then = (
+            median(getattr(one, field) for one in speeds) for speeds in (found.now, found.then)
+        )
+        if max(now, then) >= 1:
+            lines.append(f"{title}: {number(now)}{each} now, {number(then)}{each} {when}")
+    now, then = (median(one.wait_ratio for one in speeds) for speeds in (found.now, found.then))
+    lines.append(f"in collectives: {now:.0%} of the time now, {then:.0%} {when}")
+    now, then = (median(one.per_s for one in speeds) for speeds in (found.now, found.then))
+    return Said(
+        f"the job trains {round(found.slower * 20) * 5}% slower than {when}: {number(now)} instead"
+        f" of {number(then)} {unit}/s; {why}",
+        tuple(lines),
+        "check what changed at that time: other jobs on these hosts, GPU clocks, the data, the"
+        " length of the samples",
     )

@@ -12,6 +12,7 @@ from ddtop.diagnosis.finding import Context, Finding
 from ddtop.diagnosis.rules.data import Alone, WaitsForData
 from ddtop.diagnosis.rules.diverged import Apart
 from ddtop.diagnosis.rules.loss_not_finite import NotFinite
+from ddtop.diagnosis.rules.slowdown import Slower
 from ddtop.diagnosis.rules.straggler import Communication
 from ddtop.model.facts import Balance, GpuLate, Late
 from ddtop.model.stragglers import LateByStack
@@ -31,5 +32,6 @@ WRITERS: dict[type, Writer] = {
     Late: stragglers.late,
     LateByStack: stragglers.late_by_stack,
     NotFinite: training.not_finite,
+    Slower: training.slowdown,
     WaitsForData: training.input_bound,
 }
