@@ -1,7 +1,5 @@
 """Entries of the registry, as a relay writes them."""
 
-from __future__ import annotations
-
 from ddtop import registry
 from ddtop.registry import JobEntry
 

@@ -1,7 +1,5 @@
 """A made-up job on GPUs: its GPUs, which other processes use them, and how they change."""
 
-from __future__ import annotations
-
 import msgspec
 
 from ddtop.wire.records import Gpu, GpuProcess, GpuWatch

@@ -1,7 +1,5 @@
 """A made-up job on NCCL with one GPU per rank: what each GPU shows from second to second."""
 
-from __future__ import annotations
-
 import msgspec
 
 from ddtop.wire.records import Group

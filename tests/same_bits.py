@@ -25,6 +25,7 @@ def git(*words: str) -> str:
 def built(clone: Path, folder: Path, umask: int) -> dict[str, str]:
     """SHA-256 by name of what a clone of the commit builds into `folder`."""
     git("clone", "-q", str(ROOT), str(clone))
+    subprocess.run([sys.executable, "-m", "docs.generate"], check=True, cwd=clone)
     environ = os.environ | {"SOURCE_DATE_EPOCH": git("log", "-1", "--format=%ct")}
     command = [sys.executable, "-m", "build", "--outdir", str(folder), str(clone)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environ, umask=umask)

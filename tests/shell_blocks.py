@@ -125,7 +125,11 @@ def _ddtop(words: list[str]) -> list[str]:
     if rest[:1] in (["--help"], ["-h"]):
         return []
     try:
-        context = click.Context(command, allow_interspersed_args=command.allow_interspersed_args)
+        # A command keeps the help option of its first context.
+        settings = command.context_settings | {
+            "allow_interspersed_args": command.allow_interspersed_args
+        }
+        context = click.Context(command, **settings)
         context.ignore_unknown_options = command.ignore_unknown_options
         _, behind, _ = command.make_parser(context).parse_args(list(rest))
     except click.UsageError as error:

@@ -1,7 +1,5 @@
 """ddtop as a library: `from ddtop import watch`, against a real relay."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

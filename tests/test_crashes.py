@@ -1,7 +1,5 @@
 """A rank that crashes without being told to fails the test or the tool that started it."""
 
-from __future__ import annotations
-
 import signal
 
 import pytest

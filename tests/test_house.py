@@ -1,7 +1,5 @@
 """Rules about the code itself: which room may import which, its size, and what a module has."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import graphlib

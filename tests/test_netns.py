@@ -1,7 +1,5 @@
 """The hosts and the wire of the tests behave as documented, and leave nothing behind."""
 
-from __future__ import annotations
-
 import json
 import os
 import select

@@ -3,8 +3,6 @@
 By hand: `pip install kubernetes-validate`, which brings the schemas.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Files that are written: whole or not at all, and never through a link."""
 
-from __future__ import annotations
-
 import ast
 import os
 from pathlib import Path

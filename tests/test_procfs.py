@@ -1,7 +1,5 @@
 """What is read of a process, from the real /proc and from a made one."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -2,8 +2,6 @@
 foreign files.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 import subprocess

@@ -1,7 +1,5 @@
 """Which job a name refers to."""
 
-from __future__ import annotations
-
 import json
 
 import msgspec

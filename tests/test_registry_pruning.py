@@ -1,7 +1,5 @@
 """Which files of ended jobs are removed, and which never are."""
 
-from __future__ import annotations
-
 import os
 
 from ddtop import registry

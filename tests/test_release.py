@@ -83,3 +83,25 @@ def test_who_opens_an_issue_is_asked_for_a_report(name: str):
     form = yaml.safe_load((ROOT / ".github" / "ISSUE_TEMPLATE" / f"{name}.yml").read_text())
 
     assert any("ddtop report" in one["attributes"]["description"] for one in form["body"])
+
+
+def kind_of_entry(name: str) -> str | None:
+    """The kind of an entry of the change log by the name of its file; None if nothing would join
+    it."""
+    found = re.fullmatch(r"(?:\d+|\+[a-z0-9-]+)\.([a-z]+)\.md", name)
+    known = found is not None and found[1] in PROJECT["tool"]["towncrier"]["fragment"]
+    return found[1] if found is not None and known else None
+
+
+def test_every_entry_of_the_change_log_is_joined_at_a_release():
+    """towncrier leaves out what it does not know."""
+    entries = [path for path in (ROOT / "changes").iterdir() if path.name != "README.md"]
+
+    assert [path.name for path in entries if kind_of_entry(path.name) is None] == []
+    assert [path.name for path in entries if not path.read_text().strip()] == []
+
+
+@pytest.mark.parametrize("name", ["12.md", "12.Fixed.md", "a-word.fixed.md", "12.new.md"])
+def test_a_name_that_no_release_joins_is_found(name: str):
+    assert kind_of_entry(name) is None
+    assert kind_of_entry("12.fixed.md") == kind_of_entry("+a-word.fixed.md") == "fixed"

@@ -1,8 +1,6 @@
 """Another Python is started in one way: nothing of the folder where a command is typed runs in
 it."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import os

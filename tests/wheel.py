@@ -28,6 +28,8 @@ import venv
 import zipfile
 from pathlib import Path
 
+from docs.generate import write_man_page
+
 ROOT = Path(__file__).resolve().parents[1]
 INSTALL_PAGE = ROOT / "docs" / "howto" / "install.md"
 IMAGE_LINE = re.compile(r"^pip install (--no-deps .*)$", re.MULTILINE)
@@ -75,6 +77,7 @@ def claim(holds: bool, text: str) -> None:
 
 def built(folder: Path) -> tuple[Path, Path]:
     """(the wheel, the sdist), made in `folder`: the wheel from the sdist."""
+    write_man_page()
     said(sys.executable, "-m", "build", "--outdir", folder, ROOT)
     (wheel,), (sdist,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
     return wheel, sdist

@@ -17,72 +17,51 @@ import click
 
 import ddtop
 from ddtop.cli import completion
-from ddtop.cli.errors import ELSEWHERE, UNREACHABLE, USAGE, CommandError
+from ddtop.cli.errors import ELSEWHERE, UNREACHABLE, USAGE, CommandError, Trait, has
 from ddtop.cli.lazy_group import LazyGroup
 from ddtop.cli.options import READONLY
 from ddtop.cli.output import without_controls
 
-SUMMARIES: Mapping[str, str] = {
-    "attach": "The dashboard on a live or ended job.",
-    "check": "Before the job: rendezvous, host names, versions, limits, GPUs, clocks and an"
-    " all_reduce.",
-    "completion": "Print a shell completion script.",
-    "config": "Your preferences, in one file: colours, columns, routes to hosts, limits.",
-    "demo": "A real training (gloo, CPU) with a fault, and the dashboard on it.",
-    "diagnose": "The findings.",
-    "doctor": "What works here: hook, torch, folders, keys, signals, GPU.",
-    "exporter": "Serve the live jobs as metrics for Prometheus.",
-    "explain": "What a finding means, how it is found, what to do.",
-    "gpus": "Free and busy GPUs of this host, and who holds them.",
-    "help": "What a command does, and its options: ddtop help stacks",
-    "jobs": "Live and ended jobs of this user.",
-    "key": "The secret from which all keys are derived.",
-    "mcp": "Tools for a language model: read-only, over stdin and stdout.",
-    "mute": "Silence a known finding for a while: ddtop mute JOB straggler --for 10m",
-    "replay": "The dashboard on a journal, at any moment: [ ] { } go back and forth in time.",
-    "report": "Verdict, stacks, environment and what happened, in one redacted file for a ticket.",
-    "run": "Run CMD as a watched job: ddtop run -- torchrun --nproc-per-node 4 train.py",
-    "schema": "The JSON schemas of what ddtop prints.",
-    "setup-env": "Install the agent into another Python, and say what was written.",
-    "signal": "Send a signal to ranks of a job, after asking: ddtop signal JOB --rank 3 TERM",
-    "stacks": "The stacks of all ranks, equal ones merged.",
-    "status": "One snapshot as a table.",
-    "watch": "One line for each event, until the job ends.",
+COMMANDS: Mapping[str, Mapping[str, str]] = {
+    "Look at a job": {
+        "attach": "The dashboard on a live or ended job.",
+        "status": "One snapshot as a table.",
+        "diagnose": "The findings.",
+        "stacks": "The stacks of all ranks, equal ones merged.",
+        "watch": "One line for each event, until the job ends.",
+        "exporter": "Serve the live jobs as metrics for Prometheus.",
+        "jobs": "Live and ended jobs of this user.",
+        "gpus": "Free and busy GPUs of this host, and who holds them.",
+    },
+    "After the end": {
+        "report": "Verdict, stacks, environment and what happened, in one redacted file for a"
+        " ticket.",
+        "replay": "The dashboard on a journal, at any moment: [ ] { } go back and forth in time.",
+        "explain": "What a finding means, how it is found, what to do.",
+    },
+    "Act on a job": {
+        "run": "Run CMD as a watched job: ddtop run -- torchrun --nproc-per-node 4 train.py",
+        "signal": "Send a signal to ranks of a job, after asking: ddtop signal JOB --rank 3 TERM",
+        "mute": "Silence a known finding for a while: ddtop mute JOB straggler --for 10m",
+    },
+    "Set up and try": {
+        "demo": "A real training (gloo, CPU) with a fault, and the dashboard on it.",
+        "check": "Before the job: rendezvous, host names, versions, limits, GPUs, clocks and an"
+        " all_reduce.",
+        "doctor": "What works here: hook, torch, folders, keys, signals, GPU.",
+        "setup-env": "Install the agent into another Python, and say what was written.",
+        "config": "Your preferences, in one file: colours, columns, routes to hosts, limits.",
+        "key": "The secret from which all keys are derived.",
+        "completion": "Print a shell completion script.",
+        "help": "What a command does, and its options: ddtop help stacks",
+    },
+    "For programs": {
+        "schema": "The JSON schemas of what ddtop prints.",
+        "mcp": "Tools for a language model: read-only, over stdin and stdout.",
+    },
 }
-"""The first sentence of each command's help. `ddtop --help` shows these without any import."""
-SECTIONS: Mapping[str, tuple[str, ...]] = {
-    "Look at a job": (
-        "attach",
-        "status",
-        "diagnose",
-        "stacks",
-        "watch",
-        "exporter",
-        "jobs",
-        "gpus",
-    ),
-    "After the end": ("report", "replay", "explain"),
-    "Act on a job": ("run", "signal", "mute"),
-    "Set up and try": (
-        "demo",
-        "check",
-        "doctor",
-        "setup-env",
-        "config",
-        "key",
-        "completion",
-        "help",
-    ),
-    "For programs": ("schema", "mcp"),
-}
-"""The sections of `ddtop --help`, by purpose."""
-WITHOUT_CONFIG = ("config", "help", "completion", "key", "bridge", "setup-env")
-"""These work also while the config file is wrong."""
-STARTS_JOBS = ("run", "demo")
-"""These commands start jobs: the user's settings of the viewer must not get into a job's
-environment."""
-ON_LINUX = ("run", "check", "demo", "doctor", "gpus", "jobs", "signal", "exporter", "key")
-"""Commands about jobs of this host, which therefore need Linux."""
+"""The sections of `ddtop --help`, by purpose. Each command has the first sentence of its help:
+`ddtop --help` shows these without any import. All else is in the file of the command."""
 CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)
 """Errors of a write to standard output: a full or broken device, a descriptor for reading only."""
 EXAMPLES = (
@@ -98,9 +77,8 @@ EXAMPLES = (
 @click.group(
     cls=LazyGroup,
     package="ddtop.cli.commands",
-    summaries=SUMMARIES,
     hidden=("bridge",),
-    sections=SECTIONS,
+    sections=COMMANDS,
     examples=EXAMPLES,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -135,18 +113,20 @@ def cli(
 
     Start a job with DDTOP=1 in its environment, then type ddtop.
     """
-    if context.invoked_subcommand in ON_LINUX and not sys.platform.startswith("linux"):
+    named = context.invoked_subcommand
+    command = cli.load(named) if named is not None else None
+    if has(command, Trait.ON_LINUX) and not sys.platform.startswith("linux"):
         raise CommandError(ELSEWHERE, UNREACHABLE)
-    if context.invoked_subcommand not in WITHOUT_CONFIG:
+    if not has(command, Trait.WITHOUT_CONFIG):
         _use_plugins()
-        _use_config(context.invoked_subcommand)
+        _use_config(starts_jobs=has(command, Trait.STARTS_JOBS))
     if ranks is None and (scenario is not None or seed is not None):
         raise CommandError(
             "ddtop: --scenario and --seed choose a simulated job: give --sim N too",
             USAGE,
         )
     if ranks is not None:
-        if context.invoked_subcommand is not None:
+        if named is not None:
             raise CommandError(
                 "ddtop: --sim N takes no command: no command can look at a simulated job", USAGE
             )
@@ -154,7 +134,7 @@ def cli(
 
         simulate(ranks, scenario, seed or 0, readonly)
         return
-    if context.invoked_subcommand is None:
+    if named is None:
         context.invoke(cli.load("attach"), job=None, wait_s=0.0, readonly=readonly)
     elif readonly:
         raise CommandError(
@@ -182,7 +162,7 @@ def _use_plugins() -> None:
         click.echo(without_controls(f"ddtop: plugin {name} is left out: {why}"), err=True)
 
 
-def _use_config(name: str | None) -> None:
+def _use_config(starts_jobs: bool) -> None:
     """Apply the user's config file from here on."""
     from ddtop import thresholds
     from ddtop.cli import config
@@ -192,7 +172,7 @@ def _use_config(name: str | None) -> None:
     if found.renamed:
         why = f"{found.path}: the next release does not read [thresholds]; write"
         click.echo(without_controls(f"ddtop: {why} {', '.join(found.renamed)}"), err=True)
-    if name not in STARTS_JOBS:
+    if not starts_jobs:
         config.apply(found, os.environ)
 
 

@@ -21,14 +21,11 @@ from ddtop.diagnosis.finding import UNKNOWN
 from ddtop.feeds.route import NoContactError
 
 if TYPE_CHECKING:
-    from ddtop.diagnosis.finding import Verdict
     from ddtop.feeds.bridge import RemoteJob, RemoteTarget
     from ddtop.follow.live import LiveSource
     from ddtop.link.ssh_pipe import Pipe
     from ddtop.present.jobs import Health
 
-JUDGED_S = 30.0
-"""History for a short look, as `follow.engine.Visit` asks for."""
 ASK_AGAIN_S = 1.0
 """How often the other host is asked for a job that does not exist yet."""
 
@@ -150,15 +147,21 @@ class _There:
 
     def health(self, entry: registry.JobEntry) -> Health:
         """The health of a job, by a short look."""
-        from ddtop.link.ssh_pipe import PipeError
+        from ddtop.feeds.bridge import SshRoute
+        from ddtop.follow.engine import UnreachableError
+        from ddtop.follow.live import LiveSource
+        from ddtop.follow.looks import BRIEF_S, look_at
         from ddtop.present.jobs import Health, health_of
 
         with self.one_at_a_time:
+            route = SshRoute(self.host, entry, self.pipe)
+            source = LiveSource(route, history_s=BRIEF_S)
             try:
-                verdict = asyncio.run(_verdict(self.pipe, entry))
-            except PipeError:
+                return health_of(asyncio.run(look_at(source, HEALTH_LOOK_S))[1])
+            except UnreachableError:
                 return Health(UNKNOWN)
-        return health_of(verdict) if verdict is not None else Health(UNKNOWN)
+            finally:
+                self.pipe = route.pipe
 
     def entry_of(self, picked: registry.JobEntry | None) -> RemoteJob | None:
         """The job of that entry, as it was read last; None if it is gone, or None was picked."""
@@ -176,31 +179,6 @@ class _There:
                 ),
                 None,
             )
-
-
-async def _verdict(pipe: Pipe, entry: registry.JobEntry) -> Verdict | None:
-    """What a short look at that job finds; None where nobody answers.
-
-    Raises:
-        PipeError: no more will be answered.
-    """
-    from ddtop.feeds.bridge import ANSWER_S
-    from ddtop.feeds.route import request
-    from ddtop.follow.engine import Follower
-    from ddtop.wire.bridge import BridgeFrame, Open, Opened
-    from ddtop.wire.records import Command
-
-    if not isinstance(await pipe.ask(Open(entry.job, entry.run, False), ANSWER_S), Opened):
-        return None
-    pipe.forget_frames()
-    follower, looks = Follower(entry.job), []
-    pipe.send(BridgeFrame(request(Command("join", history_s=JUDGED_S))))
-    for _ in range(2):
-        async for data in pipe.frames(HEALTH_LOOK_S / 2):
-            follower.take(data)
-        if follower.live:
-            looks.append(follower.look())
-    return looks[-1][1] if looks else None
 
 
 def _show_picked(there: _There, readonly: bool) -> None:

@@ -6,11 +6,12 @@ agree with ours?
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import time
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from typing import TYPE_CHECKING
 
 from ddtop import launch, registry
 from ddtop.agent import run_name
@@ -23,6 +24,9 @@ from ddtop.relay.hub.topology import Topology, hub_wanted, is_here, names_of_thi
 from ddtop.wire import records
 from ddtop.wire.records import Hello
 from ddtop.words.units import plural
+
+if TYPE_CHECKING:
+    from ddtop.follow.engine import Follower
 
 GOOD, BAD, NOTE = "ok", "bad", "note"
 Line = tuple[str, str, str]
@@ -130,15 +134,23 @@ def _check_named_hub(text: str) -> Line:
     return _answers(named, registry.at_port("", host, port), None)
 
 
+async def _heard(entry: registry.JobEntry) -> Follower:
+    from ddtop.follow.live import LiveSource
+    from ddtop.follow.looks import joined
+
+    async with joined(LiveSource(entry, history_s=0.0)) as job:
+        await job.watch(CLOCK_S)
+    return job.source.joined
+
+
 def _answers(hub_text: str, entry: registry.JobEntry, why: str | None) -> Line:
     """Does this relay answer to the key here, and does its clock agree? `why`: no contact."""
-    from ddtop.follow.engine import UnreachableError, Visit
+    from ddtop.follow.engine import UnreachableError
 
     if why is not None:
         return NOTE, "hub", f"{hub_text} is {why}"
     try:
-        with closing(Visit(entry, history_s=0.0)) as visit:
-            visit.hear(CLOCK_S)
+        follower = asyncio.run(_heard(entry))
     except (UnreachableError, registry.RegistryError):
         text = "takes connections, but no relay with this key answers"
         return (
@@ -146,7 +158,6 @@ def _answers(hub_text: str, entry: registry.JobEntry, why: str | None) -> Line:
             "hub",
             f"{hub_text} {text}: it has another key, or another program listens there",
         )
-    follower = visit.follower
     ahead_ns = follower.now_unix_ns() - time.time_ns()
     if abs(ahead_ns) > follower.policy.clock_apart_s * 1e9:
         apart = f"{abs(ahead_ns) / 1e9:.0f} s {'ahead' if ahead_ns > 0 else 'behind'}"

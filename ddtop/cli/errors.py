@@ -1,10 +1,15 @@
-"""Exit codes, and the exception that ends a command with one."""
+"""What a command says of itself: its exit codes and what is true of it. And the exception that ends
+it with such a code.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from enum import Flag, auto
+from typing import TYPE_CHECKING, Any
+
+import click
 
 if TYPE_CHECKING:
     from ddtop.diagnosis.finding import Verdict
@@ -21,6 +26,44 @@ ELSEWHERE = (
     "ddtop watches jobs on Linux only. From here: ddtop attach --ssh HOST, where HOST runs the job"
 )
 """For a computer without /proc. A viewer through ssh is all that works there."""
+
+
+class Trait(Flag):
+    """What is true of a command."""
+
+    NONE = 0
+    #: It is about jobs of this host, and therefore needs Linux.
+    ON_LINUX = auto()
+    #: It works also while the config file is wrong.
+    WITHOUT_CONFIG = auto()
+    #: It starts a job: the user's settings of the viewer must not get into the job's environment.
+    STARTS_JOBS = auto()
+    #: It looks at processes that were started without ddtop.
+    FROM_OUTSIDE = auto()
+    #: It takes the job that ended last if no job is live and none is named.
+    OF_ENDED = auto()
+
+
+class Command(click.Command):
+    """A command of ddtop. `exits`: its exit codes, as the reference shows them; 2 is a wrong
+    command line and 130 Ctrl-C in all of them. `traits`: what is true of it."""
+
+    def __init__(self, *given: Any, exits: str, traits: Trait = Trait.NONE, **more: Any) -> None:
+        super().__init__(*given, **more)
+        self.exits, self.traits = exits, traits
+
+
+def has(command: click.Command | None, trait: Trait) -> bool:
+    """Whether this is true of a command; of a group, whether it is true of all its commands."""
+    if isinstance(command, click.Group):
+        return all(has(one, trait) for one in command.commands.values())
+    return isinstance(command, Command) and trait in command.traits
+
+
+def is_here(trait: Trait) -> bool:
+    """Whether this is true of the command that runs on this thread."""
+    context = click.get_current_context(silent=True)
+    return context is not None and has(context.command, trait)
 
 
 class CommandError(Exception):

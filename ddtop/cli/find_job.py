@@ -35,18 +35,18 @@ second after the first rank has begun.
 JUST_ENDED_S = 30.0
 """A job that ended so long before it was waited for is the one that was meant: it failed at once.
 An older one of the same name is the last run in CI."""
-OF_ENDED = ("diagnose", "status", "report")
-"""Commands that take the job that ended last if no job is live and none is named."""
 ENDED_WITHIN_S = 3600.0
-"""... if it ended at most so long ago."""
+"""A command that takes the job that ended last does so if that was at most so long ago."""
 
 
-def find(name: str | None, wait_s: float = 0.0, *, asked_by: str) -> registry.JobEntry:
+def find(
+    name: str | None, wait_s: float = 0.0, *, asked_by: str, of_ended: bool = False
+) -> registry.JobEntry:
     """The job's entry, at an address that can be asked from here.
 
     `name`: its name or the beginning of it, None for the one live job; without such a job the relay
     at $DDTOP_HUB is asked. `wait_s`: how long to wait for the job to appear. `asked_by`: the
-    command's name.
+    command's name. `of_ended`: without a name and a live job, take the one that ended last.
 
     Raises:
         CommandError: 2, several jobs could be meant; 3, no such job, or none that can be asked from
@@ -55,7 +55,7 @@ def find(name: str | None, wait_s: float = 0.0, *, asked_by: str) -> registry.Jo
     try:
         entry = entry_of(name, wait_s)
     except CommandError as error:
-        ended = _ended_last() if name is None and asked_by in OF_ENDED else None
+        ended = _ended_last() if name is None and of_ended else None
         if ended is None or error.code != UNREACHABLE:
             raise
         ago = duration((time.time_ns() - (ended.ended_unix_ns or 0)) / 1e9)

@@ -23,28 +23,28 @@ class LazyGroup(click.Group):
         self,
         *given: Any,
         package: str,
-        summaries: Mapping[str, str],
         hidden: Sequence[str],
-        sections: Mapping[str, Sequence[str]],
+        sections: Mapping[str, Mapping[str, str]],
         examples: Sequence[tuple[str, str]],
         **more: Any,
     ) -> None:
-        """`summaries`: the first sentence of each command's help. `hidden`: not in the list.
-
-        `sections`: the titles of the list, each with its commands. `examples`: pairs of a purpose
-        and the command to type.
+        """`sections`: the titles of the list, each with its commands and the first sentence of
+        their help. `hidden`: not in the list. `examples`: pairs of a purpose and the command to
+        type.
         """
         super().__init__(*given, **more)
         self._package, self._sections, self._examples = package, sections, examples
-        for name in (*summaries, *hidden):
-            self.add_command(click.Command(name, help=summaries.get(name), hidden=name in hidden))
+        for listed in sections.values():
+            for name, summary in listed.items():
+                self.add_command(click.Command(name, help=summary))
+        for name in hidden:
+            self.add_command(click.Command(name, hidden=True))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the commands in sections by purpose, and the examples."""
-        for title, names in self._sections.items():
-            rows = [(name, self.commands[name].help or "") for name in names]
+        for title, listed in self._sections.items():
             with formatter.section(title):
-                formatter.write_dl(rows)
+                formatter.write_dl(list(listed.items()))
         with formatter.section("Examples"):
             for what, typed in self._examples:
                 formatter.write_text(f"{what}:")

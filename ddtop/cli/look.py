@@ -55,7 +55,8 @@ def look(entry: registry.JobEntry, seconds: float) -> tuple[Snapshot, Verdict]:
     Raises:
         CommandError: 3, no contact.
     """
-    from ddtop.follow.engine import UnreachableError, look_once, with_what_stood
+    from ddtop.follow.engine import UnreachableError, with_what_stood
+    from ddtop.follow.looks import look_once
 
     try:
         snapshot, verdict = look_once(entry, seconds)
@@ -98,7 +99,8 @@ def health(entry: registry.JobEntry) -> Health:
     The relay does not judge a job, so this function looks at it for a short time.
     """
     from ddtop.diagnosis.finding import UNKNOWN
-    from ddtop.follow.engine import UnreachableError, last_state, look_once
+    from ddtop.follow.engine import UnreachableError, last_state
+    from ddtop.follow.looks import look_once
     from ddtop.present.jobs import Health, health_of
 
     now = time.time_ns()

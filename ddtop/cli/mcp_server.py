@@ -25,7 +25,8 @@ from ddtop.cli.recent import recent_events, recording_of
 from ddtop.diagnosis.explain import PAGES
 from ddtop.diagnosis.explain import explain as page_of
 from ddtop.diagnosis.finding import UNKNOWN
-from ddtop.follow.engine import UnreachableError, look_once, with_what_stood
+from ddtop.follow.engine import UnreachableError, with_what_stood
+from ddtop.follow.looks import look_once
 from ddtop.model.stacks import merge
 from ddtop.present.documents import diagnose_json, stacks_json
 from ddtop.present.events import timeline_lines
@@ -229,7 +230,7 @@ def _number(given: float) -> float:
 def _entry(job: str | None) -> registry.JobEntry:
     from ddtop.cli.find_job import find
 
-    return _report_errors(lambda: find(job, asked_by="diagnose"))
+    return _report_errors(lambda: find(job, asked_by="diagnose", of_ended=True))
 
 
 def _report_errors(work: Callable[[], _T]) -> _T:

@@ -13,7 +13,7 @@ from click.core import ParameterSource
 
 from ddtop import registry
 from ddtop.cli import completion
-from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError
+from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError, Trait, is_here
 from ddtop.cli.options import wait_limit_s
 
 if TYPE_CHECKING:
@@ -142,8 +142,6 @@ class There:
 Here = Union[Local, Pids, Hosts]
 """A place that this process looks at itself."""
 Place = Union[Here, There]
-FROM_OUTSIDE = ("attach", "diagnose", "report", "stacks", "status", "watch")
-"""Commands that look at processes that were started without ddtop."""
 
 
 def place_of(job: str | None, wait_s: float, asked_by: str, arguments: bool = False) -> Place:
@@ -162,7 +160,7 @@ def place_of(job: str | None, wait_s: float, asked_by: str, arguments: bool = Fa
     if not option:
         from ddtop.cli.find_job import find
 
-        return Local(find(job, wait_s, asked_by=asked_by))
+        return Local(find(job, wait_s, asked_by=asked_by, of_ended=is_here(Trait.OF_ENDED)))
     several = option == "--ssh" and "," in value
     if option == "--pid" or several:
         _looks_from_outside(asked_by)
@@ -246,7 +244,7 @@ def _looks_from_outside(asked_by: str) -> None:
     Raises:
         CommandError: 2, this one does.
     """
-    if asked_by in FROM_OUTSIDE:
+    if is_here(Trait.FROM_OUTSIDE):
         return
     way = "by hand: kill -SIGNAL PID" if asked_by == "signal" else "start the job with DDTOP=1"
     raise CommandError(
@@ -328,11 +326,11 @@ def run_there(place: There, words: Sequence[str]) -> int | Hosts:
     try:
         job = job_there(place.host, place.job, place.wait_s)
     except NoJobThereError as error:
-        return unwatched_hosts(place.host, error, words[0])
+        return unwatched_hosts(place.host, error)
     return over_scheduler(place.host, [*words, "--", job])
 
 
-def unwatched_hosts(host: SshTarget | SchedulerTarget, error: CommandError, asked_by: str) -> Hosts:
+def unwatched_hosts(host: SshTarget | SchedulerTarget, error: CommandError) -> Hosts:
     """The nodes of a scheduler's job that nothing watches; it is said on stderr.
 
     Raises:
@@ -343,7 +341,7 @@ def unwatched_hosts(host: SshTarget | SchedulerTarget, error: CommandError, aske
     from ddtop.words.units import plural
 
     each = getattr(host, "each", ())
-    if not each or asked_by not in FROM_OUTSIDE:
+    if not each or not is_here(Trait.FROM_OUTSIDE):
         raise error
     nodes = plural(len(each), "node")
     note = f"note: no ddtop runs in {host.name}: looking from outside, on {nodes}"

@@ -134,7 +134,8 @@ def asked_at(text: str, named_by: str = "--hub") -> registry.JobEntry:
         CommandError: 2, no HOST:PORT; 3, nobody listens there, or nobody who knows this key.
         RegistryError: the key cannot be read.
     """
-    from ddtop.follow.engine import UnreachableError, job_at
+    from ddtop.follow.engine import UnreachableError
+    from ddtop.follow.looks import job_at
 
     host, port = hub_at(text, named_by)
     why = no_contact(host, port)

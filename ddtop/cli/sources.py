@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from ddtop.follow.look import Source
     from ddtop.model.facts import Snapshot
 
-POLL_S = 0.02
 T = TypeVar("T")
 
 
@@ -91,24 +90,17 @@ def act_on(place: Place, act: Callable[[LiveSource, Snapshot], Awaitable[T]], no
             f"ddtop: {place.entry.job} has ended or its relay is gone: {nothing}", UNREACHABLE
         )
     with _open_live(place, controller=True) as (source, _):
-        return asyncio.run(_act(place, source, act, nothing))
+        return asyncio.run(_act(source, act, nothing))
 
 
 async def _act(
-    place: Local | There,
-    source: LiveSource,
-    act: Callable[[LiveSource, Snapshot], Awaitable[T]],
-    nothing: str,
+    source: LiveSource, act: Callable[[LiveSource, Snapshot], Awaitable[T]], nothing: str
 ) -> T:
-    from ddtop.follow.engine import JOIN_S, why_silent
-    from ddtop.follow.looks import looks
+    from ddtop.follow.engine import UnreachableError
+    from ddtop.follow.looks import joined
 
-    until = time.monotonic() + JOIN_S
-    async with contextlib.aclosing(looks(source, POLL_S)) as found:
-        async for seen in found:
-            if seen.snapshot is not None and seen.contact is None:
-                return await act(source, seen.snapshot)
-            if time.monotonic() > until:
-                break
-    why = why_silent(place.entry) if isinstance(place, Local) else seen.contact
-    raise CommandError(f"ddtop: {why or 'the relay does not answer'}: {nothing}", UNREACHABLE)
+    try:
+        async with joined(source) as job:
+            return await act(source, job.snapshot)
+    except UnreachableError as error:
+        raise CommandError(f"ddtop: {error}: {nothing}", UNREACHABLE) from None

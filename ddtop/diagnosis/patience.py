@@ -12,23 +12,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ddtop.diagnosis.activity import (
-    NOTHING,
-    SHORT_SLEEPS,
-    classify,
-    phase_of,
-    phase_patience_s,
-    wakes_often,
-)
 from ddtop.diagnosis.evidence import timeout_s
 from ddtop.diagnosis.finding import Patience
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.standstill import Idle, pauses
 from ddtop.diagnosis.waiters import makes_by_hand
-from ddtop.model.facts import Blame, RankFacts, Snapshot, State
-from ddtop.model.wait_graph import GONE, LOST, STILL, STOPPED, UNKNOWN, WORKING
-from ddtop.policy import Policy, Waits
+from ddtop.model.account import NOTHING, SHORT_SLEEPS, does, wakes_often
+from ddtop.model.facts import Blame, RankFacts, Snapshot
+from ddtop.model.wait_graph import GONE, LOST, STILL, STOPPED, UNKNOWN, WORKING, waiters_of
+from ddtop.policy import Limits, Policy, Waits
 from ddtop.wire.names import FINALIZE
+from ddtop.wire.records import (
+    CHECKPOINT,
+    COMPILE,
+    SANITY_CHECK,
+    TEST,
+    VALIDATE,
+    TrainingProgress,
+)
 from ddtop.words.sentences import COLLECTIVE
 
 
@@ -47,8 +48,29 @@ class NotInCollective(Waits, of=Kind.NOT_IN_COLLECTIVE, was=""):
     wait, at the start or because of a broken network, is not a pattern."""
     dry_before_progress_s: float = 2.0
     """A rank whose loader was exhausted longer than this before its last progress stopped later."""
+    new_place_s: float = 15.0
+    """A rank that polls is a warning until then where it has never stood before, if all others
+    wait. A healthy rank that lets them wait has stood there before: at each epoch, in each
+    round."""
+    new_place_calls: int = 16
+    """... once it has made so many collectives, or counts steps. Before, each place is new."""
     last_report_s: float = 2.0
     """A rank on its way out is not judged before its last report, which says what it did last."""
+
+
+@dataclass(frozen=True)
+class PhaseLimits(Limits, of="phase", was="phase_"):
+    """How long a checkpoint, a validation or a compilation may last."""
+
+    overdue_factor: float = 3.0
+    """A rank that saves a checkpoint, validates or compiles and works is a warning up to this many
+    times the longest such phase so far. A checkpoint of twice the usual length is a busy server."""
+    still_limit_s: float = 20.0
+    """A rank in such a phase that uses no CPU and does no I/O is a warning until then. An upload
+    to an object store waits for its answer this long."""
+    usual_factor: float = 1.2
+    """... or this many times the longest such phase so far, whichever is later: it may have been
+    waiting for the store each time."""
 
 
 _ENDLESS = float("inf")
@@ -63,13 +85,15 @@ class Habits(NamedTuple):
 
 
 class Case(NamedTuple):
-    """A rank for which others wait. `kind`: that of the finding about it."""
+    """A rank for which others wait. `kind`: that of the finding about it. `all_wait`: all other
+    ranks wait, or are at fault too."""
 
     snapshot: Snapshot
     blame: Blame
     kind: Kind
     habits: Habits
     policy: Policy
+    all_wait: bool = False
 
     @property
     def rank(self) -> RankFacts:
@@ -80,6 +104,20 @@ class Case(NamedTuple):
     def limits(self) -> NotInCollective:
         """The limits of this table."""
         return self.policy.of(NotInCollective)
+
+    @property
+    def polls(self) -> bool:
+        """Whether it may work a little between its sleeps."""
+        return self.kind == Kind.NOT_IN_COLLECTIVE and polls_or_works(self.rank)
+
+    @property
+    def new_place(self) -> bool:
+        """Whether it has come to a place where it has never stood while others waited, and all
+        wait."""
+        progress = self.rank.progress
+        calls = sum(group.enqueued for group in self.rank.comm.groups)
+        begun = progress.iteration is not None or calls >= self.limits.new_place_calls
+        return self.all_wait and begun and progress.stayed_s is None and not self.rank.from_outside
 
     def goes_on(self) -> bool:
         """Whether the rank is not at rest."""
@@ -95,7 +133,7 @@ def _finishes(case: Case) -> bool:
     """Whether the others have finished and only this rank still has work, such as a child process
     that packs the results."""
     last = case.blame.peer_wait is not None and case.blame.peer_wait.call == FINALIZE
-    return last and classify(case.rank, case.policy).word in ("child", "sleep")
+    return last and does(case.rank).word in ("child", "sleep")
 
 
 class Row(NamedTuple):
@@ -129,8 +167,13 @@ GOES_ON = (
     Row("its sleep ends", lambda case: pauses(case.rank, case.blame, case.policy), _working_s),
     Row(
         "it polls, or works in short steps",
-        lambda case: case.kind == Kind.NOT_IN_COLLECTIVE and polls_or_works(case.rank, case.policy),
+        lambda case: case.polls and not case.new_place,
         _working_s,
+    ),
+    Row(
+        "it polls where it has never stood before",
+        lambda case: case.polls and case.new_place,
+        lambda case: case.limits.new_place_s,
     ),
     Row("its child may work", _finishes, _working_s),
     Row("it may work", lambda case: case.blame.condition == UNKNOWN, _working_s),
@@ -186,6 +229,9 @@ class Blamed:
     def __init__(self, snapshot: Snapshot, policy: Policy) -> None:
         self._snapshot, self._policy = snapshot, policy
         self._idle = Idle(snapshot, policy)
+        alive = sum(1 for rank in snapshot.ranks if not rank.gone)
+        waiting = waiters_of(snapshot.blames) | {blame.root for blame in snapshot.blames}
+        self._all_wait = len(waiting) >= alive
         self._by_hand = {group.name for group in snapshot.groups if group.size}
         self._habits: dict[tuple[int, str | None], Habits] = {}
 
@@ -206,20 +252,14 @@ class Blamed:
             or (still and _just_joins(rank, policy))
         )
 
-    def kind(self, blame: Blame) -> Kind | None:
-        """The kind of the finding about it; None: it is too early."""
-        kind = _kind(self._snapshot, blame, self._policy)
-        later_s = self._policy.of(NotInCollective).wait_s or 0.0
-        early = (self._snapshot.time_unix_ns - blame.since_unix_ns) / 1e9 < later_s
-        return None if kind == Kind.NOT_IN_COLLECTIVE and early else kind
-
     def patience(self, blame: Blame, kind: Kind) -> Patience:
         """How long the wait for it may last before it is critical."""
         key = (id(blame.waiters), blame.group)
         habits = self._habits.get(key)
         if habits is None:
             habits = self._habits[key] = _habits(self._snapshot, blame)
-        return _patience(Case(self._snapshot, blame, kind, habits, self._policy))
+        case = Case(self._snapshot, blame, kind, habits, self._policy, self._all_wait)
+        return _patience(case)
 
 
 def _habits(snapshot: Snapshot, blame: Blame) -> Habits:
@@ -231,12 +271,12 @@ def _habits(snapshot: Snapshot, blame: Blame) -> Habits:
     )
 
 
-def polls_or_works(rank: RankFacts, policy: Policy) -> bool:
+def polls_or_works(rank: RankFacts) -> bool:
     """Whether it may work a little between its sleeps, or has just woken from one. A rank that
     handles an exception only tries again."""
-    seen, process = classify(rank, policy), rank.process
+    seen, process = does(rank), rank.process
     awake = process.report is not None and process.report.state == "R" and seen.source == NOTHING
-    again = seen == SHORT_SLEEPS or (awake and wakes_often(rank, policy))
+    again = seen == SHORT_SLEEPS or (awake and wakes_often(rank))
     return again and rank.reported.handling is None
 
 
@@ -271,40 +311,36 @@ def _just_left(rank: RankFacts, policy: Policy) -> bool:
     )
 
 
-def _kind(snapshot: Snapshot, blame: Blame, policy: Policy) -> Kind:
-    """The kind of the finding about a blamed rank."""
-    rank = snapshot.rank(blame.root)
-    if rank.process.report is not None and rank.process.report.exiting:
-        return Kind.LEFT_EARLY
-    if new_program(rank) is not None:
-        return Kind.LEFT_EARLY
-    if rank.state is State.SILENT:
-        return Kind.INTERPRETER_FROZEN
-    if rank.reported.phase == "leaving" or _has_fewer_batches(snapshot, rank, blame, policy):
-        return Kind.LEFT_EARLY
-    return Kind.NOT_IN_COLLECTIVE
+# -- How a rank's phase changes the time limits of those who wait for it: a checkpoint, a
+#    validation or a compilation takes long
 
 
-def _has_fewer_batches(snapshot: Snapshot, rank: RankFacts, blame: Blame, policy: Policy) -> bool:
-    """Whether its DataLoader is exhausted and has delivered fewer batches than that of a waiter."""
-    loader = rank.loader.report
-    if loader is None or loader.exhausted_unix_ns is None or not loader.exhausted:
-        return False
-    before_ns = int(policy.of(NotInCollective).dry_before_progress_s * 1e9)
-    if (
-        rank.progress.last_unix_ns is not None
-        and loader.exhausted_unix_ns < rank.progress.last_unix_ns - before_ns
-    ):
-        return False
-    others = [snapshot.rank(waiter) for waiter in blame.waiters]
-    ahead = [
-        facts
-        for facts in others
-        if facts.loader.report is not None and facts.loader.report.exhausted < loader.exhausted
-    ]
-    return bool(ahead) and all(
-        facts.loader.report is not None
-        and rank.loader.report is not None
-        and facts.loader.report.batches > rank.loader.report.batches
-        for facts in ahead
-    )
+LONG_PHASES = (CHECKPOINT, VALIDATE, TEST, COMPILE, SANITY_CHECK)
+"""Phases in which one rank may let the others wait. Names that the program has chosen do not
+count."""
+
+
+def phase_of(rank: RankFacts) -> TrainingProgress | None:
+    """The progress of a rank that is in such a phase; None for all other ranks."""
+    training = rank.progress.training
+    if training is None or training.phase not in LONG_PHASES:
+        return None
+    if training.since_unix_ns is None or rank.gone:
+        return None
+    return training
+
+
+def phase_patience_s(rank: RankFacts, works: bool, policy: Policy) -> float:
+    """How long (s) the others may wait for a rank in a phase before the wait is critical; 0 if it
+    is in none.
+
+    `works`: it uses CPU or does I/O. If it works, the phase may last `overdue_factor` times its
+    usual length. Otherwise it has less time, but at least the length of earlier phases.
+    """
+    training, limits = phase_of(rank), policy.of(PhaseLimits)
+    if training is None:
+        return 0.0
+    longest_s = training.longest_s or 0.0
+    if works:
+        return limits.overdue_factor * longest_s
+    return max(limits.still_limit_s, limits.usual_factor * longest_s)

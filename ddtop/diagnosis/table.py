@@ -13,6 +13,7 @@ from ddtop.diagnosis.evidence import is_reported
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Context, Finding
 from ddtop.diagnosis.kinds import Is, Kind
 from ddtop.diagnosis.rules import (
+    blamed,
     calls_differ,
     comm_error,
     data,
@@ -26,7 +27,6 @@ from ddtop.diagnosis.rules import (
     loss_not_finite,
     mismatch,
     no_progress,
-    not_in_collective,
     rendezvous,
     resources,
     slowdown,
@@ -237,39 +237,27 @@ TABLE = [
         may_be_earlier=True,
     ),
     RuleRow(
-        stalls.io_stall,
-        (Kind.IO_STALL,),
-        "process states, I/O counters, and which ranks are blamed for waits",
+        blamed.rule,
+        (
+            Kind.NOT_IN_COLLECTIVE,
+            Kind.LEFT_EARLY,
+            Kind.INTERPRETER_FROZEN,
+            Kind.IO_STALL,
+            Kind.LOADER_STUCK,
+        ),
+        "which ranks are blamed for waits, where they are instead, and whether their disk or a"
+        " DataLoader worker holds them",
         silenced_by=OF_WAITS,
         unless=RUNS,
+        leaves_out=("deadlock",),
         may_be_earlier=True,
     ),
     RuleRow(
-        stalls.loader_stuck,
-        (Kind.LOADER_STUCK,),
-        "the DataLoader worker that must deliver the next batch, and which ranks are blamed for"
-        " waits",
-        silenced_by=OF_WAITS,
-        unless=RUNS,
-        leaves_out=("io_stall",),
-        may_be_earlier=True,
-    ),
-    RuleRow(
-        not_in_collective.rule,
-        (Kind.NOT_IN_COLLECTIVE, Kind.LEFT_EARLY, Kind.INTERPRETER_FROZEN),
-        "which ranks are blamed for waits, and where they are instead",
-        needs=("blames",),
-        silenced_by=OF_WAITS,
-        unless=RUNS,
-        leaves_out=("io_stall", "loader_stuck", "deadlock"),
-        may_be_earlier=True,
-    ),
-    RuleRow(
-        not_in_collective.gil_held,
+        blamed.gil_held,
         (Kind.NOT_IN_COLLECTIVE, Kind.INTERPRETER_FROZEN),
         "NCCL's status service: how many collectives each rank has launched",
         needs=("ras",),
-        silenced_by=(*OF_WAITS, "not_in_collective"),
+        silenced_by=(*OF_WAITS, "blamed"),
         unless=RUNS,
     ),
     RuleRow(
@@ -441,12 +429,6 @@ TABLE = [
         (Kind.COMM_ERROR,),
         "errors of the backend: exceptions, the state of its groups, NCCL's status service",
         unless=(anything_critical,),
-    ),
-    RuleRow(
-        stalls.escalation,
-        (Kind.IO_STALL, Kind.LOADER_STUCK),
-        "whether the whole job has stopped making progress",
-        fold=stalls.fold,
     ),
     RuleRow(
         no_progress.rule,

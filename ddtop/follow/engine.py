@@ -19,7 +19,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from sys import intern
@@ -29,21 +29,19 @@ import msgspec
 from ddtop import journal, registry
 from ddtop.diagnosis.finding import CRITICAL, Verdict
 from ddtop.diagnosis.judge import STEP_NS, Judge, began_to_end_unix_ns, is_over
-from ddtop.feeds.route import Bounds, request
+from ddtop.feeds.route import Bounds
 from ddtop.folders import call_patiently, state_dir_text
-from ddtop.follow.contact import Contact
-from ddtop.follow.look import Dump, Look
+from ddtop.follow.look import Look
 from ddtop.follow.recording import NO_END, at_end, read_recording
-from ddtop.follow.requests import ANSWERS, Requests
+from ddtop.follow.requests import ANSWERS
 from ddtop.follow.tape import FRAME_COST_BYTES, Past, Tape
-from ddtop.link.viewer_side import ViewerLink
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.model.job import Job
 from ddtop.say import told
 from ddtop.thresholds import chosen
 from ddtop.wire import frames
 from ddtop.wire.bridge import LAST
-from ddtop.wire.records import AnyRecord, Command, Reply, Speed, Stacks
+from ddtop.wire.records import AnyRecord, Reply, Speed, Stacks
 from ddtop.wire.times import rank_period_s
 
 # -- Makes looks from the frames of a job's relay, or from the last state that the relay left
@@ -58,10 +56,6 @@ JOIN_S = 5.0
 """A relay on loopback answers within milliseconds; one that does not answer within this time is not
 there."""
 LOOK_S = 0.5
-SLICE_S = 0.05
-WORKERS_QUIET_S, WORKERS_S = 0.5, 3.0
-"""DataLoader workers answer one by one after their rank. After this time without an answer, no more
-are expected."""
 NEWEST_FROM = 4096
 """Above this number of ranks, only the newest report of each is applied, just before a look. Then
 looks are seconds apart, and to apply every report would cost three times as much as the looks."""
@@ -120,6 +114,7 @@ class Follower:
         that can name the reason (`stuck_look_s` later)."""
         self._waiting: dict[_Source, frames.Envelope] = {}
         self._stuck: dict[tuple[str, int | None], str] = {}
+        self.looks = 0
         self._clock = clock
         self._offset_ns = 0
         self._groups: tuple[bytes, AnyRecord | None] = (b"", None)
@@ -266,145 +261,19 @@ class Follower:
         at = self.now_unix_ns() if at_unix_ns is None else at_unix_ns
         if self.stuck_unix_ns is not None and at >= self.stuck_unix_ns + self.stuck_look_s * 1e9:
             self.stuck_unix_ns = None
+        self.looks += 1
         return told.look(self.judge, self.job.snapshot(at))
+
+    @property
+    def settled(self) -> bool:
+        """Whether it has looked often enough for a verdict, and no finding waits for another
+        look."""
+        return self.looks >= self.policy.first_verdict_looks and not self.judge.wavers
 
     @property
     def stuck_look_s(self) -> float:
         """How long after the first rank got stuck a hang can be named, seconds."""
         return self.job.policy.longest_wait_s + STUCK_LATE_S
-
-
-class Visit:
-    """A short visit to a job's relay, without a thread: the records until now, then what comes
-    while somebody listens.
-
-    `answers`: how many answers to this visit's requests have come.
-    """
-
-    def __init__(
-        self, entry: registry.JobEntry, history_s: float = 30.0, controller: bool = False
-    ) -> None:
-        """Join. `controller`: with the right to act on the job.
-
-        Raises:
-            NotHeardError: the relay does not answer. UnreachableError: it refuses.
-            RegistryError: the key cannot be read.
-        """
-        self._entry = entry
-        self.asking, self.answers = Requests(), 0
-        self.follower = follower = Follower(entry.job, answered=self._take_answer)
-        follower.compares = True
-        self._link = ViewerLink(*entry.endpoint(), registry.secret(), controller)
-        self._link.send(request(Command("join", history_s=history_s)))
-        for data in self._link.receive(JOIN_S):
-            follower.take(data)
-            if follower.live or follower.refusal:
-                break
-        if follower.live and not follower.refusal:
-            now = time.monotonic()
-            self._heard = Contact(now)
-            self._heard.opened(now)
-            return
-        self.close()
-        if follower.refusal:
-            raise UnreachableError(f"the relay of {entry.job} refuses: {follower.refusal}")
-        raise NotHeardError(why_silent(entry))
-
-    def close(self) -> None:
-        """Leave the relay."""
-        self._link.close()
-
-    def _take_answer(self, answer: Reply | Stacks) -> None:
-        self.answers += 1
-        self.asking.take(answer, time.monotonic())
-
-    def hear(self, seconds: float) -> None:
-        """Process frames for this long. If it is called every few seconds, the relay keeps this
-        viewer connected."""
-        for data in self._link.receive(seconds):
-            self.follower.take(data)
-            self._heard.heard(time.monotonic())
-        now = time.monotonic()
-        self._heard.turn(now)
-        if self._heard.pings(now):
-            self._link.send(request(Command("ping")))
-
-    def look(self, seconds: float) -> tuple[Snapshot, Verdict]:
-        """Snapshot and verdict after so long, or earlier if the job ends."""
-        until = time.monotonic() + seconds
-        snapshot, verdict = self.follower.look()
-        while snapshot.ended is None and (left := until - time.monotonic()) > 0:
-            self.hear(min(LOOK_S, left))
-            silent_s = self._heard.silent_s(time.monotonic())
-            if silent_s > self.follower.policy.relay_silent_s:
-                # The previous look shows the last reported moment.
-                verdict = verdict.when_unheard(why_silent(self._entry), silent_s)
-            else:
-                snapshot, verdict = self.follower.look()
-        return snapshot, verdict
-
-    def stacks(
-        self,
-        ranks: tuple[int, ...] = (),
-        how: str = "",
-        on_wait: Callable[[Dump], None] = lambda _: None,
-    ) -> Dump:
-        """Ask for the stacks of these ranks (empty: all), and wait until all have answered or the
-        time is over. `on_wait` is called meanwhile, a few times a second."""
-        asked = self.asking.stacks(ranks, self.follower.now_unix_ns(), time.monotonic(), how)
-        self._link.send(request(asked))
-        looked_s = time.monotonic()
-        while (dump := self.asking.dump(time.monotonic())) is not None and not dump.done:
-            on_wait(dump)
-            self.hear(SLICE_S)
-            if time.monotonic() - looked_s >= LOOK_S:
-                looked_s = time.monotonic()
-                self.follower.look()
-        assert dump is not None
-        self._hear_workers(ranks)
-        return dump
-
-    def _hear_workers(self, ranks: tuple[int, ...]) -> None:
-        """Wait for the stacks of DataLoader workers, if there are any."""
-        heard, quiet_since_s = self.answers, time.monotonic()
-        workers = any(
-            rank.loader.report is not None and rank.loader.report.workers > 0
-            for rank in self.follower.look()[0].ranks
-            if (not ranks or rank.rank in ranks) and not rank.gone
-        )
-        until_s = quiet_since_s + (WORKERS_S if workers else 0.0)
-        while time.monotonic() < min(until_s, quiet_since_s + WORKERS_QUIET_S):
-            self.hear(SLICE_S)
-            if self.answers != heard:
-                heard, quiet_since_s = self.answers, time.monotonic()
-
-
-def job_at(address: str, port: int) -> str:
-    """The name of the job whose relay listens there, as soon as it is known.
-
-    Raises:
-        UnreachableError: nobody answers to this user's key.
-        RegistryError: the key cannot be read.
-    """
-    follower = Follower("")
-    link = ViewerLink(address, port, registry.secret())
-    try:
-        link.send(request(Command("join", history_s=0.0)))
-        for data in link.receive(JOIN_S):
-            follower.take(data)
-            if follower.refusal or follower.job.name:
-                break
-    finally:
-        link.close()
-    if follower.refusal:
-        raise UnreachableError(f"the relay at {address}:{port} refuses: {follower.refusal}")
-    if not follower.job.name:
-        raise UnreachableError(
-            f"no relay of yours answers at {address}:{port} within {JOIN_S:.0f} s: another port,"
-            " one that listens on its own host only (then: --ssh HOST), or another key (DDTOP_KEY,"
-            " or `key` in the state folder, has to be the same)"
-        )
-    return follower.job.name
 
 
 def why_silent(entry: registry.JobEntry) -> str:
@@ -435,23 +304,6 @@ def why_silent(entry: registry.JobEntry) -> str:
         f"{relay}{where} does not answer on port {entry.port}, so the state of the job is not"
         f" known{ranks}"
     )
-
-
-def look_once(entry: registry.JobEntry, seconds: float) -> tuple[Snapshot, Verdict]:
-    """Snapshot and verdict after watching for `seconds`, or from what the relay left if it is gone.
-    If it does not answer, and the job is not known to have ended, health is unknown.
-
-    Raises:
-        UnreachableError: the relay refuses, or is gone and left nothing.
-        RegistryError: the key cannot be read.
-    """
-    if not entry.reachable(time.time_ns()):
-        return left_behind(entry)
-    try:
-        with closing(Visit(entry)) as visit:
-            return visit.look(seconds)
-    except NotHeardError as error:
-        return not_heard(entry, str(error))
 
 
 def left_behind(entry: registry.JobEntry) -> tuple[Snapshot, Verdict]:
@@ -670,18 +522,25 @@ FREED_AT_ONCE = 250
 other thread runs."""
 
 
+_turns: list[tuple[float, tuple[int, int, int]]] = []
+"""What each block of `short_turns` that runs now has to restore."""
+
+
 @contextmanager
 def short_turns() -> Iterator[None]:
     """Let the other threads of this process wait as little as possible, while the block runs: for
-    the GIL, and for the garbage collector."""
-    before = sys.getswitchinterval(), gc.get_threshold()
+    the GIL, and for the garbage collector. The last of several blocks restores both."""
+    before = _turns[0] if _turns else (sys.getswitchinterval(), gc.get_threshold())
+    _turns.append(before)
     sys.setswitchinterval(SWITCH_S)
     gc.set_threshold(*GC_THRESHOLDS)
     try:
         yield
     finally:
-        sys.setswitchinterval(before[0])
-        gc.set_threshold(*before[1])
+        _turns.pop()
+        if not _turns:
+            sys.setswitchinterval(before[0])
+            gc.set_threshold(*before[1])
 
 
 def expect_ranks(count: int) -> None:
@@ -927,6 +786,7 @@ class Engine:
             recall=recall,
             untaped=tape.too_many,
             behind_s=self._late_s if self._is_behind(follower) else None,
+            wavers=follower.judge.wavers,
         )
         self.seen = NewestLook(follower, look)
         if before is None or before.follower is not follower or _differ(before.look, look):
@@ -939,7 +799,7 @@ class Engine:
         cost_s = time.thread_time() - worked
         self._began, self._cost_s = began, cost_s
         self._due_first = began + 2 * cost_s
-        self._due = began + period_of_looks_s(cost_s, follower.judge.wavers)
+        self._due = began + period_of_looks_s(cost_s, not follower.settled)
         if began > self._counted_from:
             self._per_s = self._taken / (began - self._counted_from)
             self._taken, self._counted_from = 0, began
@@ -998,7 +858,7 @@ def _differ(before: Look, look: Look) -> bool:
 def period_of_looks_s(cost_s: float, wavers: bool) -> float:
     """Seconds from one look to the next, where a look takes `cost_s` of CPU.
 
-    `wavers`: a finding waits for its second opinion.
+    `wavers`: a finding waits for its second opinion, or the first looks are not over.
     """
     most_s = max(LOOK_MOST_S, cost_s / LOOK_SHARE_MOST)
     period_s = min(max(cost_s / LOOK_SHARE, LOOK_LEAST_S), most_s)

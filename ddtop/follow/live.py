@@ -18,11 +18,19 @@ from ddtop.diagnosis.finding import UNKNOWN, Verdict
 from ddtop.feeds.relay import route_to
 from ddtop.feeds.route import GoneError, Link, NoContactError, Route, request
 from ddtop.follow.contact import Contact
-from ddtop.follow.engine import HISTORY_S, LOOK_S, Answers, Engine, UnreachableError, left_state
+from ddtop.follow.engine import (
+    HISTORY_S,
+    LOOK_S,
+    Answers,
+    Engine,
+    UnreachableError,
+    left_state,
+    why_silent,
+)
 from ddtop.follow.look import Look
 from ddtop.follow.requests import REPLY_S, Requests, signal_command
 from ddtop.patience import within
-from ddtop.wire.records import BY_SIGNAL, LEAF, Command, Reply
+from ddtop.wire.records import LEAF, Command, Reply
 
 PAST = "this is the past, \\ goes back to now"
 NOT_HEARD = "the relay is not heard, trying again"
@@ -38,22 +46,30 @@ class LiveSource:
         job: registry.JobEntry | Route,
         controller: bool = False,
         clock: Callable[[], int] = time.time_ns,
+        history_s: float = HISTORY_S,
     ) -> None:
         """`job`: its entry, or another route to it. `controller`: with the right to send signals.
         `clock`: unix ns, where the facts are not of this host's time; asked on the engine's thread
-        too."""
+        too. `history_s`: how much of the past the relay sends; with less than a screen shows,
+        nobody can travel there, and no tape is kept."""
+        self._entry = job if isinstance(job, registry.JobEntry) else None
         self._route: Route = route_to(job) if isinstance(job, registry.JobEntry) else job
+        self.job = self._route.job
         self._controller = controller
         self._asking = Requests()
         self._answered = asyncio.Event()
         self._one_order = asyncio.Lock()
         self._link: Link | None = None
         self.on_news: Callable[[], None] = lambda: None
-        self._engine = Engine(self._route.job, self._tell, clock, self._route.bounds)
+        self._history_s, bounds = history_s, self._route.bounds
+        if history_s < HISTORY_S:
+            bounds = replace(bounds, tape_bytes=0)
+        self._engine = Engine(self._route.job, self._tell, clock, bounds)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._context = contextvars.copy_context()
         self._follower = self._engine.follower()
-        self._joined = self._follower
+        self.joined = self._follower
+        """That of the newest connection."""
         self._contact: str | None = None
         self._shown: Look | None = None
         self._heard = Contact(time.monotonic())
@@ -106,10 +122,14 @@ class LiveSource:
         snapshot = self._shown.snapshot if self._shown is not None else None
         return snapshot is not None and snapshot.ended is not None
 
+    def why_silent(self) -> str:
+        """A sentence about a relay that is not heard."""
+        return why_silent(self._entry) if self._entry else self._contact or NOT_HEARD
+
     def _switch(self) -> None:
         """Switch to the new connection once its relay has sent all of the history."""
-        if self._joined.live and self._follower is not self._joined:
-            self._follower, self._contact = self._joined, None
+        if self.joined.live and self._follower is not self.joined:
+            self._follower, self._contact = self.joined, None
 
     def _on_news(self, answers: Answers) -> None:
         self._switch()
@@ -126,12 +146,11 @@ class LiveSource:
         self._at, self._past = at_unix_ns, self._past if at_unix_ns is not None else None
         self._engine.travel(at_unix_ns)
 
-    async def ask_stacks(self, ranks: tuple[int, ...], by_signal: bool = False) -> str | None:
+    async def ask_stacks(self, ranks: tuple[int, ...], how: str = "") -> str | None:
         """Ask the relay for the stacks of these ranks (empty: all)."""
         link, deaf = self._link, self._why_no_request()
         if link is None or deaf:
             return f"no stacks can be asked for: {deaf}"
-        how = BY_SIGNAL if by_signal else ""
         command = self._asking.stacks(ranks, self._follower.now_unix_ns(), time.monotonic(), how)
         await link.send(request(command))
         return None
@@ -254,10 +273,10 @@ class LiveSource:
         return better is not None
 
     async def _follow(self, link: Link) -> None:
-        follower = self._joined = self._engine.follower()
+        follower = self.joined = self._engine.follower()
         self._heard.opened(time.monotonic())
         pings = False
-        await link.send(request(Command("join", history_s=HISTORY_S)))
+        await link.send(request(Command("join", history_s=self._history_s)))
         while True:
             async for data in link.receive(LOOK_S):
                 self._engine.put(follower, data)

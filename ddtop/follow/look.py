@@ -51,7 +51,8 @@ class Look:
     at steps of so many ns; it takes seconds, so call it on another thread; None if nothing is kept.
     `job_past`: the numbers of the whole job over all of a recording. `untaped`: why there is no
     `span`, one sentence; None if there is one, or if nothing has come yet. `behind_s`: the facts
-    are this old because this viewer cannot read fast enough; None if it can.
+    are this old because this viewer cannot read fast enough; None if it can. `wavers`:
+    the next look may show another finding, or one less.
     """
 
     snapshot: Snapshot | None
@@ -68,6 +69,7 @@ class Look:
     recall: Callable[[int], Iterator[tuple[Snapshot, Verdict]]] | None = None
     untaped: str | None = None
     behind_s: float | None = None
+    wavers: bool = False
 
 
 class Source(Protocol):
@@ -83,9 +85,10 @@ class Source(Protocol):
         """Let `look` show that moment instead of now (the last one of a journal); None: back to
         now."""
 
-    async def ask_stacks(self, ranks: tuple[int, ...], by_signal: bool = False) -> str | None:
+    async def ask_stacks(self, ranks: tuple[int, ...], how: str = "") -> str | None:
         """Ask for the stacks of these ranks (empty: all). They come with `look`; a sentence if they
-        cannot be asked for. `by_signal`: those that cannot run Python may get the dump signal."""
+        cannot be asked for. `how`: BY_SIGNAL, those that cannot run Python may get the dump signal;
+        NATIVE, with frames of C; or empty."""
 
     async def send_signal(self, rank: int, number: int) -> str:
         """Send a signal to a rank; returns a sentence with the result."""

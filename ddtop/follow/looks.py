@@ -1,21 +1,32 @@
-"""The looks at a job that is followed: one after the other, or until the verdict has settled."""
+"""The looks at a job that is followed: one after the other, until the verdict has settled, or until
+the ranks that were asked for their stacks have answered."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 
-from ddtop.diagnosis.finding import CRITICAL
+from ddtop import registry
+from ddtop.diagnosis.finding import CRITICAL, Verdict
 from ddtop.feeds.feed import Feed
-from ddtop.follow.engine import LOOK_S
-from ddtop.follow.look import Look, Source
+from ddtop.feeds.relay import PortRoute
+from ddtop.follow import engine
+from ddtop.follow.engine import LOOK_S, NotHeardError, UnreachableError, left_behind, not_heard
+from ddtop.follow.live import LiveSource
+from ddtop.follow.look import Dump, Look, Source
 from ddtop.model.facts import Snapshot, State
 from ddtop.model.stragglers import suspects_of
 from ddtop.thresholds import chosen
 
-SEEN_S = 0.25
+SEEN_S, SLICE_S = 0.25, 0.05
+BRIEF_S = 30.0
+"""History for a short look."""
+WORKERS_QUIET_S, WORKERS_S = 0.5, 3.0
+"""DataLoader workers answer one by one after their rank. After this time without an answer, no more
+are expected."""
 CERTAIN_S, SETTLED_S = 1.5, 2.0
 """A wait that is this much older than its limit has been judged, with one more look to be sure. No
 command waits longer than the limit and `SETTLED_S`."""
@@ -51,6 +62,132 @@ async def looks(source: Source, pause_s: float = LOOK_S) -> AsyncGenerator[Look,
             feeding.cancel()
             if (await asyncio.wait({feeding}, timeout=LOOK_S))[0]:
                 break
+
+
+# -- A job with a relay, which has told the past
+
+
+class Joined:
+    """Such a job, while the block of `joined` runs."""
+
+    def __init__(self, source: LiveSource, looks: AsyncIterator[Look], snapshot: Snapshot) -> None:
+        self.source, self._looks, self.snapshot = source, looks, snapshot
+
+    async def watch(self, seconds: float) -> tuple[Snapshot, Verdict]:
+        """Snapshot and verdict after so long, or earlier if the job ends; a little later while a
+        finding waits for its second look. If the relay has fallen silent, health is unknown."""
+        began, verdict = time.monotonic(), None
+        async for look in self._looks:
+            late_s = time.monotonic() - began - seconds
+            self.snapshot, verdict = look.snapshot or self.snapshot, look.verdict
+            if look.contact is not None:
+                verdict = replace(verdict, unheard=self.source.why_silent())
+            if self.snapshot.ended or late_s >= (SETTLED_S if look.wavers else 0.0):
+                break
+        assert verdict is not None
+        return self.snapshot, verdict
+
+    async def stacks(
+        self,
+        ranks: tuple[int, ...] = (),
+        how: str = "",
+        on_wait: Callable[[Dump], None] = lambda _: None,
+    ) -> Dump:
+        """Ask for the stacks of these ranks (empty: all), and wait until all have answered, with
+        their DataLoader workers, or the time is over. `on_wait` is called meanwhile, a few times a
+        second."""
+        dump = Dump("", 0, refused=await self.source.ask_stacks(ranks, how))
+        async for look in self._looks:
+            dump = dump if dump.done else look.dump or dump
+            if dump.done:
+                break
+            on_wait(dump)
+        heard, quiet_s, until_s = -1, 0.0, time.monotonic() + WORKERS_S
+        async for look in self._looks:
+            snapshot, now_s = look.snapshot or self.snapshot, time.monotonic()
+            asked = [rank for rank in snapshot.ranks if not ranks or rank.rank in ranks]
+            count = sum(len(rank.dump.worker_stacks) for rank in asked)
+            if count != heard:
+                heard, quiet_s = count, now_s + WORKERS_QUIET_S
+            loaders = [rank.loader.report for rank in asked if not rank.gone]
+            works = any(loader is not None and loader.workers > 0 for loader in loaders)
+            if not works or now_s >= min(until_s, quiet_s):
+                break
+        return dump
+
+
+@asynccontextmanager
+async def joined(source: LiveSource) -> AsyncIterator[Joined]:
+    """The job of this source, once its relay has told the past and the job's name.
+
+    Raises:
+        NotHeardError: the relay does not answer. UnreachableError: it refuses.
+    """
+    until = time.monotonic() + engine.JOIN_S
+    async with aclosing(looks(source, SLICE_S)) as found:
+        async for look in found:
+            known = look.snapshot is not None and look.snapshot.job
+            if known or look.contact is not None or time.monotonic() > until:
+                break
+        if (refusal := source.joined.refusal) is not None:
+            raise UnreachableError(f"the relay of {source.job or 'that port'} refuses: {refusal}")
+        if look.snapshot is None or not known or look.contact is not None:
+            raise NotHeardError(source.why_silent())
+        yield Joined(source, found, look.snapshot)
+
+
+async def _name(source: LiveSource) -> str:
+    async with joined(source) as job:
+        return job.snapshot.job
+
+
+async def look_at(source: LiveSource, seconds: float) -> tuple[Snapshot, Verdict]:
+    """Snapshot and verdict after watching for `seconds`.
+
+    Raises:
+        NotHeardError: the relay does not answer. UnreachableError: it refuses.
+    """
+    async with joined(source) as job:
+        return await job.watch(seconds)
+
+
+def look_once(entry: registry.JobEntry, seconds: float) -> tuple[Snapshot, Verdict]:
+    """Snapshot and verdict after watching for `seconds`, or from what the relay left if it is gone.
+    If it does not answer, and the job is not known to have ended, health is unknown.
+
+    Raises:
+        UnreachableError: the relay refuses, or is gone and left nothing.
+        RegistryError: the key cannot be read.
+    """
+    if not entry.reachable(time.time_ns()):
+        return left_behind(entry)
+    registry.secret()
+    try:
+        return asyncio.run(look_at(LiveSource(entry, history_s=BRIEF_S), seconds))
+    except NotHeardError as error:
+        return not_heard(entry, str(error))
+
+
+def job_at(address: str, port: int) -> str:
+    """The name of the job whose relay listens there, as soon as it is known.
+
+    Raises:
+        UnreachableError: nobody answers to this user's key.
+        RegistryError: the key cannot be read.
+    """
+    registry.secret()
+    source = LiveSource(PortRoute("", address, port), history_s=0.0)
+    try:
+        return asyncio.run(_name(source))
+    except NotHeardError:
+        raise UnreachableError(
+            f"no relay of yours answers at {address}:{port} within {engine.JOIN_S:.0f} s: another"
+            " port, one that listens on its own host only (then: --ssh HOST), or another key"
+            " (DDTOP_KEY, or `key` in the state folder, has to be the same)"
+        ) from None
+
+
+# -- A job without a relay
 
 
 async def settle(source: Source, feed: Feed, seconds: float, patience_s: float = 0.0) -> Look:

@@ -187,9 +187,9 @@ class ReplaySource:
         """Show that moment; None: the last one."""
         self._at = at_unix_ns
 
-    async def ask_stacks(self, ranks: tuple[int, ...], by_signal: bool = False) -> str | None:
+    async def ask_stacks(self, ranks: tuple[int, ...], how: str = "") -> str | None:
         """A recording cannot answer."""
-        del ranks, by_signal
+        del ranks, how
         return (
             f"{RECORDING}: it shows the stacks that were taken then; no rank can be asked for more"
         )

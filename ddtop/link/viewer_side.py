@@ -1,4 +1,4 @@
-"""A viewer's end: a DEALER over TCP with CURVE, for a plain loop and for asyncio."""
+"""A viewer's end: a DEALER over TCP with CURVE, for asyncio and for a loop with many."""
 
 from __future__ import annotations
 
@@ -24,8 +24,6 @@ PING_S = 2.0
 HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 2000, 10_000
 HEAP_FRAMES = 500
 """Read in one turn of the event loop: 2 ms."""
-FILL_FRAMES = 20_000
-"""The maximum number of frames that are moved out of a socket at once: 100 ms."""
 NO_LIMIT = 0
 MOST_LINKS = 4096
 """Sockets of one context; the default of libzmq is 1023."""
@@ -123,41 +121,6 @@ class FrameQueue:
         return frames_max
 
 
-class ViewerLink:
-    """For a plain loop: `status`, `diagnose`, the demo without a terminal.
-
-    `controller`: with the key that allows signals; the relay refuses signals from all others.
-    """
-
-    def __init__(self, address: str, port: int, secret: bytes, controller: bool = False) -> None:
-        self._context = zmq.Context(io_threads=1)
-        self._socket = _connect(self._context.socket(zmq.DEALER), address, port, secret, controller)
-        self.waiting = FrameQueue()
-
-    def send(self, frame: bytes) -> None:
-        """Queue a frame; dropped if the relay does not take it."""
-        try:
-            self._socket.send(frame, zmq.NOBLOCK)
-        except zmq.Again:
-            return
-
-    def receive(self, seconds: float) -> Iterator[bytes]:
-        """The frames that come in during the next `seconds`."""
-        until, taken = time.monotonic() + seconds, 0
-        while (left := until - time.monotonic()) > 0:
-            if taken % HEAP_FRAMES == 0 or not self.waiting:
-                self.waiting.fill(self._socket, FILL_FRAMES)
-            if self.waiting:
-                taken += 1
-                yield self.waiting.take()
-            else:
-                self._socket.poll(int(left * 1000) + 1)
-
-    def close(self) -> None:
-        """Close at once."""
-        self._context.destroy(linger=0)
-
-
 class ViewerLinks:
     """Many links in one thread, for a loop that follows many jobs. Each has a name.
 
@@ -172,15 +135,18 @@ class ViewerLinks:
         self._sockets: dict[Hashable, zmq.Socket[bytes]] = {}
         self._names: dict[zmq.Socket[bytes], Hashable] = {}
 
-    def open(self, name: Hashable, address: str, port: int, secret: bytes) -> None:
+    def open(
+        self, name: Hashable, address: str, port: int, secret: bytes, controller: bool = False
+    ) -> None:
         """Connect to a relay. The link is there at once, whether the relay answers or not.
+        `controller`: with the key that allows signals; the relay refuses signals from all others.
 
         Raises:
             OSError: there are no more descriptors.
         """
         try:
             socket = self._context.socket(zmq.DEALER)
-            _connect(socket, address, port, secret, controller=False)
+            _connect(socket, address, port, secret, controller)
         except zmq.ZMQError as error:
             raise OSError(error.errno, error.strerror) from None
         self._sockets[name] = socket
@@ -219,7 +185,10 @@ class ViewerLinks:
 
 
 class AsyncViewerLink:
-    """The same inside an asyncio loop: the dashboard's feed."""
+    """One link inside an asyncio loop, for all who look at one job.
+
+    `controller`: as in `ViewerLinks.open`.
+    """
 
     def __init__(self, address: str, port: int, secret: bytes, controller: bool = False) -> None:
         self._context = zmq.asyncio.Context(io_threads=1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
-from ddtop.diagnosis.activity import where_text
 from ddtop.diagnosis.evidence import delay_of
 from ddtop.diagnosis.finding import Context, Finding
 from ddtop.diagnosis.gpus import (
@@ -44,6 +43,7 @@ from ddtop.diagnosis.straggler_cause import (
 from ddtop.model.facts import Balance, Device, GpuLate, Late, RankFacts
 from ddtop.model.stragglers import LateByStack
 from ddtop.policy import Policy
+from ddtop.say.places import where_text
 from ddtop.say.said import Said
 from ddtop.wire.records import ACTIVITIES, Spot, by_function
 from ddtop.words.sentences import about, names_of_groups, ranks_text, verb
@@ -325,11 +325,7 @@ def late_by_stack(_: Finding, seen: LateByStack, at: Context) -> Said:
     """Whom the others wait for, by many looks at their stacks."""
     first, late, waiters = at.snapshot.rank(seen.ranks[0]), ranks_text(seen.ranks), seen.waiters
     look = first.comm.outside
-    spot = (
-        f"; rank {first.rank} is {where_text(first, at.policy)}"
-        if look and look.kind is None
-        else ""
-    )
+    spot = f"; rank {first.rank} is {where_text(first)}" if look and look.kind is None else ""
     return Said(
         f"{_are_stragglers(seen.ranks)}, judged by stacks: {ranks_text(waiters)}"
         f" {verb(waiters, 'is', 'are')} in a collective in at least {seen.wait_ratio:.0%} of the"

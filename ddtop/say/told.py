@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 from ddtop.diagnosis.diagnoses import diagnose as found
 from ddtop.diagnosis.evidence import for_outside, parallel_line, troubles, without_countdown
@@ -18,7 +19,7 @@ from ddtop.model.facts import Snapshot
 from ddtop.policy import Policy
 from ddtop.say.calm import calm_text, from_outside
 from ddtop.say.said import Said
-from ddtop.say.writers import WRITERS
+from ddtop.say.writers import AROUND, WRITERS
 from ddtop.wire.records import RUN
 from ddtop.words.sentences import expected_text, ranks_text
 
@@ -59,12 +60,21 @@ def tell(finding: Finding) -> Finding:
         said = _of_others(seen)
     elif at is None:
         return finding
-    elif seen is None:
-        said = Said(finding.summary, finding.evidence, finding.advice)
     else:
-        said = WRITERS[type(seen)](finding, seen, at)
+        said = written(finding, at)
     words = replace(finding, **said._asdict(), seen=None, at=None)
     return words if at is None or isinstance(seen, OF_OTHERS) else _completed(words, at)
+
+
+def written(finding: Finding, at: Context) -> Said:
+    """The words of a finding alone, without what is said of every finding. The record of one that
+    is made of another has that one as its `finding`."""
+    seen: Any = finding.seen
+    if seen is None:
+        return Said(finding.summary, finding.evidence, finding.advice)
+    if type(seen) in AROUND:
+        return AROUND[type(seen)](finding, seen, at, written(seen.finding, at))
+    return WRITERS[type(seen)](finding, seen, at)
 
 
 def _of_others(seen: Late | Until | Cancelled) -> Said:

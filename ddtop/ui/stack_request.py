@@ -27,7 +27,7 @@ from ddtop.present.text import Line, clean, wrap
 from ddtop.thresholds import chosen
 from ddtop.ui.session import Session
 from ddtop.ui.widgets.lines import Key
-from ddtop.wire.records import Stacks
+from ddtop.wire.records import BY_SIGNAL, Stacks
 from ddtop.words import units
 from ddtop.words.sentences import ranks_text
 
@@ -175,7 +175,9 @@ class AskedStacks:
         elif look.travelled:
             self._refusal = "you are looking at the past: stacks can only be taken in the present"
         else:
-            self._refusal = await self.session.source.ask_stacks(self.ranks or (), by_signal)
+            self._refusal = await self.session.source.ask_stacks(
+                self.ranks or (), BY_SIGNAL if by_signal else ""
+            )
 
     def change_view(self) -> None:
         """Switch between classes and the tree."""

@@ -1,7 +1,8 @@
-"""Writes the reference pages and the index of decisions from the code and from the decision pages.
+"""Makes the reference pages and the index of decisions from the code and from the decision pages.
 
-It is kept beside what it writes and outside the package: nobody who installs ddtop needs it. It
-imports no torch, and runs nothing but a simulated job.
+None of them is in git: the site is built with them (`docs/generate/site.py`), and the man page is
+written before an sdist is built. It is kept beside the other pages and outside the package: nobody
+who installs ddtop needs it. It imports no torch, and runs nothing but a simulated job.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from docs.generate import (
 DOCS = Path(__file__).resolve().parents[1]
 PAGES: Mapping[str, Callable[[], str]] = {
     "reference/commands.md": commands.page,
-    "man/ddtop.1": man.page,
     "reference/findings/index.md": findings.index,
     **{f"reference/findings/{kind}.md": partial(findings.page, kind) for kind in Kind},
     "reference/metrics.md": metrics.page,
@@ -36,22 +36,11 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "reference/json.md": json_schema.page,
     "decisions/index.md": lambda: decisions.page(DOCS / "decisions"),
 }
-"""By path below `docs/`: what makes the text of that page."""
+"""By path below `docs/` of the site: what makes the text of that page."""
+MAN_PAGE = DOCS / "man" / "ddtop.1"
 
 
-def stale() -> list[str]:
-    """The pages whose committed text differs from what the code says now."""
-    return [name for name, made in PAGES.items() if _read(DOCS / name) != made()]
-
-
-def write() -> list[str]:
-    """Write all pages that are stale, and return their names."""
-    found = stale()
-    for name in found:
-        (DOCS / name).parent.mkdir(parents=True, exist_ok=True)
-        (DOCS / name).write_text(PAGES[name](), encoding="utf-8")
-    return found
-
-
-def _read(path: Path) -> str | None:
-    return path.read_text(encoding="utf-8") if path.exists() else None
+def write_man_page() -> None:
+    """The page that `man ddtop` shows, where an sdist takes it from."""
+    MAN_PAGE.parent.mkdir(exist_ok=True)
+    MAN_PAGE.write_text(man.page(), encoding="utf-8")

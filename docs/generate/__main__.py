@@ -1,15 +1,17 @@
-"""`python -m docs.generate` writes what is stale; with `--check` it writes nothing and exits
-with 1.
+"""`python -m docs.generate` writes the man page, which an sdist needs. `python -m docs.generate
+reference/limits.md` prints that page of the site.
 """
 
 from __future__ import annotations
 
 import sys
 
-from docs.generate import stale, write
+from docs.generate import MAN_PAGE, PAGES, write_man_page
 
-if "--check" in sys.argv[1:]:
-    names = stale()
-    print("\n".join(f"stale: docs/{name}" for name in names) or "all generated pages are current")
-    sys.exit(1 if names else 0)
-print("\n".join(f"written: docs/{name}" for name in write()) or "all generated pages were current")
+if wanted := sys.argv[1:]:
+    if unknown := set(wanted) - PAGES.keys():
+        sys.exit(f"no such page: {', '.join(sorted(unknown))}; there are {', '.join(PAGES)}")
+    print("\n".join(PAGES[name]() for name in wanted))
+else:
+    write_man_page()
+    print(f"written: {MAN_PAGE}")

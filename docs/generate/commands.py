@@ -8,43 +8,11 @@ from collections.abc import Iterator, Mapping
 import click
 
 from ddtop.cli import cli
-from ddtop.cli.place import FROM_OUTSIDE
+from ddtop.cli.errors import Command, Trait
 from docs.generate.markdown import code, fenced, head, table
 
-EXITS = {
-    "ddtop": "0; 3 no live job",
-    "attach": "0; 3 no such job; without a terminal as `status`",
-    "check": (
-        "0; 1 something is wrong; 2 the command line is not understood; 3 it cannot be started"
-    ),
-    "completion": "0",
-    "config edit": "0; 2 the file cannot be written, or is not understood",
-    "config path": "0",
-    "config show": "0; 2 the file is not understood",
-    "demo": "as `attach`; without a terminal as `diagnose`",
-    "diagnose": (
-        "0 nothing critical; 1 a critical finding; 3 no contact; 4 unknown: the relay is not heard"
-    ),
-    "doctor": "0; 1 something does not work; 3 with `--python`: no Python that answers",
-    "exporter": "0; 2 an address or file that cannot be used; 3 no contact, or no state folder",
-    "explain": "0; 2 no such kind",
-    "gpus": "0; 1 no GPU is free; 3 no driver, or it does not answer within ten seconds",
-    "help": "0; 2 no such command",
-    "jobs": "0",
-    "key rotate": "0; 2 the key is DDTOP_KEY; 3 the state folder cannot be written",
-    "mcp": "0; 2 its SDK is not installed",
-    "mute": "0; 2 no such kind or ranks; 3 no contact, or refused",
-    "replay": "0; 3 no such recording",
-    "setup-env": "0; 2 a folder that holds other files; 3 that Python cannot be used",
-    "report": "0; 3 no contact",
-    "run": "that of the command",
-    "schema": "0; 2 no such document",
-    "signal": "0; 3 no contact",
-    "stacks": "0; 1 some ranks did not answer; 3 no contact; 4 the relay is not heard",
-    "status": "0; 3 no contact; 4 the relay is not heard",
-    "watch": "0 the job ended well; 1 it ended badly; 3 no contact; 4 the relay is no longer heard",
-}
-"""Exit codes by command. 2 is a wrong command line in all of them, 130 is Ctrl-C."""
+EXITS = "0; 3 no live job"
+"""Of `ddtop` itself. 2 is a wrong command line in all of them, 130 is Ctrl-C."""
 
 
 def page() -> str:
@@ -58,12 +26,12 @@ def page() -> str:
     )
     every = dict(shown())
     rows = (
-        (f"[{code(f'ddtop {name}')}](#ddtop-{name.replace(' ', '-')})", _summary(one), EXITS[name])
+        (f"[{code(f'ddtop {name}')}](#ddtop-{name.replace(' ', '-')})", _summary(one), one.exits)
         for name, one in every.items()
     )
     lines += table(
         ("command", "does", "exit code"),
-        [("[`ddtop`](#ddtop)", _summary(cli), EXITS["ddtop"]), *rows],
+        [("[`ddtop`](#ddtop)", _summary(cli), EXITS), *rows],
     )
     lines += _places(every)
     lines += _section("ddtop", cli)
@@ -75,14 +43,14 @@ def page() -> str:
 _LEADS = ("--hub", "--ssh", "--slurm", "--k8s", "--pbs", "--lsf", "--pid")
 
 
-def _places(commands: Mapping[str, click.Command]) -> list[str]:
+def _places(commands: Mapping[str, Command]) -> list[str]:
     """Which command looks where."""
     rows = []
     for name, command in commands.items():
         options = {word for one in command.params for word in one.opts}
         if options.isdisjoint(_LEADS):
             continue
-        outside = "yes" if name in FROM_OUTSIDE else "no: it acts through a relay"
+        outside = "yes" if Trait.FROM_OUTSIDE in command.traits else "no: it acts through a relay"
         schedulers = {"--slurm", "--k8s", "--pbs", "--lsf"} & options
         ways = (
             "yes" if "--hub" in options else "no",
@@ -115,14 +83,14 @@ def _places(commands: Mapping[str, click.Command]) -> list[str]:
     ]
 
 
-def shown() -> Iterator[tuple[str, click.Command]]:
+def shown() -> Iterator[tuple[str, Command]]:
     """All commands by what is typed behind `ddtop`. A group is replaced by its commands."""
     for name in sorted(cli.commands):
         one = cli.load(name)
-        if isinstance(one, click.Group):
-            yield from ((f"{name} {below}", two) for below, two in sorted(one.commands.items()))
-        elif not one.hidden:
-            yield name, one
+        below = one.commands if isinstance(one, click.Group) else {"": one}
+        for word, command in sorted(below.items()):
+            if isinstance(command, Command) and not command.hidden:
+                yield f"{name} {word}".strip(), command
 
 
 def _summary(command: click.Command) -> str:

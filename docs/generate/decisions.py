@@ -10,8 +10,6 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from docs.generate.markdown import NOTE
-
 SECTIONS = ("Context", "Decision", "Rejected", "Consequence", "Measurement")
 ROOMS = {
     "agent": "The agent, in each rank",
@@ -63,15 +61,13 @@ def page(folder: Path) -> str:
     """
     found = read(folder)
     lines = [
-        NOTE,
-        "",
         "# Decisions",
         "",
         "Choices that the code cannot explain: a surprise, an alternative that failed, a measured",
         "trade-off. All other reasons stand in the code. The pages are grouped by room; a section",
         "that is missing was not recorded.",
         "",
-        "To add one, copy a page, take the next free number, and run `python -m docs.generate`.",
+        "To add one, copy a page and take the next free number.",
         "",
     ]
     for room, heading in ROOMS.items():

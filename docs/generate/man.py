@@ -6,14 +6,15 @@ import inspect
 
 import click
 
-from ddtop.cli import EXAMPLES, SECTIONS, cli
-from docs.generate.commands import EXITS, shown, usage
+from ddtop.cli import COMMANDS, EXAMPLES, cli
+from ddtop.cli.errors import Command
+from docs.generate.commands import shown, usage
 
 
 def page() -> str:
     """The page in man's own language. It has no date, so that it changes only with the commands."""
     lines = [
-        '.\\" Written by `python -m docs.generate`. Change ddtop/cli, not this page.',
+        '.\\" Written by `python -m docs.generate` from ddtop/cli.',
         '.TH DDTOP 1 "" "ddtop" "User Commands"',
         ".SH NAME",
         "ddtop \\- top for distributed training",
@@ -28,7 +29,7 @@ def page() -> str:
         lines += [".TP", _escaped(what), f".B {_escaped(typed)}"]
     lines += [".SH OPTIONS", *_options(cli)]
     every = dict(shown())
-    for title, names in SECTIONS.items():
+    for title, names in COMMANDS.items():
         lines.append(f".SH {title.upper()}")
         for name, command in every.items():
             if name.partition(" ")[0] in names:
@@ -39,11 +40,11 @@ def page() -> str:
     return "\n".join(lines)
 
 
-def _command(name: str, command: click.Command) -> list[str]:
+def _command(name: str, command: Command) -> list[str]:
     lines = [f".SS ddtop {_escaped(name)} {_escaped(usage(command))}".rstrip()]
     lines += _paragraphs(command.help or "")
     lines += _options(command)
-    return [*lines, ".PP", f"Exit code: {_escaped(EXITS[name])}."]
+    return [*lines, ".PP", f"Exit code: {_escaped(command.exits)}."]
 
 
 def _options(command: click.Command) -> list[str]:

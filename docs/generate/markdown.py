@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-NOTE = (
-    "<!-- Written by `python -m docs.generate`. Change the code that it names, not this page. -->"
-)
-
 
 def head(title: str, source: str, *paragraphs: str) -> list[str]:
     """The first lines of a page. `source`: the file in which a reader changes what the page
     says.
     """
-    lines = [NOTE, "", f"# {title}", ""]
+    lines = [f"# {title}", ""]
     for text in paragraphs:
         lines += [text, ""]
     return [*lines, f"Source: `{source}`.", ""]

@@ -1,7 +1,5 @@
 """A world of made-up process groups, and the probe over it."""
 
-from __future__ import annotations
-
 import sys
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """The collector's time on the state page."""
 
-from __future__ import annotations
-
 import gc
 import json
 import subprocess

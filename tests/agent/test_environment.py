@@ -1,7 +1,5 @@
 """No variable or argument that looks secret leaves the process."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.agent.environment import ARGUMENTS, VALUE_CHARACTERS, redacted_argv, redacted_environment

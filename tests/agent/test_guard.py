@@ -1,7 +1,5 @@
 """The one place where our own errors are caught."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from functools import partial

@@ -1,7 +1,5 @@
 """A part that failed is tried again after a while where that is safe, but not for ever."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

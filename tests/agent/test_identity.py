@@ -1,7 +1,5 @@
 """Who a process is, by its environment and its command line."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop import launch

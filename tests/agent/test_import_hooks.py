@@ -1,7 +1,5 @@
 """The import hook: other finders find the module, ours adds a step after it has run."""
 
-from __future__ import annotations
-
 import importlib.util
 import pickle
 import sys

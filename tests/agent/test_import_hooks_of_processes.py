@@ -1,7 +1,5 @@
 """What a Python process imports because ddtop is installed: nothing, unless it is watched."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """A program that has a module with the name of one that the agent needs: the agent is off."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Other tools can recognise the agent's threads, and the CPU time of these threads is counted."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -1,7 +1,5 @@
 """Which process above this one is a rank, and what a process below a rank is."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """When a rank reports: often enough for a hang, and no oftener."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.agent.identity import RANK, Identity

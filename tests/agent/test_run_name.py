@@ -1,7 +1,5 @@
 """To which run a rank belongs, and the name of that run."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

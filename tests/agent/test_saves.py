@@ -1,7 +1,5 @@
 """Where the program saves, and what is known of a save that failed."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from types import ModuleType, SimpleNamespace

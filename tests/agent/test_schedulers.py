@@ -1,7 +1,5 @@
 """Under each launcher a job has one name on all hosts, and the relay can place the ranks."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

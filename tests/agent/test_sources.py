@@ -1,7 +1,5 @@
 """The table of sources: each row names a module with the functions that the protocol requires."""
 
-from __future__ import annotations
-
 import importlib
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """A relay is started beside threads that run Python: nothing hangs, no process remains."""
 
-from __future__ import annotations
-
 from tests.running import python
 
 BUSY = """

@@ -1,7 +1,5 @@
 """The writing side of the state page."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

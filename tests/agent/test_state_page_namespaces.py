@@ -1,7 +1,5 @@
 """Two containers that share /dev/shm (`--ipc=host`): neither deletes the other's pages."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

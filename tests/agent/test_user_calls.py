@@ -1,7 +1,5 @@
 """`ddtop.step`, `phase`, `expected` and `progress`, in a watched rank and elsewhere."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """Runs ddtop commands, and makes ended jobs that the commands find."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

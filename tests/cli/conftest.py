@@ -1,7 +1,5 @@
 """Hosts to attach to over ssh, `ddtop attach` to them, and `ddtop watch` as a process."""
 
-from __future__ import annotations
-
 import os
 import select
 import subprocess

@@ -1,7 +1,5 @@
 """Jobs on another host, and `ddtop attach` to them."""
 
-from __future__ import annotations
-
 from ddtop import registry
 from tests.cli.commands import ddtop_process, write_ended
 

@@ -1,7 +1,5 @@
 """A training that was started without ddtop, with a DataLoader worker."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

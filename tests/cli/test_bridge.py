@@ -1,7 +1,5 @@
 """`attach --ssh` end to end: a relay on the other host, a dashboard here, ssh between them."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import signal
@@ -15,7 +13,8 @@ import pytest
 from ddtop import registry
 from ddtop.feeds.route import request
 from ddtop.follow import engine
-from ddtop.follow.engine import UnreachableError, job_at
+from ddtop.follow.engine import UnreachableError
+from ddtop.follow.looks import job_at
 from ddtop.link.ssh_pipe import Pipe
 from ddtop.wire import bridge, frames
 from ddtop.wire.records import Command, Reply

@@ -1,7 +1,5 @@
 """A bridge that fails: one sentence and an exit code, whatever the other host does."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.cli.attach_remote import attach_through

@@ -1,7 +1,5 @@
 """The commands as users and scripts call them: output, stream, exit code."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The file of a person's settings: its values are used, and an error in it is one sentence."""
 
-from __future__ import annotations
-
 import stat
 import subprocess
 import sys

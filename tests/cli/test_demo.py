@@ -1,7 +1,5 @@
 """`ddtop demo` before any process starts: names, refusals, and the command of each process."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What `ddtop doctor` says about stacks, tracing and the journal."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 

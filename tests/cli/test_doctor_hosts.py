@@ -1,7 +1,5 @@
 """`ddtop doctor` on jobs of several hosts: the environment, and the hub that follows from it."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

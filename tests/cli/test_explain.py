@@ -1,7 +1,5 @@
 """`ddtop explain` as people type it."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.diagnosis.explain import PAGES

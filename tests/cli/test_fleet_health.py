@@ -1,7 +1,5 @@
 """What the list of jobs shows of a job that is followed."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.cli.job_list import health_now, jobs_with_health

@@ -1,7 +1,5 @@
 """`ddtop gpus`: which GPUs are free, who holds the others, and what is said without a driver."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

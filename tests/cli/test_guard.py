@@ -1,7 +1,5 @@
 """When `ddtop watch` acts, how often and in which order; and what it refuses at its start."""
 
-from __future__ import annotations
-
 import json
 import time
 

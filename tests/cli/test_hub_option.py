@@ -1,7 +1,5 @@
 """A relay that is known by its port: --hub and DDTOP_HUB, on a host without the job file."""
 
-from __future__ import annotations
-
 import socket
 import threading
 

@@ -6,8 +6,6 @@ messages of qstat and bjobs are as programs quote them that parse them for a liv
 answers in JSON for a job that it does not know was found nowhere.
 """
 
-from __future__ import annotations
-
 import getpass
 import json
 

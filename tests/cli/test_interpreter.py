@@ -1,7 +1,5 @@
 """Which Python a command line runs, and whether the start-up hook is installed in it."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

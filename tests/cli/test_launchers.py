@@ -1,7 +1,5 @@
 """`--wait` ends when the launcher of the job has ended before any rank was seen."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`ddtop mcp` with the SDK's own client, over the pipes of the real command."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """`ddtop mute` against a real relay, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The command of `ddtop watch --on-critical`, with real programs."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

@@ -1,12 +1,11 @@
 """Without Linux only a viewer through ssh works: this Python calls itself darwin."""
 
-from __future__ import annotations
-
 import os
 
 import pytest
 
-from ddtop.cli import ON_LINUX
+from ddtop.cli import cli
+from ddtop.cli.errors import Trait, has
 from tests import hosts
 from tests.running import python
 
@@ -28,6 +27,9 @@ sys.argv = ["ddtop", *sys.argv[1:]]
 from ddtop.__main__ import main
 main()
 """
+
+
+ON_LINUX = [name for name in cli.commands if has(cli.load(name), Trait.ON_LINUX)]
 
 
 def on_a_mac(*words, **variables):

@@ -1,7 +1,5 @@
 """Terminals on which the dashboard cannot be drawn, and characters that the output can hold."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

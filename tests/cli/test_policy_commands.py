@@ -1,7 +1,5 @@
 """The policy of this viewer decides when a command gives up."""
 
-from __future__ import annotations
-
 import time
 
 from ddtop import registry, thresholds

@@ -1,7 +1,5 @@
 """`ddtop report`: the file, its permissions, and its content."""
 
-from __future__ import annotations
-
 import stat
 import time
 

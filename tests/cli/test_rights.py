@@ -1,7 +1,5 @@
 """Which right is missing to read stacks: one sentence, with the command that helps."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

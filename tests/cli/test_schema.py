@@ -1,7 +1,5 @@
 """`ddtop schema`, and the documents that real commands print checked against it."""
 
-from __future__ import annotations
-
 import json
 
 import jsonschema

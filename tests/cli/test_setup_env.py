@@ -1,7 +1,5 @@
 """`ddtop setup-env` and `ddtop doctor --python` on real environments, with small wheels."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

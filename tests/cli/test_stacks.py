@@ -1,7 +1,5 @@
 """`ddtop stacks` and `ddtop signal` against a relay. The test plays the agents."""
 
-from __future__ import annotations
-
 import json
 import signal
 
@@ -140,10 +138,7 @@ def test_without_a_terminal_it_needs_yes(stage):
     done = ddtop("signal", "train", "--rank", "0", "KILL")
 
     assert (done.returncode, done.stdout) == (2, "")
-    assert (
-        done.stderr
-        == "ddtop: there is there is there is no terminal to ask at: add --yes if you are sure\n"
-    )
+    assert done.stderr == "ddtop: there is no terminal to ask at: add --yes if you are sure\n"
     assert stage.children[0].poll() is None
 
 

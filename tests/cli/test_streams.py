@@ -1,7 +1,5 @@
 """Commands where standard output is closed or full, and names that were mistyped."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -75,7 +73,7 @@ def one_that_ended(monkeypatch):
 
 
 def test_diagnose_takes_the_job_that_has_just_ended_and_says_so(one_that_ended, capsys):
-    assert find_job.find(None, asked_by="diagnose") is one_that_ended
+    assert find_job.find(None, asked_by="diagnose", of_ended=True) is one_that_ended
     assert "no live job; this is train-1, which ended 5 s ago" in capsys.readouterr().err
 
 
@@ -83,4 +81,4 @@ def test_a_command_that_acts_takes_no_job_that_has_ended(one_that_ended):
     with pytest.raises(CommandError):
         find_job.find(None, asked_by="signal")
     with pytest.raises(CommandError):
-        find_job.find("other", asked_by="diagnose")
+        find_job.find("other", asked_by="diagnose", of_ended=True)

@@ -1,7 +1,5 @@
 """`ddtop jobs` and `ddtop diagnose` before there is a rank."""
 
-from __future__ import annotations
-
 import json
 import time
 

@@ -1,7 +1,5 @@
 """Events to a real HTTP server that answers, is slow, refuses, dies or redirects."""
 
-from __future__ import annotations
-
 import json
 import socket
 import threading

@@ -1,8 +1,6 @@
 """An advice is our own text, which a person or a language model follows. Words of the job are
 quoted in it."""
 
-from __future__ import annotations
-
 import ast
 import shlex
 from pathlib import Path

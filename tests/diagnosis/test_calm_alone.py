@@ -1,7 +1,5 @@
 """A job of one rank that never makes a process group of torch."""
 
-from __future__ import annotations
-
 from tests.jobs import FakeJob
 
 

@@ -1,7 +1,5 @@
 """What is said of a job that was started without ddtop, as long as no rule has found anything."""
 
-from __future__ import annotations
-
 from ddtop.wire.records import RUN, OutsideLook
 from tests.jobs import FakeJob, unix_ns
 

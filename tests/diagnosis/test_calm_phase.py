@@ -1,7 +1,5 @@
 """All ranks of a job save, validate or compile at the same time."""
 
-from __future__ import annotations
-
 from ddtop.wire.records import TrainingProgress
 from tests.jobs import FakeJob
 from tests.ranks import unix_ns

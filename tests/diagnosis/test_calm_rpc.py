@@ -1,7 +1,5 @@
 """The verdict on a program that uses torch.distributed.rpc and has no process group."""
 
-from __future__ import annotations
-
 from ddtop.policy import POLICY
 from ddtop.say.calm import calm_text
 from ddtop.wire.records import RpcState

@@ -1,7 +1,5 @@
 """A second fault does not hide the first, and a consequence is not called a cause."""
 
-from __future__ import annotations
-
 from tests.jobs import trained
 
 

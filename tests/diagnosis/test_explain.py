@@ -1,7 +1,5 @@
 """The pages of `ddtop explain`: one for each kind of finding, with the limits of the policy."""
 
-from __future__ import annotations
-
 import re
 from string import Formatter
 

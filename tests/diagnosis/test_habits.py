@@ -1,7 +1,5 @@
 """Jobs in which long waits are usual: a usual wait is no hang, and a much longer one is."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.wire.records import ProcessLoad

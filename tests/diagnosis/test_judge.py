@@ -1,7 +1,5 @@
 """Findings over time: which stand, since when, and that two viewers show the same."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.diagnosis.judge import Judge

@@ -1,7 +1,5 @@
 """A muted finding is still found, and is not shown for the chosen time."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.diagnosis.finding import WARNING, Finding

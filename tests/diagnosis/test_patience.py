@@ -12,7 +12,7 @@ from ddtop.diagnosis.patience import GOES_ON, ROWS, UNSURE
 from ddtop.present.documents import finding_json
 from tests.diagnosis.rules.late import loads_in_turn, sleeping_again
 from tests.diagnosis.rules.phases import saving
-from tests.jobs import trained
+from tests.jobs import WORLD, trained
 
 
 def works(**wait):
@@ -28,11 +28,35 @@ def fetches():
     return job
 
 
+def stood_before(*beside):
+    """It has let the others wait at this line before."""
+    return sleeping_again(*beside, stayed_s=3.0)
+
+
+def another_goes_on():
+    """Rank 3 does not wait for it, and trains on."""
+    job = sleeping_again(3)
+    job.ranks[3].comes_back()
+    return job
+
+
+def first_thing():
+    """It polls before it has made a step: each place is new."""
+    job = sleeping_again()
+    for rank in job.ranks:
+        rank.iteration = None
+    job.ranks[1].standings[WORLD].enqueued = job.ranks[1].standings[WORLD].completed = 2
+    return job
+
+
 @pytest.mark.parametrize(
     ("job", "after_s", "seconds", "because"),
     [
         (works, 8, 60.0, "it works"),
-        (sleeping_again, 8, 60.0, "it polls, or works in short steps"),
+        (stood_before, 8, 60.0, "it polls, or works in short steps"),
+        (sleeping_again, 8, 15.0, "it polls where it has never stood before"),
+        (another_goes_on, 8, 60.0, "it polls, or works in short steps"),
+        (first_thing, 8, 60.0, "it polls, or works in short steps"),
         (lambda: loads_in_turn(40), 8, 60.0, "its sleep ends"),
         (fetches, 20, 300.0, "it transfers data"),
         (lambda: saving(usual_s=35.0), 20, 105.0, "of its phase"),
@@ -79,7 +103,7 @@ def test_each_reason_reads_well_after_because():
 
 def test_of_two_ranks_at_fault_one_time_is_said():
     """The one that is critical first gives it."""
-    job = sleeping_again(2)
+    job = stood_before(2)
     (finding,) = job.passes(30).verdict().findings
     waited_s = (job.snapshot().time_unix_ns - finding.since_unix_ns) / 1e9
 

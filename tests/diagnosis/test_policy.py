@@ -1,7 +1,5 @@
 """Every rule judges by the policy that is passed in, and by no other number."""
 
-from __future__ import annotations
-
 import ast
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The policy decides which rank ended first, and whether the job was cancelled."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.policy import POLICY

@@ -1,7 +1,5 @@
 """A host that is not heard any more: the policy decides whether its ranks still take part."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.diagnosis.rules.host_lost import cut

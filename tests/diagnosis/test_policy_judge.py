@@ -1,7 +1,5 @@
 """The policy decides when a finding appears, stays, disappears and returns."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.diagnosis.judge import Judge, Recurrence

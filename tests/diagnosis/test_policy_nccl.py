@@ -1,7 +1,5 @@
 """The policy decides whether an answer of NCCL's RAS service counts."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.diagnosis.nccl import gone_ranks, ras_lines

@@ -1,7 +1,5 @@
 """A job without progress: the policy decides which pause is usual, and which ranks are idle."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.diagnosis.rules.no_progress import all_stand

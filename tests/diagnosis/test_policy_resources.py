@@ -1,7 +1,5 @@
 """Findings about CPUs, memory, descriptors and disks follow the policy that is passed in."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.wire.records import Disk, HostLoad, Limit, ProcessLoad

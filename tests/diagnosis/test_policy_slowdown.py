@@ -1,7 +1,5 @@
 """The policy decides when a job trains slower than before, and which cause is named."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.wire.records import Pace

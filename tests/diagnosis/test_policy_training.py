@@ -1,7 +1,5 @@
 """Findings about a job that trains follow the policy that is passed in."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.wire.records import SYMMETRIC, Loader

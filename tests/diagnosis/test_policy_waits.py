@@ -1,7 +1,5 @@
 """How long others may wait for a rank: another threshold in the policy gives another verdict."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.diagnosis.habits import used_to, validated

@@ -1,7 +1,5 @@
 """One function decides the state of a rank on the screen, in filters, on the map and in JSON."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import msgspec

@@ -1,7 +1,5 @@
 """A job that is input-bound again and again, and recovers each time."""
 
-from __future__ import annotations
-
 from tests.diagnosis.rules.input_bound import loading
 
 SLOW, FAST = 0.7, 0.0

@@ -1,7 +1,5 @@
 """The MPI program of the tests, and how mpirun starts it."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Ranks that decide differently, in real jobs."""
 
-from __future__ import annotations
-
 import pytest
 
 pytestmark = pytest.mark.torch

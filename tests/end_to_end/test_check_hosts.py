@@ -1,7 +1,5 @@
 """`ddtop check` on two hosts that are network namespaces."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Ranks that start children with process groups: which process is the rank."""
 
-from __future__ import annotations
-
 import pytest
 
 pytestmark = pytest.mark.torch

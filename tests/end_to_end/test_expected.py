@@ -1,7 +1,5 @@
 """Real ranks on gloo: one of them is in a region that it has announced."""
 
-from __future__ import annotations
-
 import os
 import signal
 

@@ -1,7 +1,5 @@
 """A job that destroys its groups and makes them again is followed like one that does not."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.recorders import records_gloo

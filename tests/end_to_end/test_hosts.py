@@ -2,8 +2,6 @@
 (`tests.netns`).
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """How network faults affect a job of three hosts, and what ddtop reports and does then."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -2,8 +2,6 @@
 ssh would.
 """
 
-from __future__ import annotations
-
 import sys
 
 import pytest

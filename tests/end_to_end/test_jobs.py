@@ -1,7 +1,5 @@
 """Real training jobs with real faults, examined from outside with the commands that people type."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -2,8 +2,6 @@
 rank that waits for it.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import signal

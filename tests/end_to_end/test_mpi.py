@@ -4,8 +4,6 @@ which rank is at fault.
 A rank that waits in MPI uses a core for that: two ranks at a time, and the program ends by itself.
 """
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -2,12 +2,10 @@
 short.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop import registry, thresholds
-from ddtop.follow.engine import look_once
+from ddtop.follow.looks import look_once
 from ddtop.policy import POLICY
 
 pytestmark = pytest.mark.torch

@@ -1,7 +1,5 @@
 """Ranks that wait for processes of another job."""
 
-from __future__ import annotations
-
 import json
 import time
 

@@ -1,7 +1,5 @@
 """What the pages show is typed and run, and the numbers that they name come from the run."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """A real job on a DeviceMesh, with torch's 1F1B schedule in one dimension."""
 
-from __future__ import annotations
-
 import pytest
 
 pytestmark = pytest.mark.torch

@@ -1,7 +1,5 @@
 """A real Prometheus scrapes the exporter of a real job, and its alert fires and resolves."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

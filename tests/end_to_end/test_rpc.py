@@ -1,7 +1,5 @@
 """Programs that use torch.distributed.rpc."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

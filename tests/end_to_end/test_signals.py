@@ -4,8 +4,6 @@ gets it was started.
 The whole table, on several Pythons, is printed by `python -m tests.end_to_end.signals PYTHON ...`.
 """
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """A job of a real Slurm has its Slurm id as a name outside the job."""
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile

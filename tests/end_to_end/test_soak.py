@@ -1,7 +1,5 @@
 """Three minutes of the soak: `python -m tools.soak` runs for half an hour."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

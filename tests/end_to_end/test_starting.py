@@ -2,8 +2,6 @@
 hour.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -1,8 +1,6 @@
 """No code of the program runs because ddtop looks at it: what its objects count is the same watched
 and unwatched."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

@@ -2,8 +2,6 @@
 the rank does release it.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import signal

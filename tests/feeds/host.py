@@ -1,7 +1,5 @@
 """Made-up hosts: the processes that `outside_jobs` searches for jobs."""
 
-from __future__ import annotations
-
 from ddtop.feeds.outside.jobs import HostProcesses, Process
 
 TRAIN = ("/opt/venv/bin/python3", "-u", "train.py")

@@ -1,7 +1,5 @@
 """Programs that look like torchrun and have only its sockets."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

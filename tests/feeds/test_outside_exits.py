@@ -1,7 +1,5 @@
 """Ranks that end while a viewer looks, and ranks that had ended before."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What a main thread does, by its frames, the line of its program and the kernel."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.feeds.outside.stacks import Thread, read

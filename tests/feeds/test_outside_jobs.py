@@ -1,7 +1,5 @@
 """Jobs among the processes of a host, found by what /proc shows."""
 
-from __future__ import annotations
-
 import signal
 
 import pytest

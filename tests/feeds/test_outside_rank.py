@@ -1,7 +1,5 @@
 """Whether a main thread moves on, over several looks at it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """NCCL's status service is asked about ranks that were started without ddtop, if they wait."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket
@@ -9,7 +7,7 @@ import time
 
 import pytest
 
-from ddtop.diagnosis.rules.not_in_collective import GilHeld
+from ddtop.diagnosis.rules.blamed import GilHeld
 from ddtop.feeds.outside.jobs import Target
 from ddtop.feeds.outside.look import OutsideFeed, Surface
 from ddtop.feeds.outside.rank import Moment

@@ -1,7 +1,5 @@
 """Which processes a list of pids refers to."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The thread of a rank that is judged: the main thread, or the one that trains for it."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.feeds.outside.stacks import Thread, mark, read, training_thread

@@ -1,7 +1,5 @@
 """The policy of this viewer decides how ranks that were started without ddtop are read."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

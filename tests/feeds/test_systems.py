@@ -1,7 +1,5 @@
 """Which jobs of this host belong together: real processes and connections."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

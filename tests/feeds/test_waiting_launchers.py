@@ -1,7 +1,5 @@
 """Launchers without a rank, as /proc shows them."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.cli import outside_jobs

@@ -9,6 +9,7 @@ import pytest
 from ddtop import journal, registry
 from ddtop.follow import engine as feed
 from ddtop.follow import live
+from ddtop.follow.looks import look_once
 from ddtop.wire import frames
 from ddtop.wire.records import HostClock, HostState, HubLink, Reply
 from tests.jobs import FakeJob, unix_ns
@@ -65,9 +66,7 @@ def test_the_last_state_of_a_job_whose_relay_is_gone_names_who_went_first(home):
     job.passes(2)
     journal.write(registry.state_dir() / "train.last", as_frames(job))
 
-    snapshot, verdict = feed.look_once(
-        entry(last_state=str(registry.state_dir() / "train.last")), 0.0
-    )
+    snapshot, verdict = look_once(entry(last_state=str(registry.state_dir() / "train.last")), 0.0)
 
     assert not snapshot.live
     assert snapshot.ended.first_rank == 1
@@ -96,7 +95,7 @@ def test_the_hang_before_a_kill_is_told_whatever_the_relay_left(home, left):
         journal.write(path, after)
         gone = entry(last_state=str(path), ended_unix_ns=unix_ns(job.now))
 
-    _, verdict = feed.look_once(gone, 0.0)
+    _, verdict = look_once(gone, 0.0)
 
     hang, kill = verdict.findings
     assert hang.summary.startswith(
@@ -107,7 +106,7 @@ def test_the_hang_before_a_kill_is_told_whatever_the_relay_left(home, left):
 
 def test_a_relay_that_is_gone_and_left_nothing_is_said_so_with_the_next_step(home):
     with pytest.raises(feed.UnreachableError, match="its agents start another within 10 s"):
-        feed.look_once(entry(), 0.0)
+        look_once(entry(), 0.0)
 
 
 def test_what_is_no_frame_is_counted_and_another_version_is_reported():

@@ -3,8 +3,6 @@
 `python -m tools.frameworks --bits` compares the programs of all frameworks that are installed.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from tools.frameworks.cases import CASES

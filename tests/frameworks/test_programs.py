@@ -5,8 +5,6 @@ They need `pip install -c constraints.txt -e '.[trainers]'`. `python -m tools.fr
 programs of all frameworks, with more faults.
 """
 
-from __future__ import annotations
-
 import time
 from importlib import util
 

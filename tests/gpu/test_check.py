@@ -2,8 +2,6 @@
 any package, prints what it has seen, and its lines fit a screen.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import os

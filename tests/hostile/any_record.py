@@ -1,7 +1,5 @@
 """Any record of the wire, between those of a job."""
 
-from __future__ import annotations
-
 import json
 
 import msgspec

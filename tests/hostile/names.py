@@ -1,7 +1,5 @@
 """Names that would move the cursor of a terminal."""
 
-from __future__ import annotations
-
 import time
 
 import msgspec

@@ -20,10 +20,10 @@ from ddtop import registry
 from ddtop.follow.contact import Contact
 from ddtop.link.packets import greeting, packets_of
 from ddtop.link.rank_side import RankLink
-from ddtop.link.viewer_side import ViewerLink
 from ddtop.wire import frames
 from ddtop.wire.records import AnyRecord, Command, Hello, HostState, RankState, Reply
 from tests.speaking import process_with_link, raw, say
+from tests.viewers import ViewerLink
 
 DEADLINE_S = 30.0
 SLICE_S = 0.5

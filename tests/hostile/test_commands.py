@@ -1,7 +1,5 @@
 """Commands: whatever a file, a scheduler or a user does, it is one sentence and an exit code."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

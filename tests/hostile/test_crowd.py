@@ -3,8 +3,6 @@
 Ten thousand by hand: DDTOP_TEST_CROWD=10000.
 """
 
-from __future__ import annotations
-
 import os
 import resource
 import socket

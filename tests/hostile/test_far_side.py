@@ -1,7 +1,5 @@
 """The remote side of --ssh: its output is shown as text and takes a bounded part of memory."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pty

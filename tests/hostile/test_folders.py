@@ -1,7 +1,5 @@
 """Other users' files and folders: refused with a reason, never followed, never waited for."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import shutil

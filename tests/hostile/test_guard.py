@@ -1,7 +1,5 @@
 """A guard of a job: what the job says is text, and never runs."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.cli.actions import SCHEDULER_VARIABLES, OnCritical, variables

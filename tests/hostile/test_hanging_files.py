@@ -1,7 +1,5 @@
 """File servers that hang: neither the relay nor a view waits for them, and both report it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

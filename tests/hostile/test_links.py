@@ -1,8 +1,6 @@
 """Links that somebody else has left in a folder where anybody may write: no file behind one is
 changed."""
 
-from __future__ import annotations
-
 import os
 import stat
 import sys

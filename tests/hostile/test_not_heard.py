@@ -1,17 +1,16 @@
 """Relays that stop or end while their job lives: health is unknown, never "ok" or "ended"."""
 
-from __future__ import annotations
-
 import json
 import signal
 import time
-from contextlib import closing
 
 import msgspec
 import pytest
 
 from ddtop import registry
 from ddtop.follow import engine as feed
+from ddtop.follow.live import LiveSource
+from ddtop.follow.looks import joined, look_once
 from ddtop.policy import POLICY
 from ddtop.wire.records import RankState
 from tests.cli.commands import ddtop
@@ -114,7 +113,7 @@ def test_a_relay_that_was_told_to_end_does_not_end_a_job_whose_rank_lives(relay)
     relay.process.wait()
     entry = registry.read_entries()[0]
     now = time.time_ns()
-    snapshot, verdict = feed.look_once(entry, 0.0)
+    snapshot, verdict = look_once(entry, 0.0)
 
     assert entry.ended_unix_ns is not None
     assert (entry.live(now), entry.over(now)) == (True, False)
@@ -132,20 +131,21 @@ def test_if_rank_and_relay_were_killed_at_once_the_job_is_over_and_was_not_ok(re
     relay._child.wait()
     entry = registry.read_entries()[0]
     entry = msgspec.structs.replace(entry, heartbeat_unix_ns=entry.heartbeat_unix_ns - 3600 * 10**9)
-    snapshot, verdict = feed.look_once(entry, 0.0)
+    snapshot, verdict = look_once(entry, 0.0)
 
     assert entry.over(time.time_ns())
     assert (snapshot.live, verdict.health) == (False, "unknown")
     assert "its relay was killed" in verdict.unheard
 
 
-def test_a_relay_that_stops_while_a_view_watches_is_reported_at_the_end_of_the_look(relay):
+async def test_a_relay_that_stops_while_a_view_watches_is_reported_at_the_end_of_the_look(relay):
     """Two seconds of silence prove nothing; what was true before them is not true now."""
     entry = written(relay)
-    with closing(feed.Visit(entry)) as visit:
-        heard = visit.look(1.0)[1]
+    async with joined(LiveSource(entry)) as job:
+        heard = (await job.watch(1.0))[1]
         relay.process.send_signal(signal.SIGSTOP)
-        silent = visit.look(POLICY.relay_silent_s + 2.0)[1]
+        silent = (await job.watch(POLICY.relay_silent_s + 2.0))[1]
 
     assert (heard.unheard, silent.health) == (None, "unknown")
+    assert "is stopped" in silent.unheard
     assert silent.unheard_s > POLICY.relay_silent_s

@@ -1,7 +1,5 @@
 """Orders of viewers: only a controller may signal, and only ranks of this job and user."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """A relay that cannot start, or is killed: the rank says why, and nothing is left behind."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -1,7 +1,5 @@
 """A webhook's server that never ends its answer: the next event goes on, and nothing is kept."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

@@ -1,7 +1,5 @@
 """A job, or its recording, that names files of the user as its source: none of them is printed."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

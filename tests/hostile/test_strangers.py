@@ -1,7 +1,5 @@
 """Clients without this user's key: refused, counted, and reported to the user's own viewers."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import socket

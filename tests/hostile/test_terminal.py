@@ -1,7 +1,5 @@
 """Names and reasons from elsewhere are escaped: they could move the terminal's cursor."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 By hand with 50 viewers: DDTOP_TEST_VIEWERS=50.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import time

@@ -3,8 +3,6 @@
 Source: `env | sort` in a rank, and the manuals that the modules of `ddtop.launch` name.
 """
 
-from __future__ import annotations
-
 TORCHRUN = {
     "LOCAL_RANK": "1",
     "RANK": "5",

@@ -1,7 +1,5 @@
 """Which script a launcher's command line starts."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.launch.command_line import launched_script

@@ -1,7 +1,5 @@
 """Hydra's proxies show which mpiexec started them."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop import launch

@@ -1,7 +1,5 @@
 """Open MPI names each start by its namespace."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop import launch

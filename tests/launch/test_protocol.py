@@ -1,7 +1,5 @@
 """Rules for every launcher of the table, also for a new one."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """When the tasks of an srun step are the ranks."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop import launch

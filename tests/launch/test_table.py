@@ -1,7 +1,5 @@
 """The answers of the launcher table when several launchers have set variables."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop import launch

@@ -1,7 +1,5 @@
 """What torchrun's variables mean: its run id, its restarts, and where its nodes meet."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop import launch

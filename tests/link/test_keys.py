@@ -1,7 +1,5 @@
 """Three key pairs are derived from one secret."""
 
-from __future__ import annotations
-
 import pytest
 import zmq
 

@@ -2,8 +2,6 @@
 client can block the relay.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
@@ -18,9 +16,10 @@ import zmq
 
 from ddtop.link.keys import SERVER, VIEWER, derive
 from ddtop.link.relay_side import PROCESS, VIEW, RelayLink
-from ddtop.link.viewer_side import AsyncViewerLink, FrameQueue, ViewerLink, admits
+from ddtop.link.viewer_side import AsyncViewerLink, FrameQueue, admits
 from ddtop.wire.frames import FRAME_BYTES_MAX
 from tests.link.secrets import DEADLINE_S, SECRET
+from tests.viewers import ViewerLink
 
 
 @pytest.fixture
@@ -193,7 +192,7 @@ def test_a_viewer_that_is_gone_is_distinguished_from_one_whose_queue_is_full(rel
 
 ASKS_AND_WAITS = """
 import sys
-from ddtop.link.viewer_side import ViewerLink
+from tests.viewers import ViewerLink
 from tests.link.secrets import SECRET
 viewer = ViewerLink("127.0.0.1", int(sys.argv[1]), SECRET)
 viewer.send(b"join")

@@ -2,8 +2,6 @@
 the port stays reserved.
 """
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import time

@@ -3,8 +3,6 @@
 Where no address is known, the listener is closed for moments.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import socket
 import struct

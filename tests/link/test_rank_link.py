@@ -3,8 +3,6 @@
 No call blocks, no queue grows without a bound, and no file of the program is touched.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -1,7 +1,5 @@
 """Between relays: batches in one message, and only among holders of a relay's key."""
 
-from __future__ import annotations
-
 import socket
 import time
 
@@ -9,8 +7,9 @@ import pytest
 
 from ddtop.link.keys import SERVER, VIEWER
 from ddtop.link.relay_side import HUB, VIEW, RelayLink
-from ddtop.link.viewer_side import AsyncViewerLink, ViewerLink
+from ddtop.link.viewer_side import AsyncViewerLink
 from tests.link.secrets import DEADLINE_S, SECRET
+from tests.viewers import ViewerLink
 
 
 @pytest.fixture
@@ -86,7 +85,7 @@ def test_a_batch_of_another_relay_comes_as_its_frames_with_its_role_and_is_answe
 def test_a_viewers_batch_is_one_empty_frame(hub):
     viewer = ViewerLink("127.0.0.1", hub.port, SECRET)
     try:
-        viewer._socket.send_multipart([b"one", b"two"])
+        viewer._links._sockets[""].send_multipart([b"one", b"two"])
         views, _ = until(lambda views, hubs: views, (hub, None))
     finally:
         viewer.close()

@@ -1,15 +1,14 @@
 """The key of a viewer decides what it may do."""
 
-from __future__ import annotations
-
 import time
 
 import pytest
 
 from ddtop.link.keys import CONTROLLER, VIEWER
 from ddtop.link.relay_side import VIEW, RelayLink
-from ddtop.link.viewer_side import AsyncViewerLink, ViewerLink
+from ddtop.link.viewer_side import AsyncViewerLink
 from tests.link.secrets import DEADLINE_S, SECRET
+from tests.viewers import ViewerLink
 
 
 @pytest.fixture

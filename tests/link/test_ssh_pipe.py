@@ -1,7 +1,5 @@
 """A program's pipes as a bridge: what arrives, what does not, and that nothing is left behind."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 

@@ -1,7 +1,5 @@
 """A limited wait returns its result, ends on time, and never swallows a cancellation."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from pathlib import Path

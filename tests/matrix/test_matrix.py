@@ -1,7 +1,5 @@
 """The matrix of versions, without making an environment."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Sequence numbers of several ranks, compared."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.model.wait_graph import comparable_seq, first_open_seq

@@ -1,7 +1,5 @@
 """Exact arrivals: a rank that is late in most steps is named with its cost, and no other is."""
 
-from __future__ import annotations
-
 import random
 from copy import copy
 

@@ -1,7 +1,5 @@
 """Which rank waits for which, where only the frames of the main threads are known."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

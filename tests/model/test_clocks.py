@@ -1,7 +1,5 @@
 """Hosts whose clocks differ: the model has one clock, the hub's."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import msgspec

@@ -1,7 +1,5 @@
 """`Job.copy`: two models that have the same content and change independently."""
 
-from __future__ import annotations
-
 from dataclasses import is_dataclass
 
 import msgspec

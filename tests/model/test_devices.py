@@ -1,7 +1,5 @@
 """What the model keeps of GPUs from report to report, and the devices that it makes of it."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """Which failures of a process group are about other ranks."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

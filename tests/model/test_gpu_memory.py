@@ -1,7 +1,5 @@
 """What the model keeps of one GPU: running means, and spans that all GPUs share."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

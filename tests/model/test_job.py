@@ -1,7 +1,5 @@
 """`Job.apply`: any order of the ranks' records is the same, and absurd records are refused."""
 
-from __future__ import annotations
-
 import random
 
 import msgspec

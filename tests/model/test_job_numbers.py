@@ -1,7 +1,5 @@
 """The numbers of a snapshot: speed, ratios, and what makes progress."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.model.facts import CommFacts, RankFacts, RankFields, State, freeze

@@ -1,7 +1,5 @@
 """All ranks share one progress line."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.model.facts import ProgressFacts, RankFacts, State

@@ -1,7 +1,5 @@
 """Since when the worker that must deliver a batch makes no progress."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.model.progress import Owing, follow, moves

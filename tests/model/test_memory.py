@@ -1,7 +1,5 @@
 """What the model keeps of one rank, when the offset of its host's clock is corrected."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 
 import msgspec

@@ -1,7 +1,5 @@
 """From the state page to groups and calls; and waits that any one of several ranks can end."""
 
-from __future__ import annotations
-
 from ddtop.model.facts import CommFacts, PeerWait, RankFacts, State
 from ddtop.model.peer_waits import any_waits_of, is_inside, newest_state, with_calls
 from ddtop.policy import POLICY

@@ -1,7 +1,5 @@
 """Which rank uses which GPU: by torch, by the driver's list, by the environment."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Waits for single ranks, and which rank is at the end of them."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

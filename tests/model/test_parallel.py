@@ -1,7 +1,5 @@
 """Coordinates of ranks, and the dimensions that form the grid."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest

@@ -1,7 +1,5 @@
 """The policy decides what looks at stacks prove about stragglers and waits."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

@@ -1,7 +1,5 @@
 """The policy of the model decides whose GPU is a straggler, and whose GPU waits."""
 
-from __future__ import annotations
-
 import functools
 
 import pytest

@@ -1,7 +1,5 @@
 """Hosts, their clocks and the lives of a job follow the policy."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.model.arrivals import findings_of

@@ -1,7 +1,5 @@
 """The facts of a rank follow the policy: its work, its silence, its steps and its ratios."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.model.facts import State

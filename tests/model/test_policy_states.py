@@ -1,7 +1,5 @@
 """What a rank does, and how it ended, follows the policy that the model is given."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

@@ -1,7 +1,5 @@
 """A window of the policy that is longer than ours is measured as long as it says."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.wire.records import ProcessLoad, ProcessState

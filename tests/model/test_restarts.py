@@ -1,7 +1,5 @@
 """Restarts of a job on several hosts, where each host counts by itself."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

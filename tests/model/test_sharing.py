@@ -1,7 +1,5 @@
 """Text that all ranks report is kept once, and each rank's report stays what it was."""
 
-from __future__ import annotations
-
 from ddtop.model.memory import share_text
 from ddtop.wire import frames
 from ddtop.wire.records import Hello

@@ -1,7 +1,5 @@
 """In a very large world a rank reports every few seconds, and is not silent between two reports."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.model.facts import State

@@ -1,7 +1,5 @@
 """Which ranks are stragglers where only many looks at their stacks are available."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

@@ -1,7 +1,5 @@
 """Wait chains of groups of ranks, compared with the same question for each pair."""
 
-from __future__ import annotations
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """Hosts with the reports of their relays."""
 
-from __future__ import annotations
-
 from ddtop.policy import POLICY
 from ddtop.present.hosts import hosts_facts, names_of
 from ddtop.present.map import codes_of, hosts_of_ranks

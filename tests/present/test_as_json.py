@@ -1,7 +1,5 @@
 """The JSON that scripts read: its keys are a promise."""
 
-from __future__ import annotations
-
 import json
 
 import msgspec

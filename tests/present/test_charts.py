@@ -1,7 +1,5 @@
 """Charts: how values become lines of signs, and the ends of their scales."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

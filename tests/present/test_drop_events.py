@@ -2,8 +2,6 @@
 hosts view.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import msgspec

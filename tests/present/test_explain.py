@@ -1,7 +1,5 @@
 """What a finding means, on the page of the findings and as text."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from ddtop.diagnosis.explain import PAGES, explain

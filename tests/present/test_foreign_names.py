@@ -1,7 +1,5 @@
 """Names from other machines: wide, combining, and made to write over the screen."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

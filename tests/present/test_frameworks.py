@@ -1,7 +1,5 @@
 """The stack of a job under a training framework: folded by its name, and unfolded on request."""
 
-from __future__ import annotations
-
 from ddtop.model.stacks import merge
 from ddtop.present.stacks import Around, Shape, stacks_lines
 from ddtop.present.text import UNICODE, plain

@@ -2,8 +2,6 @@
 without GPUs.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.follow.history import SeriesHistory

@@ -1,7 +1,5 @@
 """Process groups: how far they are, which ranks are behind, and which groups come first."""
 
-from __future__ import annotations
-
 import msgspec
 
 from ddtop.model.facts import Wait

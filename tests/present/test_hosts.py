@@ -1,7 +1,5 @@
 """Hosts: the reports of their relays, and the worst of their ranks."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.model.facts import HostSeen, State

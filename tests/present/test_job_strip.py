@@ -1,7 +1,5 @@
 """The strip of a job's numbers: now against before, in few words."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """The job strip as lines: what fits into each height and width."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.policy import POLICY

@@ -1,7 +1,5 @@
 """Merged stacks as `ddtop stacks` prints them, as JSON, and which stacks belong together."""
 
-from __future__ import annotations
-
 import json
 
 import msgspec

@@ -1,7 +1,5 @@
 """The NOW column: one rank, and the one fact that matters most about it."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.model.facts import State, Wait

@@ -1,7 +1,5 @@
 """Which rows are shown, and in which order."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.diagnosis.finding import Verdict

@@ -1,7 +1,5 @@
 """The grid of ranks by their parallel groups."""
 
-from __future__ import annotations
-
 from ddtop.model.facts import Axis, State
 from ddtop.present.now import grid_lines, grid_rows, place_text
 from ddtop.present.text import line_width, plain

@@ -1,7 +1,5 @@
 """`ddtop status` and `ddtop diagnose` as they print into a pipe."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """How a GPU is marked follows the policy that is passed in."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from ddtop.model.facts import Device

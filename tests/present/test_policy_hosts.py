@@ -1,7 +1,5 @@
 """The policy of this viewer decides which numbers of a host are drawn as old."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop import thresholds

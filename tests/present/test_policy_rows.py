@@ -1,7 +1,5 @@
 """The policy of the viewer decides whether a row marks a report as old."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from ddtop import thresholds

@@ -1,7 +1,5 @@
 """The text follows the policy: a clock that is not known well, and when a finding is shown."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.diagnosis.explain import PAGES

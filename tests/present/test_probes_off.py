@@ -1,7 +1,5 @@
 """A probe that is off is reported on the screen and in JSON."""
 
-from __future__ import annotations
-
 from ddtop.diagnosis.judge import Judge
 from ddtop.model import progress
 from ddtop.policy import POLICY

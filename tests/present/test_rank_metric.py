@@ -1,7 +1,5 @@
 """The map coloured by a number: levels that distinguish the ranks and do not flicker."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.model.facts import State

@@ -1,7 +1,5 @@
 """Text that must not be in a ticket, in the forms in which it occurs."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """The text of a report: complete, bounded, and without secrets."""
 
-from __future__ import annotations
-
 from ddtop.diagnosis.finding import CRITICAL, Finding, Verdict
 from ddtop.model.stacks import merge
 from ddtop.present.events import Event

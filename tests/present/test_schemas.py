@@ -1,7 +1,5 @@
 """The JSON schemas are valid, and every document of the tests is valid against its own."""
 
-from __future__ import annotations
-
 import copy
 import functools
 

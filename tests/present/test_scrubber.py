@@ -1,7 +1,5 @@
 """The line that shows the position in time."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.follow.recording import read_recording

@@ -1,7 +1,5 @@
 """Searching for words on a page."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """A job as time series: few, whatever its size, and each as `metrics.FAMILIES` defines it."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 

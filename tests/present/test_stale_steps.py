@@ -1,7 +1,5 @@
 """The speed that a rank reported while it made steps is not shown afterwards."""
 
-from __future__ import annotations
-
 import msgspec
 
 from ddtop.diagnosis.evidence import place_line

@@ -1,7 +1,5 @@
 """Pieces of text and numbers, as they appear in cells and sentences."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Where a rank's time goes, on its page: letters and numbers, so that nothing needs a colour."""
 
-from __future__ import annotations
-
 from ddtop.model.facts import Late, Pressure, RankFacts, ReportedFacts, State
 from ddtop.present.rank import time_lines
 from ddtop.present.text import Page

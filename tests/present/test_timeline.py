@@ -1,7 +1,5 @@
 """A job's last minutes as lines."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

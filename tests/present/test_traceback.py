@@ -1,7 +1,5 @@
 """The traceback of an exception that nothing caught."""
 
-from __future__ import annotations
-
 import msgspec
 
 from ddtop.agent.probes.exceptions import _encode_to_fit

@@ -1,7 +1,5 @@
 """The net under a change of the model or the diagnosis: every finding of recorded jobs."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What a kept recording does not tell about the machine."""
 
-from __future__ import annotations
-
 import getpass
 import socket
 import sys

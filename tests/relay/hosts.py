@@ -1,7 +1,5 @@
 """Several relays of one job, as if each had a host: real sockets, real processes as ranks."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading
@@ -10,11 +8,11 @@ import uuid
 
 from ddtop import registry
 from ddtop.link.rank_side import RankLink
-from ddtop.link.viewer_side import ViewerLink
 from ddtop.relay.server import Server
 from ddtop.wire import frames
 from ddtop.wire.records import Command, Hello, HostState, RankState, Reply
 from tests.speaking import process_with_link, say
+from tests.viewers import ViewerLink
 
 DEADLINE_S = 20.0
 OWN_PROCESS = """

@@ -1,19 +1,17 @@
 """A relay in a thread, with ranks and viewers that connect to it."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time
 
 from ddtop import registry
 from ddtop.link.rank_side import RankLink
-from ddtop.link.viewer_side import ViewerLink
 from ddtop.policy import POLICY
 from ddtop.relay.server import Server
 from ddtop.wire import frames
 from ddtop.wire.records import Command, Hello, HostState, Reply
 from tests.speaking import process_with_link, say
+from tests.viewers import ViewerLink
 from tests.waiting import until
 
 DEADLINE_S = 15.0

@@ -1,7 +1,5 @@
 """When exact arrivals are asked for: soon, then rarely, never while all ranks wait alike."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

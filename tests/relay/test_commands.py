@@ -1,7 +1,5 @@
 """What viewers request from a relay: stacks of its ranks, and signals to them."""
 
-from __future__ import annotations
-
 import signal
 import time
 

@@ -1,7 +1,5 @@
 """When a relay requests stacks by itself."""
 
-from __future__ import annotations
-
 from ddtop.relay.triggers import AUTO_DUMP_EVERY_S, AUTO_DUMP_STUCK_S, KEYS_KEPT, DumpTrigger
 
 

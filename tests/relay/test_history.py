@@ -1,7 +1,5 @@
 """What a relay remembers: it is bounded, whatever is received."""
 
-from __future__ import annotations
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

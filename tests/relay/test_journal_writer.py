@@ -1,7 +1,5 @@
 """The relay's journal: `put` returns at once whatever the disk does; lost frames are counted."""
 
-from __future__ import annotations
-
 import os
 import threading
 

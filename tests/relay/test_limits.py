@@ -1,7 +1,5 @@
 """The relay's own limits: each test changes one, and sees the relay behave differently."""
 
-from __future__ import annotations
-
 import os
 import select
 import signal

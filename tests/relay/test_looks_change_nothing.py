@@ -1,7 +1,5 @@
 """Ten of the relay's own looks end no call in C early."""
 
-from __future__ import annotations
-
 import json
 import time
 

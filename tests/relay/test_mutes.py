@@ -1,7 +1,5 @@
 """The relay keeps mutes for all viewers, also for viewers that join later."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.relay.requests import MUTES_MAX

@@ -1,7 +1,5 @@
 """What a viewer may order, and what is refused."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Which process made a connection: the kernel's record from when it was made."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

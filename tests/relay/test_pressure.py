@@ -1,7 +1,5 @@
 """The load of the host and its disks, and cgroups as files."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -1,7 +1,5 @@
 """Ranks are asked for stacks once in two seconds; requests in between share the answers."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """One relay with real sockets and real processes, and with ranks and viewers played by the test."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

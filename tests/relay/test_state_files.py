@@ -1,7 +1,5 @@
 """What a relay writes to its files. A failed write is reported as long as it fails."""
 
-from __future__ import annotations
-
 import os
 import threading
 

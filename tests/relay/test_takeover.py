@@ -1,7 +1,5 @@
 """A relay that follows a killed one must know which ranks that one watched."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

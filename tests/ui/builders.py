@@ -427,11 +427,11 @@ class FakeSource:
     def look(self) -> Look:
         return self.shown
 
-    async def ask_stacks(self, ranks: tuple[int, ...], by_signal: bool = False) -> str | None:
+    async def ask_stacks(self, ranks: tuple[int, ...], how: str = "") -> str | None:
         if self.refuses is not None:
             return self.refuses
         self.asked.append(ranks)
-        self.asked_by_signal.append(by_signal)
+        self.asked_by_signal.append(bool(how))
         self.shown = replace(self.shown, dump=Dump(f"r{len(self.asked)}", self.now_unix_ns()))
         return None
 

@@ -1,7 +1,5 @@
 """A source that shows other facts at every look, for a terminal that cannot keep up."""
 
-from __future__ import annotations
-
 from tests.ui import builders
 from tests.ui.changed import replace
 

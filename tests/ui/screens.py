@@ -1,7 +1,5 @@
 """Runs the app without a terminal, and reads its screen."""
 
-from __future__ import annotations
-
 from contextlib import asynccontextmanager
 
 from ddtop.present.text import UNICODE

@@ -1,7 +1,5 @@
 """The dashboard with its keys pressed: the app against a source that shows what it is told to."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.follow.look import Look

@@ -2,8 +2,6 @@
 hues.
 """
 
-from __future__ import annotations
-
 from itertools import combinations, pairwise
 
 import pytest

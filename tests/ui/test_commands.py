@@ -1,7 +1,5 @@
 """The command palette, the columns page, following, and the mouse on them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -236,11 +236,11 @@ def app_of(found, glyphs=UNICODE):
     ("keys", "size", "glyphs"),
     [
         ([], (80, 24), UNICODE),
-        ([], (160, 30), UNICODE),
-        (["5"], (100, 30), UNICODE),
+        ([], (120, 30), UNICODE),
+        (["5"], (120, 30), UNICODE),
         (["5", "t", "t", "t"], (80, 24), ASCII),
     ],
-    ids=["ranks-80x24", "ranks-160x30", "hosts-100x30", "hosts-without-colours-and-glyphs-80x24"],
+    ids=["ranks-80x24", "ranks-120x30", "hosts-120x30", "hosts-without-colours-and-glyphs-80x24"],
 )
 def test_picture(snap_compare, keys, size, glyphs):
     assert snap_compare(app_of(hang(), glyphs), terminal_size=size, press=keys)
@@ -249,7 +249,7 @@ def test_picture(snap_compare, keys, size, glyphs):
 def test_picture_of_gpus_in_trouble(snap_compare):
     snapshot = on_gpus(8, TROUBLE)
     assert snap_compare(
-        app_of((snapshot, builders.calm(snapshot))), terminal_size=(100, 24), press=["5"]
+        app_of((snapshot, builders.calm(snapshot))), terminal_size=(120, 24), press=["5"]
     )
 
 

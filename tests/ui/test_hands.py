@@ -2,8 +2,6 @@
 next problem.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 import sys

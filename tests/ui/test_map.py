@@ -1,7 +1,5 @@
 """The map: classes that do not flicker, ways to lay ranks out, and its cells as text."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

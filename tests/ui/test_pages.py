@@ -1,7 +1,5 @@
 """The pages: one rank, why, groups, help; and the rows of the table."""
 
-from __future__ import annotations
-
 from collections import deque
 
 import msgspec

@@ -1,8 +1,6 @@
 """Two places of the screen, of the list of jobs and of the JSON say the same of the same thing, at
 each moment of each simulated job."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The programs of a system on the dashboard of one of them."""
 
-from __future__ import annotations
-
 from ddtop.diagnosis.finding import OK
 from ddtop.present.jobs import Health, Listed, health_of, with_roles
 from ddtop.ui.session import Programs

@@ -1,7 +1,5 @@
 """Signals from the dashboard: chosen, asked once more, and sent only after `y`."""
 
-from __future__ import annotations
-
 import signal
 from contextlib import asynccontextmanager
 

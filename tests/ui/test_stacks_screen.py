@@ -1,7 +1,5 @@
 """The screen of stacks: it opens at once, fills as the answers come, and says what is missing."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Suspending, resuming and ending: the state in which the shell and the terminal are left."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

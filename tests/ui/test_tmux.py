@@ -1,7 +1,5 @@
 """A person's path in tmux: from the verdict to the stacks and back, and out."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

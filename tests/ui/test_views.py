@@ -1,7 +1,5 @@
 """The views with their keys pressed."""
 
-from __future__ import annotations
-
 import pytest
 from textual.binding import Binding
 

@@ -1,7 +1,5 @@
 """What a bridge sends, and how its reader handles foreign bytes."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import zlib

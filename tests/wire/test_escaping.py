@@ -1,7 +1,5 @@
 """Text that is not UTF-8 is sent escaped; all other text is sent unchanged."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Envelopes as bytes: whole ones come back, all others are refused with the reason."""
 
-from __future__ import annotations
-
 import random
 
 import msgspec

@@ -4,8 +4,6 @@ accepts them, and never crashes.
 Every listener where bytes come in says what is wrong, or takes them, and never falls.
 """
 
-from __future__ import annotations
-
 import contextlib
 
 import msgspec

@@ -1,7 +1,5 @@
 """What the first release wrote is read whole: journals of 46 jobs, made by that version."""
 
-from __future__ import annotations
-
 import tarfile
 from collections import Counter
 

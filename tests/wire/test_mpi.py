@@ -2,8 +2,6 @@
 wrote.
 """
 
-from __future__ import annotations
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

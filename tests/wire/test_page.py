@@ -3,8 +3,6 @@
 Another process may be writing, or may have died while it did.
 """
 
-from __future__ import annotations
-
 import struct
 
 import msgspec

@@ -1,7 +1,5 @@
 """Members of large groups in few bytes."""
 
-from __future__ import annotations
-
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The records themselves: missing is not zero, and a record may only grow at its end."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from hypothesis import given, settings

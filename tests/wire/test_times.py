@@ -1,7 +1,5 @@
 """Times in records, moved from one clock to another."""
 
-from __future__ import annotations
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """How far a training is, as one line."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.wire.records import PHASES, TrainingProgress

@@ -1,7 +1,5 @@
 """Lists of ranks: from ranks to text, and from text to ranks."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Numbers and places as they appear in sentences."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """How cases are read from their programs."""
 
-from __future__ import annotations
-
 import signal
 
 import pytest

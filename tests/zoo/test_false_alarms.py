@@ -2,8 +2,6 @@
 finding. `python -m tools.zoo.false_alarms` makes thousands of hours.
 """
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

@@ -1,7 +1,5 @@
 """How a tool's claims are judged."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

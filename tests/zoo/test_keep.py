@@ -1,7 +1,5 @@
 """What is kept of a case that has run."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -2,8 +2,6 @@
 `python -m tools.zoo` runs all.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 

@@ -1,7 +1,5 @@
 """Random programs judge the comparison of calls; here a few of them, always the same ones."""
 
-from __future__ import annotations
-
 from collections import Counter
 from random import Random
 

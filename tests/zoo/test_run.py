@@ -1,7 +1,5 @@
 """The runner's options, its file of outcomes, and its tables."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

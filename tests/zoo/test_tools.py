@@ -1,7 +1,5 @@
 """How the answers of each tool are read."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 
 from ddtop import registry
 from ddtop.feeds.route import request
-from ddtop.link.viewer_side import ViewerLink
 from ddtop.model.stacks import merge
 from ddtop.relay.requests import EVERY_S
 from ddtop.wire import frames
 from ddtop.wire.records import BY_SIGNAL, Command, Reply, Stacks
+from tests.viewers import ViewerLink
 from tools.benchmarks.stage import HERE, Stage, StageError
 from tools.benchmarks.table import Row, limited
 

@@ -13,9 +13,10 @@ import time
 from ddtop import registry
 from ddtop.feeds.route import request
 from ddtop.follow.engine import HISTORY_S, Follower
-from ddtop.link.viewer_side import PING_S, ViewerLink
+from ddtop.link.viewer_side import PING_S
 from ddtop.wire import frames
 from ddtop.wire.records import Command, HostState, Reply
+from tests.viewers import ViewerLink
 
 SLICE_S = 0.25
 

@@ -24,10 +24,10 @@ from typing import Any
 
 from ddtop import registry
 from ddtop.feeds.route import request
-from ddtop.link.viewer_side import ViewerLink
 from ddtop.wire import frames
 from ddtop.wire.records import AnyRecord, Command, Reply
 from tests.crashes import CrashError, crashes
+from tests.viewers import ViewerLink
 
 HERE = Path(__file__).resolve().parent
 WORKLOAD, PLAIN = HERE / "workload.py", HERE / "plain_rank.py"

@@ -14,9 +14,9 @@ from ddtop import registry
 from ddtop.diagnosis.finding import Verdict
 from ddtop.feeds.route import request
 from ddtop.follow.engine import HISTORY_S, LOOK_S, Follower
-from ddtop.link.viewer_side import ViewerLink
 from ddtop.model.facts import Snapshot
 from ddtop.wire.records import Command
+from tests.viewers import ViewerLink
 
 
 def follow(entry: registry.JobEntry, seconds: float) -> Iterator[tuple[Snapshot, Verdict]]:

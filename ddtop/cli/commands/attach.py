@@ -10,7 +10,7 @@ from collections.abc import Callable
 import click
 
 from ddtop import registry
-from ddtop.cli.errors import NOT_HEARD
+from ddtop.cli.errors import NOT_HEARD, Command, Trait
 from ddtop.cli.options import JOB, READONLY, WAIT
 from ddtop.cli.output import explain_no_dashboard, no_dashboard, without_controls
 from ddtop.cli.place import (
@@ -28,7 +28,12 @@ from ddtop.cli.place import (
 )
 
 
-@click.command("attach")
+@click.command(
+    "attach",
+    cls=Command,
+    exits="0; 3 no such job; without a terminal as `status`",
+    traits=Trait.FROM_OUTSIDE,
+)
 @JOB
 @WAIT
 @READONLY
@@ -63,7 +68,7 @@ def attach_to(place: Place, readonly: bool) -> int:
             attach_remote.attach_through(place.host, place.job, place.wait_s, readonly)
             return 0
         except attach_remote.NoJobThereError as error:
-            place = unwatched_hosts(place.host, error, "attach")
+            place = unwatched_hosts(place.host, error)
     with sources.source_of(place, "attach", controller=not readonly) as (source, name):
         dashboard.show(source, name, readonly=readonly)
     return 0
@@ -95,7 +100,7 @@ def attach(name: str | None, wait_s: float, readonly: bool) -> int:
 
         entry_of(name, wait_s)
         explain_no_dashboard(why)
-        return status(look_at(Local(find(name, asked_by="status")), "status"))
+        return status(look_at(Local(find(name, asked_by="status", of_ended=True)), "status"))
     if name is None:
         from ddtop.cli import outside_jobs, pick_job
 

@@ -10,14 +10,18 @@ from collections.abc import Sequence
 import click
 
 from ddtop.cli.check.trial import BAD, GOOD, Line, judge_trial
-from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError
+from ddtop.cli.errors import UNREACHABLE, USAGE, Command, CommandError, Trait
 from ddtop.cli.output import without_controls
 
 START_S, REDUCE_S = 60.0, 30.0
 
 
 @click.command(
-    "check", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
+    "check",
+    cls=Command,
+    exits="0; 1 something is wrong; 2 the command line is not understood; 3 it cannot be started",
+    traits=Trait.ON_LINUX,
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
 @click.option(
     "--within",

@@ -10,7 +10,7 @@ import click
 
 from ddtop import private
 from ddtop.cli import config as settings
-from ddtop.cli.errors import USAGE, CommandError
+from ddtop.cli.errors import USAGE, Command, CommandError, Trait
 from ddtop.cli.output import without_controls
 from ddtop.policy import POLICY
 
@@ -20,7 +20,9 @@ def command() -> None:
     """Your preferences, in one file: colours, columns, routes to hosts, limits."""
 
 
-@command.command("show")
+@command.command(
+    "show", cls=Command, exits="0; 2 the file is not understood", traits=Trait.WITHOUT_CONFIG
+)
 @click.option("--all", "every", is_flag=True, help="Also the limits that you have not changed.")
 def show(every: bool) -> None:
     """Every setting that holds, and where it comes from: a variable, the file, or ddtop."""
@@ -40,13 +42,18 @@ def show(every: bool) -> None:
             _print(f"{name:<44}{values[name]:<12g}{origin}   ({low:g} to {high:g})")
 
 
-@command.command("path")
+@command.command("path", cls=Command, exits="0", traits=Trait.WITHOUT_CONFIG)
 def path() -> None:
     """The name of the file, whether it is there or not."""
     click.echo(str(settings.path_of(os.environ)))
 
 
-@command.command("edit")
+@command.command(
+    "edit",
+    cls=Command,
+    exits="0; 2 the file cannot be written, or is not understood",
+    traits=Trait.WITHOUT_CONFIG,
+)
 def edit() -> None:
     """Open the file in $VISUAL or $EDITOR, and check it afterwards."""
     file = settings.path_of(os.environ)

@@ -10,7 +10,7 @@ import click
 
 from ddtop import registry
 from ddtop.cli import completion
-from ddtop.cli.errors import exit_code
+from ddtop.cli.errors import Command, Trait, exit_code
 from ddtop.cli.options import READONLY
 from ddtop.cli.output import no_dashboard, print_findings, print_status
 
@@ -29,7 +29,12 @@ MORE_S = 5.0
 """How long the demo goes on after its fault was found, to collect stacks and other evidence."""
 
 
-@click.command("demo")
+@click.command(
+    "demo",
+    cls=Command,
+    exits="as `attach`; without a terminal as `diagnose`",
+    traits=Trait.STARTS_JOBS | Trait.ON_LINUX,
+)
 @click.option(
     "--fault",
     default="not-in-collective",

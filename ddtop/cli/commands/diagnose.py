@@ -6,11 +6,19 @@ import sys
 
 import click
 
+from ddtop.cli.errors import Command, Trait
 from ddtop.cli.options import AS_JSON, JOB, WAIT
 from ddtop.cli.place import LOCALS, PLACE, Here, Pids, led, print_each
 
 
-@click.command("diagnose")
+@click.command(
+    "diagnose",
+    cls=Command,
+    exits=(
+        "0 nothing critical; 1 a critical finding; 3 no contact; 4 unknown: the relay is not heard"
+    ),
+    traits=Trait.FROM_OUTSIDE | Trait.OF_ENDED,
+)
 @JOB
 @WAIT
 @AS_JSON

@@ -19,7 +19,7 @@ import click
 import ddtop
 from ddtop import plugins, registry, start_python
 from ddtop.cli import interpreter
-from ddtop.cli.errors import CommandError
+from ddtop.cli.errors import Command, CommandError, Trait
 from ddtop.cli.output import without_controls
 from ddtop.relay.gpus.amd import AmdDriver
 from ddtop.relay.gpus.driver import Driver
@@ -33,7 +33,12 @@ MPI_S, PY_SPY_S = 20.0, 10.0
 """How long a child process may take to load MPI or py-spy."""
 
 
-@click.command("doctor")
+@click.command(
+    "doctor",
+    cls=Command,
+    exits="0; 1 something does not work; 3 with `--python`: no Python that answers",
+    traits=Trait.ON_LINUX,
+)
 @click.option(
     "--python", metavar="PYTHON", help="That Python instead: is the agent in it, is torch read?"
 )

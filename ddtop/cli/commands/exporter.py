@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import click
 
-from ddtop.cli.errors import USAGE, CommandError
+from ddtop.cli.errors import USAGE, Command, CommandError, Trait
 from ddtop.cli.options import removed_option
 from ddtop.cli.place import HUB, led
 
 LISTEN = "127.0.0.1:9477"
 
 
-@click.command("exporter")
+@click.command(
+    "exporter",
+    cls=Command,
+    exits="0; 2 an address or file that cannot be used; 3 no contact, or no state folder",
+    traits=Trait.ON_LINUX,
+)
 @click.option(
     "--listen", metavar="HOST:PORT", help=f"Where to serve /metrics.  [default: {LISTEN}]"
 )

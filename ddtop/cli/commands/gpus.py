@@ -7,6 +7,7 @@ import sys
 
 import click
 
+from ddtop.cli.errors import Command, Trait
 from ddtop.cli.options import AS_JSON
 from ddtop.cli.output import width, without_controls
 from ddtop.thresholds import chosen
@@ -14,7 +15,12 @@ from ddtop.thresholds import chosen
 NONE_FREE = 1
 
 
-@click.command("gpus")
+@click.command(
+    "gpus",
+    cls=Command,
+    exits="0; 1 no GPU is free; 3 no driver, or it does not answer within ten seconds",
+    traits=Trait.ON_LINUX,
+)
 @AS_JSON
 def command(as_json: bool) -> None:
     """Free and busy GPUs of this host, and who holds them.

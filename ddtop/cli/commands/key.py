@@ -15,7 +15,7 @@ import time
 import click
 
 from ddtop import folders, registry
-from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError
+from ddtop.cli.errors import UNREACHABLE, USAGE, Command, CommandError, Trait
 from ddtop.cli.output import without_controls
 
 KEY_BYTES = 32
@@ -26,7 +26,12 @@ def command() -> None:
     """The secret from which all keys are derived."""
 
 
-@command.command("rotate")
+@command.command(
+    "rotate",
+    cls=Command,
+    exits="0; 2 the key is DDTOP_KEY; 3 the state folder cannot be written",
+    traits=Trait.WITHOUT_CONFIG | Trait.ON_LINUX,
+)
 def _rotate() -> None:
     """A new key; the old one is refused from then on.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import io
 import os
@@ -15,7 +16,7 @@ import click
 
 import ddtop
 from ddtop import private, registry
-from ddtop.cli.errors import UNREACHABLE, CommandError
+from ddtop.cli.errors import UNREACHABLE, Command, CommandError, Trait
 from ddtop.cli.options import JOB, NO_SOURCE, WAIT
 from ddtop.cli.output import WIDTH, without_controls
 from ddtop.cli.place import LOCALS, PLACE, Hosts, Local, There, place_of, run_there, typed_command
@@ -35,7 +36,9 @@ SOURCE_S = 1.0
 STDOUT = "-"
 
 
-@click.command("report")
+@click.command(
+    "report", cls=Command, exits="0; 3 no contact", traits=Trait.FROM_OUTSIDE | Trait.OF_ENDED
+)
 @JOB
 @WAIT
 @click.option("-o", "output", metavar="FILE", help="Where to write it; - is stdout.")
@@ -164,7 +167,7 @@ def _read_known(entry: registry.JobEntry) -> _Known:
     gone = "its relay is gone"
     if entry.reachable(time.time_ns()):
         try:
-            return _from_relay(entry)
+            return asyncio.run(_from_relay(entry))
         except UnreachableError as error:
             gone = str(error)
     try:
@@ -178,24 +181,26 @@ def _read_known(entry: registry.JobEntry) -> _Known:
     return _Known(snapshot, verdict, seen, last_request(snapshot))
 
 
-def _from_relay(entry: registry.JobEntry) -> _Known:
+async def _from_relay(entry: registry.JobEntry) -> _Known:
     """The data that its relay sends, with new stacks if the job is live."""
-    from ddtop.follow.engine import Visit, with_what_stood
+    from ddtop.follow.engine import with_what_stood
+    from ddtop.follow.live import LiveSource
+    from ddtop.follow.looks import BRIEF_S, joined
     from ddtop.present.stacks import answers, last_request
 
     request, asked, note = None, None, None
-    with contextlib.closing(Visit(entry)) as visit:
-        if visit.look(WATCH_S)[0].ended is None:
-            asked = visit.follower.now_unix_ns()
-            dump = visit.stacks()
-            request, note = dump.request, dump.refused
-        snapshot, verdict = visit.follower.look()
+    async with joined(LiveSource(entry, history_s=BRIEF_S)) as job:
+        snapshot, verdict = await job.watch(WATCH_S)
+        if snapshot.ended is None:
+            dump = await job.stacks()
+            request, asked, note = dump.request, dump.asked_unix_ns, dump.refused
+            snapshot, verdict = await job.watch(0.0)
     verdict = with_what_stood(entry, snapshot, verdict)
     if request is None or not answers(snapshot, request, None):
         request, asked = last_request(snapshot), None
         note = f"no fresh stacks: {note}" if note else None
     seen = "its relay" + (", live" if snapshot.ended is None else "")
-    return _Known(snapshot, verdict, seen, request, asked, note, visit.follower.garbled)
+    return _Known(snapshot, verdict, seen, request, asked, note, job.source.joined.garbled)
 
 
 def _material(

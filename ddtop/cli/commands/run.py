@@ -8,11 +8,15 @@ import sys
 
 import click
 
-from ddtop.cli.errors import USAGE, CommandError
+from ddtop.cli.errors import USAGE, Command, CommandError, Trait
 
 
 @click.command(
-    "run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
+    "run",
+    cls=Command,
+    exits="that of the command",
+    traits=Trait.STARTS_JOBS | Trait.ON_LINUX,
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
 @click.option("--job", "name", help="The name of the job.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)

@@ -6,10 +6,10 @@ import json
 
 import click
 
-from ddtop.cli.errors import USAGE, CommandError
+from ddtop.cli.errors import USAGE, Command, CommandError
 
 
-@click.command("schema")
+@click.command("schema", cls=Command, exits="0; 2 no such document")
 @click.argument("name", required=False)
 def command(name: str | None) -> None:
     """The JSON schemas of what ddtop prints.

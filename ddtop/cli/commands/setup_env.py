@@ -9,11 +9,16 @@ from pathlib import Path
 
 import click
 
-from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError
+from ddtop.cli.errors import UNREACHABLE, USAGE, Command, CommandError, Trait
 from ddtop.cli.output import without_controls
 
 
-@click.command("setup-env")
+@click.command(
+    "setup-env",
+    cls=Command,
+    exits="0; 2 a folder that holds other files; 3 that Python cannot be used",
+    traits=Trait.WITHOUT_CONFIG,
+)
 @click.argument("python")
 @click.option("--container", metavar="NAME", help="PYTHON is in that running container.")
 @click.option(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ddtop.cli import completion
-from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError
+from ddtop.cli.errors import UNREACHABLE, USAGE, Command, CommandError, Trait
 from ddtop.cli.output import without_controls
 from ddtop.cli.place import PLACE
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ddtop.model.facts import RankFacts, Snapshot
 
 
-@click.command("signal")
+@click.command("signal", cls=Command, exits="0; 3 no contact", traits=Trait.ON_LINUX)
 @click.argument("job", shell_complete=completion.jobs)
 @click.option(
     "--rank",
@@ -112,7 +112,7 @@ def _confirm(snapshot: Snapshot, ranks: list[RankFacts], what: signal.Signals) -
     """
     if not sys.stdin.isatty():
         raise CommandError(
-            "ddtop: there is there is there is no terminal to ask at: add --yes if you are sure",
+            "ddtop: there is no terminal to ask at: add --yes if you are sure",
             USAGE,
         )
     click.echo(f"{what.name} to {len(ranks)} of {snapshot.world_size} ranks of {snapshot.job}:")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 import time
-from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ import click
 
 from ddtop import registry
 from ddtop.cli import completion
-from ddtop.cli.errors import NOT_HEARD, UNREACHABLE, USAGE, CommandError
+from ddtop.cli.errors import NOT_HEARD, UNREACHABLE, USAGE, Command, CommandError, Trait
 from ddtop.cli.options import AS_JSON, JOB, NO_SOURCE, WAIT
 from ddtop.cli.output import without_controls
 from ddtop.cli.place import PLACE, Here, Hosts, Pids, led, print_each
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from ddtop.model.facts import Snapshot
     from ddtop.wire.records import Stacks
 
-JUDGED_NS = 600_000_000
-"""A finding needs two looks half a second apart. The first look comes from the history."""
 PATIENCE_S = 1.0
 """After this time, a user at a terminal is shown what the command waits for."""
 
@@ -48,7 +46,12 @@ class Wanted:
     source: bool = True
 
 
-@click.command("stacks")
+@click.command(
+    "stacks",
+    cls=Command,
+    exits="0; 1 some ranks did not answer; 3 no contact; 4 the relay is not heard",
+    traits=Trait.FROM_OUTSIDE,
+)
 @JOB
 @WAIT
 @AS_JSON
@@ -150,7 +153,8 @@ def stacks(entry: registry.JobEntry, wanted: Wanted) -> int:
 
     try:
         live = entry.reachable(time.time_ns())
-        found = _ask(entry, wanted) if live else _left_behind(left_behind(entry), wanted)
+        left = None if live else left_behind(entry)
+        found = _left_behind(left, wanted) if left else asyncio.run(_ask(entry, wanted))
     except NotHeardError as error:
         found = _left_behind(not_heard(entry, str(error)), wanted)
     except UnreachableError as error:
@@ -170,27 +174,24 @@ class _Found:
     entry: registry.JobEntry | None = None
 
 
-def _ask(entry: registry.JobEntry, wanted: Wanted) -> _Found:
+async def _ask(entry: registry.JobEntry, wanted: Wanted) -> _Found:
     from ddtop.cli.ranks import check_ranks
-    from ddtop.follow.engine import Visit
+    from ddtop.follow.live import LiveSource
+    from ddtop.follow.looks import BRIEF_S, joined
     from ddtop.present.stacks import answers
 
     # Native frames and a signal may disturb a rank, so only users who may act on the job may ask
     # for them.
-    with closing(Visit(entry, controller=bool(wanted.how))) as visit:
-        follower = visit.follower
-        follower.look(follower.now_unix_ns() - JUDGED_NS)
-        snapshot, verdict = follower.look()
-        check_ranks(wanted.ranks, snapshot)
-        if wanted.last or snapshot.ended is not None:
-            return _last_stacks(snapshot, verdict, wanted)
-        asked_unix_ns = follower.now_unix_ns()
-        dump = visit.stacks(wanted.ranks, wanted.how, Patience())
+    async with joined(LiveSource(entry, bool(wanted.how), history_s=BRIEF_S)) as job:
+        check_ranks(wanted.ranks, job.snapshot)
+        if wanted.last or job.snapshot.ended is not None:
+            return _last_stacks(*await job.watch(0.0), wanted)
+        dump = await job.stacks(wanted.ranks, wanted.how, Patience())
         if dump.refused is not None and dump.expected is None:
             raise CommandError(f"ddtop: {dump.refused}", UNREACHABLE)
-        snapshot, verdict = follower.look()
-        found = answers(snapshot, dump.request, asked_unix_ns, wanted.ranks)
-        return _Found(found, snapshot, verdict, dump.refused)
+        snapshot, verdict = await job.watch(0.0)
+    found = answers(snapshot, dump.request, dump.asked_unix_ns, wanted.ranks)
+    return _Found(found, snapshot, verdict, dump.refused)
 
 
 class Patience:

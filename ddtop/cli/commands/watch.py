@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ddtop import registry
-from ddtop.cli.errors import NOT_HEARD, UNREACHABLE, CommandError
+from ddtop.cli.errors import NOT_HEARD, UNREACHABLE, Command, CommandError, Trait
 from ddtop.cli.options import JOB, SECONDS, WAIT, removed_option
 from ddtop.cli.output import without_controls
 from ddtop.cli.place import LOCALS, PLACE, Local, Place, There, place_of, unwatched_hosts
@@ -35,7 +35,12 @@ LAST_WORD_S = 30.0
 """How long reading a relay's files may take, with a large journal on a file server."""
 
 
-@click.command("watch")
+@click.command(
+    "watch",
+    cls=Command,
+    exits="0 the job ended well; 1 it ended badly; 3 no contact; 4 the relay is no longer heard",
+    traits=Trait.FROM_OUTSIDE,
+)
 @JOB
 @WAIT
 @click.option(
@@ -128,7 +133,7 @@ def watch(place: Place, as_json: bool, make_guard: Callable[[str], Guard] | None
     except NoJobThereError as error:
         if not isinstance(place, There):
             raise
-        return watch(unwatched_hosts(place.host, error, "watch"), as_json, make_guard)
+        return watch(unwatched_hosts(place.host, error), as_json, make_guard)
     if guard is not None:
         guard.leave()
     return code

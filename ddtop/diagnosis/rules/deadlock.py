@@ -308,7 +308,7 @@ def _made_in_other_order(snapshot: Snapshot, policy: Policy) -> list[Finding]:
                 ),
                 evidence=(
                     *lines,
-                    *(line for rank, _ in come[:4] for line in stack_lines(rank, policy)),
+                    *(line for rank, _ in come[:4] for line in stack_lines(rank)),
                 ),
                 advice=(
                     f"make the groups of the store {quoted(store)} in the same order on all members"

@@ -1,7 +1,5 @@
 """A probe over the sources that a test registers. The test sets its clock."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 from ddtop.agent.notes import progress_notes

@@ -1,7 +1,5 @@
 """Processes of jax.distributed: how they become ranks, and what is read of them."""
 
-from __future__ import annotations
-
 from types import ModuleType, SimpleNamespace
 
 import pytest

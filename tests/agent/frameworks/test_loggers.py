@@ -1,7 +1,5 @@
 """Logging libraries that the program's own loop calls. They know what the program logs."""
 
-from __future__ import annotations
-
 from types import ModuleType, SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """For whose answer a rank waits in Ray's calls."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType, SimpleNamespace
 

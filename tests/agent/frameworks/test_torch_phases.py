@@ -1,7 +1,5 @@
 """Phases that torch itself shows: saving a checkpoint, and compiling."""
 
-from __future__ import annotations
-
 import io
 from threading import Thread
 from types import ModuleType

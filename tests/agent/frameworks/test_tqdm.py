@@ -1,7 +1,5 @@
 """What the progress bars of a plain loop show of the training, and what they do not show."""
 
-from __future__ import annotations
-
 import io
 from types import SimpleNamespace
 

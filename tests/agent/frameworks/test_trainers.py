@@ -1,7 +1,5 @@
 """What is read of trainers that own the loop, from doubles with their sources' attributes."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType, SimpleNamespace
 

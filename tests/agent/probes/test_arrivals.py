@@ -1,7 +1,5 @@
 """One read of torch's recorder gives every collective of the rank with its time."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

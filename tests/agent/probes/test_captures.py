@@ -1,7 +1,5 @@
 """Captures of CUDA graphs are noticed from their start to their end, also those that fail."""
 
-from __future__ import annotations
-
 import sys
 from types import SimpleNamespace
 

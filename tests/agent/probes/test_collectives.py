@@ -1,7 +1,5 @@
 """How the probe reads sequence numbers and the recorder: complete, off, or not read."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The digest of a dataset, and whether each rank has its own samples: nothing is called."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import random

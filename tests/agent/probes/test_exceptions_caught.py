@@ -1,8 +1,6 @@
 """Which exceptions that are caught again and again count; no trace function stays installed."""
 # ruff: noqa: SIM105
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

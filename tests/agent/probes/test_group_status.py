@@ -1,7 +1,5 @@
 """How one group's status and entries are read on NCCL, where p2p has numbers of its own."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.agent.probes.groups import GroupWatch

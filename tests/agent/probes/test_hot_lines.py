@@ -1,7 +1,5 @@
 """At which lines the main thread was, counted over half a minute."""
 
-from __future__ import annotations
-
 from ddtop.agent.probes.main_thread import KEPT, TOLD, HotLines
 from ddtop.agent.stacks.frames import ThreadLook
 from ddtop.wire.records import by_function

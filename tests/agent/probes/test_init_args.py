@@ -1,7 +1,5 @@
 """What a rank passes to init_process_group, and the state of the file that it meets at."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from datetime import timedelta

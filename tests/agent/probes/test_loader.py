@@ -1,7 +1,5 @@
 """Which worker must deliver the next batch, and whether it makes progress."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -6,8 +6,6 @@ before the backend is called. `retireCompleted`: only what has come back is reti
 part of a coalesced call has no Work, and is never retired.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from types import SimpleNamespace

@@ -6,8 +6,6 @@ NCCL, only then `workEnqueue` with the status) and its watchdog (a collective th
 retired, then the status has it).
 """
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

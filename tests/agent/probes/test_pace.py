@@ -1,7 +1,5 @@
 """How fast a rank trains: what counts as training, and which minutes are compared."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.agent.limits import LIMITS

@@ -1,7 +1,5 @@
 """The purpose of each group: meshes, and doubles of Megatron's and DeepSpeed's modules."""
 
-from __future__ import annotations
-
 import gc
 import sys
 from types import ModuleType, SimpleNamespace

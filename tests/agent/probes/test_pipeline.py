@@ -1,7 +1,5 @@
 """The stage and microbatch of a rank, read from the attributes of torch's stages."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

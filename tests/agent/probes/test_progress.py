@@ -1,7 +1,5 @@
 """How the probe combines its sources: which one wins, speeds, phases, and errors."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """Which thread runs the rank's program: real threads inside code with torch's file names."""
 
-from __future__ import annotations
-
 import _thread
 import threading
 from contextlib import ExitStack, contextmanager

@@ -1,7 +1,5 @@
 """How the recorder is read in each torch version, and the reason where nothing works."""
 
-from __future__ import annotations
-
 import gc
 import json
 import sys

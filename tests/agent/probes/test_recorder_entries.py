@@ -1,7 +1,5 @@
 """What NCCL's recorder keeps: collectives, coalesced calls, sends and receives."""
 
-from __future__ import annotations
-
 from ddtop.agent.probes.recorder import _Entry, collectives_of
 
 

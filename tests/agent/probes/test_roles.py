@@ -1,7 +1,5 @@
 """The role of a process in systems that are no training loop, by the names they give it."""
 
-from __future__ import annotations
-
 import sys
 from types import SimpleNamespace
 

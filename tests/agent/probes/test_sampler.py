@@ -1,7 +1,5 @@
 """How a rank gets its data: read from torch's own loaders, without calling the dataset."""
 
-from __future__ import annotations
-
 import gc
 import os
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """How many collectives a group has counted: itself, or its backends."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,8 +1,6 @@
 """What the agent remembers of a rank that makes no progress: earlier stays at its line, and a file
 that it writes while it handles an exception."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

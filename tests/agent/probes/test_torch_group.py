@@ -1,7 +1,5 @@
 """Which process groups are of this job, with the groups that torch itself makes."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """A group with gloo beside NCCL: two counters and two recorders under one name."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """Where a thread is: the innermost frame of the user's own code, and what it waits on below it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import multiprocessing.process

@@ -1,7 +1,5 @@
 """The path for which a loop of the program polls, read from the locals of its function."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import sys

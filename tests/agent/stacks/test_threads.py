@@ -1,7 +1,5 @@
 """All threads' stacks, taken inside the process."""
 
-from __future__ import annotations
-
 import gc
 import threading
 import weakref

@@ -1,7 +1,5 @@
 """Frames of threads that move on, read without a crash."""
 
-from __future__ import annotations
-
 import gc
 import linecache
 import operator

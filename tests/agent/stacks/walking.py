@@ -4,8 +4,6 @@ Each ends with exit code 0 if all stacks that were read are true ones. A frame t
 with an exception or a crash.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import sys

@@ -1,7 +1,5 @@
 """The turns of a rank's calls, from programs that call functions of the same names as torch's."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType, SimpleNamespace
 

@@ -1,7 +1,5 @@
 """What a wrapped model reports: which group averages its gradients, and whether by gloo."""
 
-from __future__ import annotations
-
 import sys
 from types import SimpleNamespace
 

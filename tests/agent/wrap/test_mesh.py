@@ -1,7 +1,5 @@
 """What the agent keeps of meshes and pipeline stages when the program makes them."""
 
-from __future__ import annotations
-
 from types import ModuleType, SimpleNamespace
 
 from ddtop.agent import current, notes

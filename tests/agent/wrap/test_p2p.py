@@ -1,7 +1,5 @@
 """Calls between single ranks: how they are counted, and what is on the page of their peers."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """A process that calls init_rpc becomes a rank, if it is none."""
 
-from __future__ import annotations
-
 from types import ModuleType, SimpleNamespace
 
 import pytest

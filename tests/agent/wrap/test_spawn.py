@@ -1,7 +1,5 @@
 """Exceptions that multiprocessing catches before any hook sees them."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import sys

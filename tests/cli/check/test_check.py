@@ -1,7 +1,5 @@
 """`ddtop check` on this host, with real ranks."""
 
-from __future__ import annotations
-
 import os
 import socket
 import sys

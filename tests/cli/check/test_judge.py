@@ -1,7 +1,5 @@
 """What the ranks of a trial report is judged, and each problem comes with a fix."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.cli.check.trial import BAD, GOOD, Trial, judge_trial

@@ -1,7 +1,5 @@
 """The policy decides what a node needs."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.cli.check.trial import BAD

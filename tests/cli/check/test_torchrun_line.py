@@ -1,7 +1,5 @@
 """A command line of torchrun is read as torchrun reads it."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.cli.check.trial import FLAGS, WITH_VALUE, NotUnderstoodError, read

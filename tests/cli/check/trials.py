@@ -1,7 +1,5 @@
 """Records that the ranks of a trial report about their nodes."""
 
-from __future__ import annotations
-
 from ddtop.cli.check.trial import Trial, judge_trial
 from ddtop.policy import POLICY
 

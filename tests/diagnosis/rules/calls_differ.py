@@ -1,7 +1,5 @@
 """Jobs in which some ranks make a call more."""
 
-from __future__ import annotations
-
 from ddtop.wire.records import CallSite, Groups, Turn
 from tests.jobs import FakeJob
 from tests.ranks import unix_ns

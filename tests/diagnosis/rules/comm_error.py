@@ -1,7 +1,5 @@
 """Jobs in which the backend fails, and the errors that ranks report then."""
 
-from __future__ import annotations
-
 CLOSED = (
     "[/src/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:41233. This is"
     " typically caused by a remote worker crashing."

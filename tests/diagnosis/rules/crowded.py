@@ -1,7 +1,5 @@
 """Jobs for the tests of `crowded` and of the policy."""
 
-from __future__ import annotations
-
 from ddtop.wire.records import ProcessLoad
 from tests.jobs import SECOND
 

@@ -1,7 +1,5 @@
 """Jobs whose ranks end: without agents, and after a hang that was over."""
 
-from __future__ import annotations
-
 from ddtop.wire.records import COLLECTIVE, RUN, OutsideLook
 from tests.jobs import FakeJob, hung, unix_ns
 

@@ -1,7 +1,5 @@
 """Jobs in which some ranks catch an exception again and again that the others never catch."""
 
-from __future__ import annotations
-
 from ddtop.wire.records import Catching, Caught
 from tests.jobs import FakeJob
 

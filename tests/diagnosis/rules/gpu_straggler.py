@@ -1,7 +1,5 @@
 """Jobs for the tests of `gpu_straggler` and of the policy."""
 
-from __future__ import annotations
-
 from tests.diagnosis.rules.straggler import answers
 from tests.nccl_jobs import COMPUTES, NcclJob
 

@@ -1,7 +1,5 @@
 """Jobs for the tests of `gpus` and of the policy."""
 
-from __future__ import annotations
-
 import msgspec
 
 from ddtop.wire.records import CudaState

@@ -1,7 +1,5 @@
 """Jobs for the tests of `input_bound` and of the policy."""
 
-from __future__ import annotations
-
 from ddtop.wire.records import Loader
 from tests.jobs import FakeJob
 

@@ -1,7 +1,5 @@
 """Jobs in which a rank's main thread stays in one uninterruptible sleep (state D)."""
 
-from __future__ import annotations
-
 from tests.jobs import trained
 
 

@@ -1,7 +1,5 @@
 """Jobs in which the others wait for a rank that sleeps."""
 
-from __future__ import annotations
-
 from tests.jobs import WORLD, FakeJob, trained, unix_ns
 
 

@@ -1,7 +1,5 @@
 """Jobs in which a rank waits for a batch of a worker that makes no progress."""
 
-from __future__ import annotations
-
 from tests.jobs import FakeJob
 
 

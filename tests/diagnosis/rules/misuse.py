@@ -1,7 +1,5 @@
 """Jobs for the tests of `misuse` and of the policy."""
 
-from __future__ import annotations
-
 from ddtop.wire.records import (
     REDUCING,
     Arrivals,

@@ -1,7 +1,5 @@
 """Jobs that wait in NCCL, and what NCCL's RAS service reports of them."""
 
-from __future__ import annotations
-
 import msgspec
 
 from ddtop.wire.records import CommStatus, Communicator, OutsideLook, RasAnswer, RasRank

@@ -1,7 +1,5 @@
 """Jobs that made steps and now make none."""
 
-from __future__ import annotations
-
 
 def all_stand(job, function="main", **more):
     for rank in job.ranks:

@@ -1,7 +1,5 @@
 """Jobs whose ranks all run and do not find each other."""
 
-from __future__ import annotations
-
 from ddtop.wire.records import Rendezvous, StoreFile
 from tests.diagnosis.rules.starting import early, enter
 from tests.jobs import BASE, SECOND

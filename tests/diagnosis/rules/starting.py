@@ -1,7 +1,5 @@
 """Jobs whose ranks wait in init_process_group for ranks that have not joined."""
 
-from __future__ import annotations
-
 from ddtop.wire.records import Candidacy, ProcessState
 from tests.jobs import SECOND, FakeJob, unix_ns
 

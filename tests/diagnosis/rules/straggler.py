@@ -1,7 +1,5 @@
 """`straggler`: the job moves, and in most steps all ranks wait for the same ones."""
 
-from __future__ import annotations
-
 from ddtop.wire.records import Arrivals, HostLoad, ProcessLoad, Spot, arrivals_of
 from tests.arriving import entered
 from tests.jobs import SECOND, FakeJob

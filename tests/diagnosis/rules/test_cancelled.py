@@ -1,7 +1,5 @@
 """All ranks were ended from outside, so no rank is at fault. And jobs that only look like that."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.wire.records import HelperEnd, LastException
@@ -296,6 +294,7 @@ def test_of_a_cancelled_job_a_rank_that_polled_while_others_waited_is_reported()
     job.joined_s = 0.0
     job.ranks[2].stands_at("wait", line=40)
     job.ranks[2].wchan, job.ranks[2].wakes_per_s = "hrtimer_nanosleep", 5.0
+    job.ranks[2].says = {"stayed_s": 3.0}
     job.others_wait(2)
     job.passes(20)
     for rank in job.ranks:

@@ -1,7 +1,5 @@
 """The backend fails and no rank ended before: who reports the error is not blamed for it."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

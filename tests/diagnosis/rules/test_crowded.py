@@ -1,7 +1,5 @@
 """Hosts and ranks that run out of something: CPUs, memory, descriptors, disk."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.wire.records import Disk, HostLoad, Limit, ProcessLoad

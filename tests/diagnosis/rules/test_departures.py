@@ -1,7 +1,5 @@
 """Ranks that are gone: which ended first, which were a consequence, and which were no fault."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

@@ -1,7 +1,5 @@
 """Ranks without an agent that are gone: nobody reported their exceptions."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.wire.records import OutsideLook

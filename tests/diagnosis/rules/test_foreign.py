@@ -1,7 +1,5 @@
 """Ranks that wait in a group that is not of their job."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.policy import POLICY

@@ -1,7 +1,5 @@
 """Ranks whose GIL is held by C code: their agents are silent, and NCCL's thread still answers."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.diagnosis.rules.nccl import frozen_job, launches_outside

@@ -1,7 +1,5 @@
 """GPUs that a rank cannot get or that have failed come before their consequences."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

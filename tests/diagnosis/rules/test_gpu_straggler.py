@@ -1,7 +1,5 @@
 """On NCCL a slow GPU is found by the power that the GPUs draw, not by arrival times."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.model.facts import State

@@ -1,7 +1,5 @@
 """GPUs that draw different power, and none of them is a straggler."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

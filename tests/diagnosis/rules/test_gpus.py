@@ -1,7 +1,5 @@
 """Findings about GPUs that do less than they could: only with evidence, and never without GPUs."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

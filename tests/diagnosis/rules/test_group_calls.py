@@ -1,7 +1,5 @@
 """The ranks have made different process groups, and some wait because of it."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.wire.names import OF_MEMBERS_ONLY

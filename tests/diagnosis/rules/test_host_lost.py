@@ -1,7 +1,5 @@
 """A host that is not heard: which ranks are down, which wait, which are only unreachable."""
 
-from __future__ import annotations
-
 import msgspec
 
 from ddtop.diagnosis.judge import Judge

@@ -1,8 +1,6 @@
 """Who waits for work, and who only looks as if: a rank of which others wait for something is not
 idle."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

@@ -1,7 +1,5 @@
 """The ranks make progress, and wait for data most of their time."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.wire.records import Feed, Waited

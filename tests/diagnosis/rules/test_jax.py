@@ -1,7 +1,5 @@
 """Jobs of jax.distributed: their start in JAX's words, and waits that only stacks show."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.policy import POLICY

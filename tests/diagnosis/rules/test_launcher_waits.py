@@ -1,7 +1,5 @@
 """torchrun before it has a rank: it waits for other nodes, or for the store."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Misuse that the reports show by the way: samplers, epochs, backends, many small collectives."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.wire.records import ROOTED, SYMMETRIC, Spot

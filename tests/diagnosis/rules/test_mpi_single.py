@@ -1,7 +1,5 @@
 """Verdicts on MPI ranks that send to single ranks, and receive from one rank or from any rank."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.wire.mpi import OUTSIDE_BIT, group_name

@@ -1,7 +1,5 @@
 """What NCCL reports about itself: its status service, communicators being built, the watchdog."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import msgspec

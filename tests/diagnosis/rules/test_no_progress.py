@@ -1,7 +1,5 @@
 """A job that made steps and now makes none, and the long pauses that are no fault."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.diagnosis.standstill import StandstillLimits

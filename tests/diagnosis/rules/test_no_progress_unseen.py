@@ -1,7 +1,5 @@
 """A job without progress of which only some ranks are seen: from outside, on one of its hosts."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.wire.records import OutsideLook

@@ -6,8 +6,6 @@ The same shapes as real programs, without a fault, for as long as you like:
 `pipeline`, `fsdp`, `tp`), and `ddtop watch` beside it, which must stay silent.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 from ddtop.wire.records import Group, Groups, OpenCall

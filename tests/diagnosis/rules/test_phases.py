@@ -1,7 +1,5 @@
 """A rank that saves a checkpoint, validates or compiles while the others wait for it."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.diagnosis.rules.phases import saving

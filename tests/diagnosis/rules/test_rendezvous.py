@@ -1,7 +1,5 @@
 """Ranks that run and do not find each other: in the wrong place, twice, or at an old file."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

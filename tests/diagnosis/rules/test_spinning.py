@@ -1,7 +1,5 @@
 """Ranks on NCCL that spin in one line while they wait for their GPUs, as if they computed."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

@@ -1,7 +1,5 @@
 """Ranks that wait in init_process_group for ranks that have not joined."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Stores and peers that cannot be reached or trusted, and ranks of different versions."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.diagnosis.rules.rendezvous import all_enter, file_store, meets

@@ -1,7 +1,5 @@
 """One rank is late at most steps: its cost and its cause, and healthy differences."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.model.facts import State

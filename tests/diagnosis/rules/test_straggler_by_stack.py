@@ -1,7 +1,5 @@
 """A straggler among ranks that are read from outside: a warning that states its evidence."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

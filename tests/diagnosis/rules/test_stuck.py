@@ -1,7 +1,5 @@
 """All ranks have joined, no rank is elsewhere, and the collective does not complete."""
 
-from __future__ import annotations
-
 from tests.jobs import FakeJob, trained
 from tests.ranks import WORLD, place
 

@@ -1,7 +1,5 @@
 """Whether two looks at the threads of a process show that C code holds the GIL."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 

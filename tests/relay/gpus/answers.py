@@ -1,7 +1,5 @@
 """Recorded answers of NCCL's RAS service."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 ANSWERS = Path(__file__).with_name("ras_answers")

@@ -1,7 +1,5 @@
 """AMD's GPUs through amdsmi, from a double that answers as AMD documents it."""
 
-from __future__ import annotations
-
 import os
 import sys
 

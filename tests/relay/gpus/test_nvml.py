@@ -1,7 +1,5 @@
 """What is read of the GPUs: a value that one does not have is None, and no other fails."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

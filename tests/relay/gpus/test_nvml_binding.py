@@ -1,7 +1,5 @@
 """NVML through the real pynvml, over a double of the driver's library."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import textwrap

@@ -1,7 +1,5 @@
 """A real relay and a double of NCCL's status service; the test plays the ranks."""
 
-from __future__ import annotations
-
 import json
 import socket
 from dataclasses import replace

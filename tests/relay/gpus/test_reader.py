@@ -1,7 +1,5 @@
 """The relay's reader of GPUs: a driver that does not answer blocks nothing."""
 
-from __future__ import annotations
-
 import os
 import threading
 

@@ -1,7 +1,5 @@
 """A leaf's clock compared with its hub's: the stated error is never smaller than the true one."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

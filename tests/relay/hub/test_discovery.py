@@ -1,7 +1,5 @@
 """Where the hub may be: a thread resolves names, and a name that hangs blocks nothing."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

@@ -1,7 +1,5 @@
 """One hub and other hosts' relays: records reach its viewers, and orders every host."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

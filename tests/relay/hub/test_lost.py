@@ -1,7 +1,5 @@
 """Hosts and hubs that disappear and return: all data is there again without a restart."""
 
-from __future__ import annotations
-
 import socket
 import threading
 

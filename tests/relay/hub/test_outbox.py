@@ -1,7 +1,5 @@
 """What is queued for the hub: in order, bounded, and only the newest state of each rank."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """Which reports a leaf sends to its hub: all in a small world, those due in a large one."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddtop.relay.hub.uplink import ReportPace

@@ -1,7 +1,5 @@
 """How a hub handles its leaves' records: whom it takes in, and what it does not believe."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Which environments mean several hosts, which relay is the hub, and where it is looked for."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

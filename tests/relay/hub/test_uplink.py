@@ -1,7 +1,5 @@
 """The leaf's state machine: whom it asks, what it accepts, and when the hub is lost."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

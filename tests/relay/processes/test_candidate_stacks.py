@@ -1,7 +1,5 @@
 """Where a candidate without progress is: real processes, read by the real py-spy."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

@@ -1,7 +1,5 @@
 """Control groups of both versions, from files made by hand."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

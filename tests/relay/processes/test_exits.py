@@ -1,7 +1,5 @@
 """How a process ended, read by a process that is not its parent."""
 
-from __future__ import annotations
-
 import os
 import select
 import signal

@@ -1,7 +1,5 @@
 """Ranks of other jobs at the other end of a connection: real processes, pages and sockets."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

@@ -1,7 +1,5 @@
 """The processes beside the ranks: real children of a real parent."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The numbers of system calls are those of the kernel's headers (asm-generic: aarch64)."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

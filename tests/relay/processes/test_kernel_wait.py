@@ -1,7 +1,5 @@
 """The system call in which a real process sleeps, and the file or process that it waits for."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import socket

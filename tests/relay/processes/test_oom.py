@@ -1,7 +1,5 @@
 """Whether the OOM killer ended a process: its log names the victim, the cgroup has only a count."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

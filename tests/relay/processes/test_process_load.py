@@ -1,7 +1,5 @@
 """The effects of the host's load on a process: this test's own."""
 
-from __future__ import annotations
-
 import os
 import resource
 import subprocess

@@ -1,7 +1,5 @@
 """Which processes belong to a job without being one of its ranks."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The connection of a rank to its store, seen from outside: real sockets of real processes."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -1,7 +1,5 @@
 """The ranks' processes seen from outside."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import select

@@ -1,7 +1,5 @@
 """Ends of ranks without a pidfd: an old kernel, a filter, no descriptor left, or too late."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

@@ -1,8 +1,6 @@
 """The differ against plain Textual: two terminals, one fed by each, must show the same in every
 cell."""
 
-from __future__ import annotations
-
 import inspect
 from itertools import pairwise
 

@@ -1,8 +1,6 @@
 """The whole app on two terminals, one fed by plain Textual and one by the differ: the same in every
 cell at any time."""
 
-from __future__ import annotations
-
 import pyte
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st

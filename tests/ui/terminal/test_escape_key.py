@@ -1,7 +1,5 @@
 """Esc and the next key in one packet."""
 
-from __future__ import annotations
-
 import pytest
 from textual import events
 

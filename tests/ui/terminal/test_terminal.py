@@ -1,7 +1,5 @@
 """The app on a real terminal: effects that a headless test cannot see."""
 
-from __future__ import annotations
-
 import fcntl
 import io
 import os

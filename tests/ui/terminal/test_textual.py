@@ -1,7 +1,5 @@
 """What ddtop uses of Textual that is not public, and what happens in a release without it."""
 
-from __future__ import annotations
-
 import inspect
 import sys
 
