@@ -10,7 +10,34 @@ class Says(Enum):
     """Something that such a text may say."""
 
     TRUNCATED = re.compile(r"MPI_ERR_TRUNCATE|message truncated", re.IGNORECASE)
+    GPU_SHARED = re.compile(
+        r"duplicate GPU detected ?: ?rank (\d{1,7}) and rank (\d{1,7})"
+        r"|multiple ranks are using the same gpu",
+        re.IGNORECASE,
+    )
+    """Older versions of NCCL name two ranks, 2.30 names none. Source: the texts in libnccl.so."""
+    GPU_BUSY = re.compile(r"devices?(\(s\))? (are|is|is/are) busy or unavailable", re.IGNORECASE)
+    NO_GPU = re.compile(
+        r"no (CUDA|HIP) GPUs are available|found no NVIDIA driver|CUDA driver initialization failed"
+        r"|no (CUDA|ROCm)-capable device|system not yet initialized|CUDA unknown error",
+        re.IGNORECASE,
+    )
+    NO_SUCH_GPU = re.compile(r"invalid device ordinal", re.IGNORECASE)
+    GPU_MEMORY = re.compile(
+        r"(CUDA|HIP) out of memory|(CUDA|HIP) error: out of memory|_STATUS_ALLOC_FAILED",
+        re.IGNORECASE,
+    )
+    NO_NCCL = re.compile(
+        r"doesn't have NCCL built in|NCCL is only supported with GPUs|no GPUs? found",
+        re.IGNORECASE,
+    )
 
     def within(self, text: str) -> bool:
         """Whether the text says it."""
         return bool(self.value.search(text))
+
+
+def sharing_a_gpu(text: str) -> tuple[int, ...]:
+    """The two ranks that NCCL names; empty if it names none."""
+    found = [match for match in Says.GPU_SHARED.value.finditer(text) if match[1]]
+    return tuple(sorted({int(found[0][1]), int(found[0][2])})) if found else ()

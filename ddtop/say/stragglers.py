@@ -7,16 +7,7 @@ from statistics import median
 
 from ddtop.diagnosis.evidence import delay_of
 from ddtop.diagnosis.finding import Context, Finding
-from ddtop.diagnosis.gpus import (
-    clocks,
-    cooling,
-    device_of,
-    gpu_text,
-    held_by_more_than_load,
-    holders_text,
-    lasting_strangers,
-    why_held,
-)
+from ddtop.diagnosis.gpus import device_of, held_by_more_than_load, lasting_strangers
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.rules.straggler import Communication, Imbalance, SyncBound
 from ddtop.diagnosis.straggler_cause import (
@@ -43,10 +34,11 @@ from ddtop.diagnosis.straggler_cause import (
 from ddtop.model.facts import Balance, Device, GpuLate, Late, RankFacts
 from ddtop.model.stragglers import LateByStack
 from ddtop.policy import Policy
+from ddtop.say.gpus import CLOCKS, COOL, COOLING, command, gpu_text, holders_text, why_held
 from ddtop.say.places import where_text
-from ddtop.say.said import Said, Writer
+from ddtop.say.said import Said, Writer, group_text
 from ddtop.wire.records import ACTIVITIES, Spot, by_function
-from ddtop.words.sentences import about, names_of_groups, ranks_text, verb
+from ddtop.words.sentences import about, ranks_text, verb
 from ddtop.words.units import long_size
 
 RANKS_MOST = 4
@@ -85,7 +77,7 @@ _CAUSES = {
     ),
     HELD: (
         "runs on a GPU that {why} holds at {mhz} MHz; the others' GPUs run at {usual:.0f}",
-        "check its cooling and power ({cooling}); restart the job without that host",
+        COOL,
     ),
     COMPUTES: (
         "computes longer on its GPU: the others' GPUs are 100% busy at {amount:.0%} of its power,"
@@ -172,8 +164,8 @@ def _of_gpu(device: Device, policy: Policy) -> dict[str, object]:
         "holders": holders_text(lasting_strangers(device, policy)),
         "why": why_held(device.gpu),
         "mhz": device.gpu.sm_mhz,
-        "cooling": cooling(device.gpu),
-        "clocks": clocks(device.gpu),
+        "cooling": command(COOLING, device.gpu),
+        "clocks": command(CLOCKS, device.gpu),
     }
 
 
@@ -227,15 +219,11 @@ def _wait(ranks: tuple[int, ...]) -> str:
     return f"{ranks_text(ranks)} {verb(ranks, 'waits', 'wait')}"
 
 
-def _name(group: str, at: Context) -> str:
-    return names_of_groups(at.snapshot.groups).get(group, group)
-
-
 def _measured_text(seen: Late, at: Context) -> str:
     text = (
         f"late in {seen.late_ratio:.0%} of the last {seen.steps}"
         f" {'steps' if seen.counted else 'collectives'}, by the times at which each rank enqueued"
-        f" its collectives of {_name(seen.group, at)}; median cost {_ms(seen.cost_ms)} of"
+        f" its collectives of {group_text(at, seen.group)}; median cost {_ms(seen.cost_ms)} of"
         f" {_ms(seen.step_ms)}"
     )
     if seen.hosts > 1:
@@ -287,22 +275,22 @@ def late_gpu(_: Finding, seen: GpuLate, at: Context) -> Said:
             f" {why_held(device.gpu)}, the others run at {seen.others_mhz:.0f}; {_wait(waiters)}"
             f" for {verb(ranks, 'it', 'them')} in NCCL"
         )
-        advice = _CAUSES[HELD][1].format(cooling=cooling(device.gpu))
+        advice = COOL.format(cooling=command(COOLING, device.gpu))
     else:
         why = (
             f"{gpus} {verb(ranks, 'computes', 'compute')} while {verb(waiters, 'that', 'those')} of"
             f" {_wait(waiters)} in NCCL, 100% busy at {seen.others_watts / seen.power_watts:.0%} of"
             f" {its} power"
         )
-        gpu = clocks(device.gpu) if device is not None else ""
+        gpu = command(CLOCKS, device.gpu) if device is not None else ""
         advice = _CAUSES[COMPUTES][1].format(rank=ranks[0], clocks=gpu) if gpu else ""
     return Said(
         f"{_are_stragglers(ranks)}: {why}",
         (
             f"over the last {seen.seconds:.0f} s, and in each quarter of that time, GPUs of the"
-            f" same model in {_name(seen.group, at)}: {its} GPU drew {seen.power_watts:.0f} W at"
-            f" {seen.sm_mhz:.0f} MHz, the others {seen.others_watts:.0f} W at"
-            f" {seen.others_mhz:.0f} MHz, all busy the whole time",
+            f" same model in {group_text(at, seen.group)}: {its} GPU drew"
+            f" {seen.power_watts:.0f} W at {seen.sm_mhz:.0f} MHz, the others"
+            f" {seen.others_watts:.0f} W at {seen.others_mhz:.0f} MHz, all busy the whole time",
             "the CPU side of all ranks enqueues its collectives at the same time, so arrival times"
             " do not show this wait, and its cost is not measured",
             *(line for number in ranks[:RANKS_MOST] for line in _gpu_lines(number, at)),
@@ -349,7 +337,7 @@ def communication(finding: Finding, seen: Communication, at: Context) -> Said:
     """How much of each step is communication, and of what."""
     balance, ratio = seen
     members = [at.snapshot.rank(number) for number in balance.ranks]
-    lead, group = members[0], _name(balance.group, at)
+    lead, group = members[0], group_text(at, balance.group)
     crowded = median([delay_of(rank) for rank in members])
     pending = median([member.comm.wait_ratio or 0.0 for member in members])
     op = next((one.last_op for one in lead.comm.groups if one.group == balance.group), None)
@@ -413,8 +401,9 @@ def imbalance(_: Finding, seen: Balance, at: Context) -> Said:
         f" {about(seen.usual_ratio)} of the time, {_ms(seen.usual_ratio * seen.step_ms)} of each"
         f" {_ms(seen.step_ms)} step",
         (
-            f"by the times at which each rank enqueued its collectives of {_name(seen.group, at)}:"
-            f" no rank was the last in more than {seen.last_ratio:.0%} of {seen.steps} steps",
+            "by the times at which each rank enqueued its collectives of"
+            f" {group_text(at, seen.group)}: no rank was the last in more than"
+            f" {seen.last_ratio:.0%} of {seen.steps} steps",
             *([f"where the ranks spend their time: {', '.join(spent)}"] if spent else []),
         ),
         "give each rank as much work in each step: batches by number of tokens, samples of similar"

@@ -7,12 +7,14 @@ from ddtop.say import (
     blamed,
     calls,
     cycles,
+    gpus,
     no_progress,
     other_jobs,
     resources,
     stalls,
     stragglers,
     training,
+    versions,
 )
 from ddtop.say.said import Around, Writer
 
@@ -20,11 +22,13 @@ WRITERS: dict[type, Writer] = {
     **blamed.WRITERS,
     **calls.WRITERS,
     **cycles.WRITERS,
+    **gpus.WRITERS,
     **no_progress.WRITERS,
     **resources.WRITERS,
     **stalls.WRITERS,
     **stragglers.WRITERS,
     **training.WRITERS,
+    **versions.WRITERS,
 }
-AROUND: dict[type, Around] = {**calls.AROUND, **other_jobs.AROUND, **training.AROUND}
+AROUND: dict[type, Around] = {**calls.AROUND, **gpus.AROUND, **other_jobs.AROUND, **training.AROUND}
 """The writers of findings that are made of another one: they also get the words of that one."""
