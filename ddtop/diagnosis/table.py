@@ -393,13 +393,13 @@ TABLE = [
         gpus.gpu_unavailable,
         (Kind.GPU_UNAVAILABLE, Kind.RANK_CRASHED),
         "the exception of a rank that crashed, and which processes hold its GPU",
-        fold=gpus.fold_unavailable,
+        fold=gpus.fold_crash,
     ),
     RuleRow(
         gpus.gpu_duplicate,
         (Kind.GPU_SHARED,),
         "the exception of a rank that crashed",
-        fold=gpus.fold_duplicate,
+        fold=gpus.fold_crash,
     ),
     RuleRow(
         gpus.gpu_error,

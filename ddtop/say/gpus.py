@@ -28,7 +28,7 @@ from ddtop.diagnosis.rules.gpus import (
 from ddtop.model.errors import Says
 from ddtop.model.facts import Device, RankFacts
 from ddtop.model.gpus import VISIBLE
-from ddtop.say.said import Around, Said, Writer, age_text
+from ddtop.say.said import Around, Said, Writer, age_text, that_hold, waits_text
 from ddtop.wire.records import AMD, Gpu, GpuProcess
 from ddtop.words.sentences import quoted, rank_list, ranks_text, verb
 
@@ -86,14 +86,6 @@ def command(what: str, gpu: Gpu) -> str:
     """The command that shows this of a GPU."""
     amd, nvidia = _COMMANDS[what]
     return (amd if gpu.vendor == AMD else nvidia).format(gpu.index)
-
-
-def visible_name(gpus: Iterable[Gpu]) -> str:
-    """The variable that selects these GPUs, with a second variable if the order of the driver needs
-    one.
-    """
-    amd = any(gpu.vendor == AMD for gpu in gpus)
-    return "HIP_VISIBLE_DEVICES" if amd else "CUDA_VISIBLE_DEVICES"
 
 
 def holder_text(process: GpuProcess) -> str:
@@ -237,24 +229,25 @@ def _held_text(rank: RankFacts, device: Device, at: Context) -> tuple[str, str]:
     held += [f"by rank {number} of this job" for number in ours[:2]]
     text = f"; {gpu_text(device)} is held {' and '.join(held)}" if held else ""
     pids = " ".join(str(process.pid) for process in others[:PIDS_MOST])
-    name, order = visible_name(free), ""
-    if name == "CUDA_VISIBLE_DEVICES" and has_mixed_models(rank.host, at.snapshot):
-        order = "CUDA_DEVICE_ORDER=PCI_BUS_ID "
+    amd = any(gpu.vendor == AMD for gpu in free)
+    ordered = not amd and has_mixed_models(rank.host, at.snapshot)
+    order = "CUDA_DEVICE_ORDER=PCI_BUS_ID " if ordered else ""
     numbers = ",".join(str(gpu.index) for gpu in free)
-    steps = [f"start it on a free one: {order}{name}={numbers}"] if free else []
-    steps += [f"or end the process that holds it, if it is yours: kill {pids}"] if pids else []
-    steps += ["give each rank its own: torch.cuda.set_device(LOCAL_RANK)"] if ours else []
+    visible = f"{order}{'HIP' if amd else 'CUDA'}_VISIBLE_DEVICES={numbers}"
+    steps = that_hold(
+        (free, f"start it on a free one: {visible}"),
+        (pids, f"or end the process that holds it, if it is yours: kill {pids}"),
+        (ours, "give each rank its own: torch.cuda.set_device(LOCAL_RANK)"),
+    )
     return f"{text}; {free_text(free)}", "; ".join(steps).removeprefix("or ")
 
 
 def _visible_text(rank: RankFacts) -> str:
     hello = rank.hello
-    if hello is None:
-        return ""
-    parts = [f"local rank {hello.local_rank}"] if hello.local_rank is not None else []
-    parts += [
-        f"{name}={seen}" for name in VISIBLE if (seen := hello.environment.get(name)) is not None
-    ]
+    environment = hello.environment if hello is not None else {}
+    local = hello.local_rank if hello is not None else None
+    named = [f"{name}={seen}" for name in VISIBLE if (seen := environment.get(name)) is not None]
+    parts = [*that_hold((local is not None, f"local rank {local}")), *named]
     return f": {', '.join(parts)}" if parts else ""
 
 
@@ -265,22 +258,22 @@ def broken(finding: Finding, seen: Broken, _: Context) -> Said:
     """How a GPU has failed."""
     device, xids = seen
     gpu, hard = device.gpu, [xid for xid in xids if xid.code in HARDWARE]
-    if gpu.lost:
-        what = "no longer answers"
-    elif hard:
-        what = f"has failed: Xid {hard[-1].code}, {HARDWARE[hard[-1].code]}"
-    elif device.ecc_new:
-        errors = verb(device.ecc_new, "error", "errors")
-        what = f"has {device.ecc_new} uncorrectable memory {errors} since this job began"
-    elif xids:
-        what = f"reports Xid {xids[-1].code}"
-    elif gpu.vendor == AMD:
-        what = "has a page of memory that could not be retired"
-    else:
-        what = "has a memory row that could not be replaced"
-    summary = f"{gpu_text(device)} ({ranks_text(finding.ranks)}) {what}"
+    code = (hard or xids)[-1].code if xids else 0
+    errors = verb(device.ecc_new, "error", "errors")
+    what = that_hold(
+        (gpu.lost, "no longer answers"),
+        (hard, f"has failed: Xid {code}, {HARDWARE.get(code)}"),
+        (
+            device.ecc_new,
+            f"has {device.ecc_new} uncorrectable memory {errors} since this job began",
+        ),
+        (xids, f"reports Xid {code}"),
+        (gpu.vendor == AMD, "has a page of memory that could not be retired"),
+        (True, "has a memory row that could not be replaced"),
+    )
+    summary = f"{gpu_text(device)} ({ranks_text(finding.ranks)}) {what[0]}"
     if finding.victims:
-        summary += f"; {_wait(finding.victims)} for {verb(finding.ranks, 'it', 'them')}"
+        summary += f"; {waits_text(finding.victims)} for {verb(finding.ranks, 'it', 'them')}"
     return Said(
         summary,
         tuple(
@@ -289,10 +282,6 @@ def broken(finding: Finding, seen: Broken, _: Context) -> Said:
         ),
         f"take {quoted(device.host)} out of the job; check {command(HEALTH, gpu)}",
     )
-
-
-def _wait(ranks: tuple[int, ...]) -> str:
-    return f"{ranks_text(ranks)} {verb(ranks, 'waits', 'wait')}"
 
 
 # -- `gpu-shared`, `gpu-busy`, `gpu-memory-low` and `gpu-throttled`
@@ -318,10 +307,10 @@ def _shared(finding: Finding, seen: InUse, at: Context) -> Said:
 def _busy(finding: Finding, seen: InUse, at: Context) -> Said:
     others = lasting_strangers(seen.device, at.policy)
     summary, lines = f"is also used by other processes: {holders_text(others)}", list[str]()
-    late = gpu_late(finding, at.snapshot)
+    late = gpu_late(finding.ranks, at.snapshot)
     if late is not None:
         ratio = late.others_watts / late.power_watts if late.power_watts else 0.0
-        summary += f"; {_wait(late.waiters)} for it in NCCL"
+        summary += f"; {waits_text(late.waiters)} for it in NCCL"
         lines.append(
             f"the GPUs of {ranks_text(late.waiters)} are 100% busy at {ratio:.0%} of its power, for"
             f" {late.seconds:.0f} s"
@@ -340,24 +329,26 @@ def _low(finding: Finding, seen: InUse, at: Context) -> Said:
     cudas = [cuda for rank in ranks if (cuda := at.snapshot.rank(rank).gpu.cuda) is not None]
     reserved = sum(cuda.reserved_bytes or 0 for cuda in cudas)
     spare = reserved - sum(cuda.allocated_bytes or 0 for cuda in cudas)
-    if others := lasting_strangers(device, at.policy):
-        held = size(sum(other.used_bytes or 0 for other in others))
-        advice = f"other processes hold {held} of it: {quoted(holders_text(others))}"
-    elif len(ranks) > 1:
-        advice = (
+    others = lasting_strangers(device, at.policy)
+    held = size(sum(other.used_bytes or 0 for other in others))
+    advice = that_hold(
+        (others, f"other processes hold {held} of it: {quoted(holders_text(others))}"),
+        (
+            len(ranks) > 1,
             f"limit each of {ranks_text(ranks)}:"
-            f" torch.cuda.set_per_process_memory_fraction({0.9 / len(ranks):.2f})"
-        )
-    elif reserved and spare > at.policy.of(GpuLow).spare_ratio * reserved:
-        advice = (
+            f" torch.cuda.set_per_process_memory_fraction({0.9 / len(ranks):.2f})",
+        ),
+        (
+            reserved and spare > at.policy.of(GpuLow).spare_ratio * reserved,
             f"{size(spare)} is reserved but not in use: try"
-            " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-        )
-    else:
-        advice = (
+            " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+        ),
+        (
+            True,
             "use a smaller batch, activation checkpointing or a sharded model: the next larger"
-            " batch may run out of memory"
-        )
+            " batch may run out of memory",
+        ),
+    )
     total, retried = device.gpu.total_bytes or 0, device.refused_lately
     text = (
         f"{gpu_text(device)} ({ranks_text(ranks)}) is nearly full:"
@@ -366,7 +357,7 @@ def _low(finding: Finding, seen: InUse, at: Context) -> Said:
     if retried:
         allocations = verb(retried, "allocation", "allocations")
         text += f", {retried:,} torch {allocations} had to be retried recently"
-    return Said(text, _memory_of(finding, seen, at), advice)
+    return Said(text, _memory_of(finding, seen, at), advice[0])
 
 
 def _throttled(finding: Finding, seen: InUse, at: Context) -> Said:

@@ -26,7 +26,8 @@ from ddtop.diagnosis.rules.resources import (
     throttled_ratio,
 )
 from ddtop.model.facts import RankFacts
-from ddtop.say.said import Said, Writer
+from ddtop.say.said import Said, Writer, that_hold, waits_text
+from ddtop.wire.records import HostLoad, HostState
 from ddtop.words.sentences import about, ranks_text, verb
 
 RANKS_MOST, CROWDED_MOST = 4, 8
@@ -104,8 +105,7 @@ def memory(finding: Finding, seen: Short, at: Context) -> Said:
     lines = _largest_lines(ranks) if line == _LARGEST else [line] if line else []
     late = ranks[0].late
     if finding.victims and late is not None:
-        waits = f"{ranks_text(late.waiters)} {verb(late.waiters, 'waits', 'wait')}"
-        text = f"{text}; {waits} {late.share_ratio:.0%} of the time for it"
+        text = f"{text}; {waits_text(late.waiters)} {late.share_ratio:.0%} of the time for it"
         lines.append(
             f"it is late in {late.late_ratio:.0%} of the last {late.steps} steps; the waiting ranks"
             " have room below their limits"
@@ -150,6 +150,10 @@ def crowded(finding: Finding, seen: Crowded, at: Context) -> Said:
         rank.hello.environment.get("OMP_NUM_THREADS") for rank in ranks if rank.hello is not None
     }
     throttled = any(throttled_ratio(rank) >= at.policy.throttled_told_ratio for rank in ranks)
+    wanting = sum(threads_delay_of(rank) for rank in ranks)
+    # The number of runnable threads changes with each sample, so it is not part of the sentence.
+    why = f"{host.cores} cores for {len(ranks)} ranks with {threads} threads"
+    advice = _reduction_text(omp, max(1, host.cores // len(ranks)), wanting / len(ranks))
     if (pinned := pinned_cpus(host, ranks)) is not None:
         cpus = f"{'CPU' if pinned[1] == 1 else 'CPUs'} {pinned[0]}"
         why = f"all of them are bound to {cpus} of {host.cores} cores"
@@ -159,41 +163,34 @@ def crowded(finding: Finding, seen: Crowded, at: Context) -> Said:
         advice = (
             "raise the container's CPU limit, or start fewer threads: OMP_NUM_THREADS, num_workers"
         )
-    else:
-        # The number of runnable threads changes with each sample, so it is not part of the
-        # sentence.
-        why = f"{host.cores} cores for {len(ranks)} ranks with {threads} threads"
-        waiting = sum(threads_delay_of(rank) for rank in ranks) / len(ranks)
-        advice = _reduction_text(omp, max(1, host.cores // len(ranks)), waiting)
     lines = [
         f"rank {rank.rank}: {delay_of(rank):.0%} of the last {pressure.seconds:.0f} s ready to run"
         f" without a CPU, {used_cores_of(rank):.2f} cores used"
         for rank in ranks[:CROWDED_MOST]
         if (pressure := rank.process.pressure) is not None
     ]
-    others = cpus_of(host, ranks) - sum(used_cores_of(rank) for rank in ranks)
-    if not throttled and others >= at.policy.foreign_cores:
-        why += ", and other processes run there too"
-        lines.append(
-            f"other processes take about {others:.1f} of the {cpus_of(host, ranks)} CPUs, so they"
-            " cause part of the wait"
-        )
-    wanting = sum(threads_delay_of(rank) for rank in ranks)
-    if wanting >= 1.0:
-        lines.append(
+    cores, load = cpus_of(host, ranks), host.load or HostLoad()
+    others = cores - sum(used_cores_of(rank) for rank in ranks)
+    beside = not throttled and others >= at.policy.foreign_cores
+    why += ", and other processes run there too" if beside else ""
+    lines += that_hold(
+        (
+            beside,
+            f"other processes take about {others:.1f} of the {cores} CPUs, so they cause part of"
+            " the wait",
+        ),
+        (
+            wanting >= 1.0,
             f"on average, {wanting:.0f} threads of the ranks besides the main threads were ready"
-            " to run without a CPU"
-        )
-    if host.load is not None and host.load.runnable is not None:
-        lines.append(
-            f"{host.host}: {host.load.runnable} threads ran or were ready to run at the last look,"
-            f" on {host.cores} cores"
-        )
-    if host.load is not None and (host.load.steal_ratio or 0.0) >= at.policy.throttled_told_ratio:
-        lines.append(
-            f"{host.host}: the hypervisor gives {host.load.steal_ratio:.0%} of its CPUs' time to"
-            " others"
-        )
+            " to run without a CPU",
+        ),
+        (load.runnable is not None, running_text(host)),
+        (
+            (load.steal_ratio or 0.0) >= at.policy.throttled_told_ratio,
+            f"{host.host}: the hypervisor gives {load.steal_ratio or 0.0:.0%} of its CPUs' time to"
+            " others",
+        ),
+    )
     values = ", ".join(sorted(value if value else "not set" for value in omp))
     lines.append(f"OMP_NUM_THREADS: {values}; {len(ranks)} ranks with {threads} threads")
     waits = f"wait {about(seen.ratio)} of the time for a CPU"
@@ -206,21 +203,34 @@ def _reduction_text(omp: set[str | None], share: int, threads: float) -> str:
     """What to reduce. `share`: threads of OpenMP for each rank. `threads`: how many of a rank's
     other threads lack a CPU.
     """
-    if threads >= 1.0:
-        return (
-            f"call torch.set_num_threads({share}) on each rank: OMP_NUM_THREADS alone does not"
-            " limit the threads that compute"
-        )
-    if omp and all(
+    enough = omp and all(
         value is not None and value.isdigit() and 0 < int(value) <= share for value in omp
-    ):
-        return (
+    )
+    return that_hold(
+        (
+            threads >= 1.0,
+            f"call torch.set_num_threads({share}) on each rank: OMP_NUM_THREADS alone does not"
+            " limit the threads that compute",
+        ),
+        (
+            enough,
             "use fewer DataLoader workers or fewer ranks on this host, and see what else runs"
-            " there: top"
-        )
+            " there: top",
+        ),
+        (
+            True,
+            f"set OMP_NUM_THREADS to cores / ranks ({share}), and use fewer DataLoader workers or"
+            " fewer ranks on this host",
+        ),
+    )[0]
+
+
+def running_text(host: HostState) -> str:
+    """How many threads want to run on its cores."""
+    runnable = host.load.runnable if host.load is not None else None
     return (
-        f"set OMP_NUM_THREADS to cores / ranks ({share}), and use fewer DataLoader workers or"
-        " fewer ranks on this host"
+        f"{host.host}: {runnable} threads ran or were ready to run at the last look, on"
+        f" {host.cores} cores"
     )
 
 

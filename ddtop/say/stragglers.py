@@ -36,8 +36,9 @@ from ddtop.model.stragglers import LateByStack
 from ddtop.policy import Policy
 from ddtop.say.gpus import CLOCKS, COOL, COOLING, command, gpu_text, holders_text, why_held
 from ddtop.say.places import where_text
-from ddtop.say.said import Said, Writer, group_text
-from ddtop.wire.records import ACTIVITIES, Spot, by_function
+from ddtop.say.resources import running_text
+from ddtop.say.said import Said, Writer, group_text, that_hold, waits_text
+from ddtop.wire.records import ACTIVITIES, HostLoad, ProcessLoad, Spot, by_function
 from ddtop.words.sentences import about, ranks_text, verb
 from ddtop.words.units import long_size
 
@@ -142,21 +143,27 @@ def _of_host(cores: float, rank: RankFacts, at: Context) -> dict[str, str]:
     host = at.snapshot.host_of(rank)
     if host is None:
         return {"crowd": "", "stall": ""}
-    load, process = host.load, rank.process.report
-    crowd, stall = "", ""
-    if process is not None and process.load is not None and is_bound(rank, host):
-        one = process.load.cpus_count == 1
-        crowd = f"; it is bound to {'CPU' if one else 'CPUs'} {process.load.cpus}"
-    if load is not None and (load.runnable or 0) > host.cores:
-        # The number differs between samples, so it is only in the evidence.
-        crowd += f"; {host.host} has more threads to run than cores ({host.cores})"
-    if load is not None and (load.steal_ratio or 0.0) >= at.policy.throttled_told_ratio:
-        crowd += f"; the hypervisor takes {about(load.steal_ratio or 0.0)}"
-    if load is not None and load.memory_stall_ratio:
-        stall = f" ({host.host} stalls {about(load.memory_stall_ratio)} of the time for it)"
+    load, process = host.load or HostLoad(), rank.process.report
+    own = process.load if process is not None and process.load is not None else ProcessLoad()
+    steal, stall = load.steal_ratio or 0.0, load.memory_stall_ratio or 0.0
+    crowd = that_hold(
+        (
+            is_bound(rank, host),
+            f"; it is bound to {verb(own.cpus_count or 0, 'CPU', 'CPUs')} {own.cpus}",
+        ),
+        # The number of threads differs between samples, so it is only in the evidence.
+        (
+            (load.runnable or 0) > host.cores,
+            f"; {host.host} has more threads to run than cores ({host.cores})",
+        ),
+        (steal >= at.policy.throttled_told_ratio, f"; the hypervisor takes {about(steal)}"),
+    )
     some = f"run on {host.host} too"
-    take = f"take {cores:.0f} of the {host.cores} CPUs of {host.host}" if cores >= 1 else some
-    return {"crowd": crowd, "stall": stall, "take": take}
+    return {
+        "crowd": "".join(crowd),
+        "stall": f" ({host.host} stalls {about(stall)} of the time for it)" if stall else "",
+        "take": f"take {cores:.0f} of the {host.cores} CPUs of {host.host}" if cores >= 1 else some,
+    }
 
 
 def _of_gpu(device: Device, policy: Policy) -> dict[str, object]:
@@ -197,14 +204,11 @@ def late(_: Finding, seen: Late, at: Context) -> Said:
         lines += [f"rank {number}: {text}; {scores}", *_flame_lines(rank, "last 30 s", at)]
     host = snapshot.host_of(snapshot.rank(ranks[0]))
     if host is not None and host.load is not None and (host.load.runnable or 0) > host.cores:
-        lines.append(
-            f"{host.host}: {host.load.runnable} threads ran or were ready to run at the last look,"
-            f" on {host.cores} cores"
-        )
+        lines.append(running_text(host))
     for number in seen.waiters[:1]:
         lines += _flame_lines(snapshot.rank(number), "which waits", at)
     return Said(
-        f"{_are_stragglers(ranks)}: {_wait(seen.waiters)} {cost}"
+        f"{_are_stragglers(ranks)}: {waits_text(seen.waiters)} {cost}"
         f"; {verb(ranks, 'it', f'rank {ranks[0]}')} {cause}",
         (_measured_text(seen, at), *lines),
         advice,
@@ -215,25 +219,25 @@ def _are_stragglers(ranks: tuple[int, ...]) -> str:
     return f"{ranks_text(ranks)} {verb(ranks, 'is a straggler', 'are stragglers')}"
 
 
-def _wait(ranks: tuple[int, ...]) -> str:
-    return f"{ranks_text(ranks)} {verb(ranks, 'waits', 'wait')}"
-
-
 def _measured_text(seen: Late, at: Context) -> str:
+    others = "another host" if seen.hosts_apart == 1 else f"{seen.hosts_apart} other hosts"
     text = (
         f"late in {seen.late_ratio:.0%} of the last {seen.steps}"
         f" {'steps' if seen.counted else 'collectives'}, by the times at which each rank enqueued"
         f" its collectives of {group_text(at, seen.group)}; median cost {_ms(seen.cost_ms)} of"
         f" {_ms(seen.step_ms)}"
     )
-    if seen.hosts > 1:
-        text += f"; {seen.hosts} hosts compared, their clocks agree to {_ms(seen.error_ms)}"
-    if seen.hosts_apart:
-        others = "another host" if seen.hosts_apart == 1 else f"{seen.hosts_apart} other hosts"
-        text += (
-            f"; ranks of {others} are not compared: their clock offsets are not known well enough"
-        )
-    return text
+    more = that_hold(
+        (
+            seen.hosts > 1,
+            f"{seen.hosts} hosts compared, their clocks agree to {_ms(seen.error_ms)}",
+        ),
+        (
+            seen.hosts_apart,
+            f"ranks of {others} are not compared: their clock offsets are not known well enough",
+        ),
+    )
+    return "; ".join((text, *more))
 
 
 def _flame_lines(rank: RankFacts, when: str, at: Context) -> list[str]:
@@ -272,15 +276,15 @@ def late_gpu(_: Finding, seen: GpuLate, at: Context) -> Said:
     if slow and device is not None and held_by_more_than_load(device.gpu):
         why = (
             f"{gpus} {verb(ranks, 'is', 'are')} held at {seen.sm_mhz:.0f} MHz by"
-            f" {why_held(device.gpu)}, the others run at {seen.others_mhz:.0f}; {_wait(waiters)}"
-            f" for {verb(ranks, 'it', 'them')} in NCCL"
+            f" {why_held(device.gpu)}, the others run at {seen.others_mhz:.0f};"
+            f" {waits_text(waiters)} for {verb(ranks, 'it', 'them')} in NCCL"
         )
         advice = COOL.format(cooling=command(COOLING, device.gpu))
     else:
         why = (
             f"{gpus} {verb(ranks, 'computes', 'compute')} while {verb(waiters, 'that', 'those')} of"
-            f" {_wait(waiters)} in NCCL, 100% busy at {seen.others_watts / seen.power_watts:.0%} of"
-            f" {its} power"
+            f" {waits_text(waiters)} in NCCL, 100% busy at"
+            f" {seen.others_watts / seen.power_watts:.0%} of {its} power"
         )
         gpu = command(CLOCKS, device.gpu) if device is not None else ""
         advice = _CAUSES[COMPUTES][1].format(rank=ranks[0], clocks=gpu) if gpu else ""
@@ -374,13 +378,14 @@ def communication(finding: Finding, seen: Communication, at: Context) -> Said:
         (f"the last one was {op}; " if op else "")
         + f"{balance.per_step * 1000 / balance.step_ms:.0f} collectives a second{size}",
     ]
-    if places:
-        lines.append(f"rank {lead.rank}: {', '.join(places)}")
-    if crowded >= at.policy.of(SyncBound).crowded_ratio:
-        lines.append(
+    lines += that_hold(
+        (places, f"rank {lead.rank}: {', '.join(places)}"),
+        (
+            crowded >= at.policy.of(SyncBound).crowded_ratio,
             f"the ranks also waited {crowded:.0%} of the time for a CPU, which makes each"
-            " collective take longer"
-        )
+            " collective take longer",
+        ),
+    )
     return Said(summary, tuple(lines), advice)
 
 

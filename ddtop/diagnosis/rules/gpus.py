@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import NamedTuple
@@ -55,17 +56,6 @@ def _ranks_named(snapshot: Snapshot, crashed: int) -> tuple[int, ...]:
         return ()
     shared = [ranks_on(device, snapshot) for device in snapshot.devices if crashed in device.ranks]
     return sharing_a_gpu(text) or max(shared, key=len, default=()) or (crashed,)
-
-
-def fold_duplicate(context: Context, findings: list[Finding]) -> list[Finding]:
-    """All findings, without the crash, which is reported with its cause. There is at most one
-    crash."""
-    crashes = {
-        finding.identity
-        for finding in context.found
-        if findings and finding.kind == Kind.RANK_CRASHED
-    }
-    return [findings[0] if finding.identity in crashes else finding for finding in context.found]
 
 
 # -- `gpu-error`: a GPU of the job has failed. It is lost, has an uncorrectable memory error, or
@@ -135,8 +125,7 @@ def fold_error(context: Context, own: list[Finding]) -> list[Finding]:
         else:
             kept.append(finding)
     first, *others = critical
-    waiting = tuple(sorted(victims - failed))
-    first = replace(first, victims=waiting)
+    first = replace(first, victims=tuple(sorted(victims - failed)))
     return [*kept, first, *others, *(error for error in own if error.severity != CRITICAL)]
 
 
@@ -180,28 +169,31 @@ class Unavailable(NamedTuple):
 
 def gpu_unavailable(context: Context) -> list[Finding]:
     """The crashes whose cause is a GPU, with that cause."""
-    crashes = [
-        finding for finding in context.found if finding.kind == Kind.RANK_CRASHED and finding.ranks
-    ]
-    explained = [(finding, _with_cause(finding, context)) for finding in crashes]
-    return [new for crash, new in explained if new is not crash]
-
-
-def fold_unavailable(context: Context, findings: list[Finding]) -> list[Finding]:
-    """All findings, without the crash, which is reported with its cause."""
-    by_rank = {finding.ranks: finding for finding in findings}
     return [
-        by_rank.get(finding.ranks, finding) if finding.kind == Kind.RANK_CRASHED else finding
-        for finding in context.found
+        new
+        for crash in context.found
+        if crash.kind == Kind.RANK_CRASHED
+        and crash.ranks
+        and (new := _with_cause(crash, context)) is not None
     ]
 
 
-def _with_cause(crash: Finding, context: Context) -> Finding:
+def fold_crash(context: Context, findings: list[Finding]) -> list[Finding]:
+    """All findings, without the crashes that are reported with their cause."""
+    by_crash = {
+        one.seen.finding.identity: one
+        for one in findings
+        if isinstance(one.seen, (Refused, Unavailable))
+    }
+    return [by_crash.get(finding.identity, finding) for finding in context.found]
+
+
+def _with_cause(crash: Finding, context: Context) -> Finding | None:
     rank = context.snapshot.rank(crash.ranks[0])
     text = rank.reported.exception.text if rank.reported.exception is not None else ""
     why = next((says for says in _WHY if says.within(text)), None)
     if why is None:
-        return crash
+        return None
     seen = Unavailable(crash, why)
     if why is Says.GPU_MEMORY and not _others_hold_it(rank, context):
         # The program itself needs too much memory.
@@ -276,13 +268,18 @@ def gpu_use(context: Context) -> list[Finding]:
         ranks = ranks_on(device, snapshot)
         if not ranks or device.gpu.lost or all(snapshot.rank(rank).gone for rank in ranks):
             continue
-        now, seen = snapshot.time_unix_ns, InUse(device)
+        now, seen, others = snapshot.time_unix_ns, InUse(device), lasting_strangers(device, policy)
         living = tuple(rank for rank in ranks if not snapshot.rank(rank).gone)
         if len(living) > 1 and not shares_by_wish(device, living, snapshot):
             findings.append(Finding(Kind.GPU_SHARED, WARNING, living, (), now, seen=seen))
-        if lasting_strangers(device, policy):
-            findings.append(Finding(Kind.GPU_BUSY, WARNING, ranks, (), now, seen=seen))
-        if _is_low(device, policy):
+        if others:
+            late = gpu_late(ranks, snapshot)
+            waiters = late.waiters if late is not None else ()
+            findings.append(Finding(Kind.GPU_BUSY, WARNING, ranks, waiters, now, seen=seen))
+        # A full GPU alone is normal, because torch's allocator keeps its memory. Retries from a
+        # search for the largest batch size are over.
+        retried = device.refused_lately >= policy.of(GpuLow).retries
+        if _is_full(device, policy) and (retried or others):
             findings.append(Finding(Kind.GPU_MEMORY_LOW, WARNING, ranks, (), now, seen=seen))
         since = device.throttled_since_unix_ns
         if since is not None and (held := _held(device, since, snapshot, policy, clocks)):
@@ -294,24 +291,16 @@ def gpu_use(context: Context) -> list[Finding]:
 
 def _stands_out(device: Device, policy: Policy) -> bool:
     """Whether it needs a closer look. Nearly no GPU does."""
-    gpu = device.gpu
     if len(device.ranks) > 1 or device.foreign or device.throttled_since_unix_ns is not None:
         return bool(device.ranks)
-    if gpu.used_bytes is None or not gpu.total_bytes:
-        return False
-    return gpu.total_bytes - gpu.used_bytes <= policy.of(GpuLow).memory_low_ratio * gpu.total_bytes
+    return _is_full(device, policy)
 
 
-def _is_low(device: Device, policy: Policy) -> bool:
-    """Whether its memory is nearly full and this is more than torch's allocator, which keeps its
-    memory. Retries from a search for the largest batch size are over.
-    """
-    gpu, limits = device.gpu, policy.of(GpuLow)
-    if gpu.used_bytes is None or not gpu.total_bytes:
+def _is_full(device: Device, policy: Policy) -> bool:
+    used, total = device.gpu.used_bytes, device.gpu.total_bytes
+    if used is None or not total:
         return False
-    low = gpu.total_bytes - gpu.used_bytes <= limits.memory_low_ratio * gpu.total_bytes
-    refused = device.refused_lately >= limits.retries
-    return low and (refused or bool(lasting_strangers(device, policy)))
+    return total - used <= policy.of(GpuLow).memory_low_ratio * total
 
 
 def _held(
@@ -358,9 +347,7 @@ def _clock_under_load(device: Device, snapshot: Snapshot, policy: Policy) -> flo
 
 
 def fold_use(context: Context, findings: list[Finding]) -> list[Finding]:
-    """All findings. A GPU that causes a straggler is part of the straggler finding. Ranks that wait
-    for a GPU that other processes use become victims here.
-    """
+    """All findings. A GPU that causes a straggler is part of the straggler finding."""
     snapshot = context.snapshot
     slow = {
         rank
@@ -376,7 +363,7 @@ def fold_use(context: Context, findings: list[Finding]) -> list[Finding]:
         for finding in findings
         if finding.kind != Kind.GPU_THROTTLED or not set(finding.ranks) <= explained
     ]
-    return [*context.found, *(_with_waiters(finding, snapshot) for finding in kept)]
+    return [*context.found, *kept]
 
 
 def _is_explained(rank: RankFacts, snapshot: Snapshot, policy: Policy) -> bool:
@@ -386,14 +373,9 @@ def _is_explained(rank: RankFacts, snapshot: Snapshot, policy: Policy) -> bool:
     )
 
 
-def _with_waiters(finding: Finding, snapshot: Snapshot) -> Finding:
-    late = gpu_late(finding, snapshot) if finding.kind == Kind.GPU_BUSY else None
-    return replace(finding, victims=late.waiters) if late is not None else finding
-
-
-def gpu_late(finding: Finding, snapshot: Snapshot) -> GpuLate | None:
-    """What shows that other GPUs wait for those of its ranks."""
-    return next((late for rank in finding.ranks if (late := snapshot.rank(rank).gpu_late)), None)
+def gpu_late(ranks: Iterable[int], snapshot: Snapshot) -> GpuLate | None:
+    """What shows that other GPUs wait for those of these ranks."""
+    return next((late for rank in ranks if (late := snapshot.rank(rank).gpu_late)), None)
 
 
 def _clocks(snapshot: Snapshot) -> dict[str, float]:
