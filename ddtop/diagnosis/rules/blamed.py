@@ -107,7 +107,7 @@ def _job_stands(context: Context) -> bool:
     still = standstill_of(context.snapshot, context.policy)
     if still is None or not still.all_are(STILL):
         return False
-    return severity_of(context.snapshot, still, context.policy) == CRITICAL
+    return severity_of(context.snapshot, still, context.policy)[0] == CRITICAL
 
 
 def _finding(severity: str, charges: list[_Charge]) -> Finding:
