@@ -26,5 +26,5 @@ WRITERS: dict[type, Writer] = {
     **stragglers.WRITERS,
     **training.WRITERS,
 }
-AROUND: dict[type, Around] = {**calls.AROUND, **other_jobs.AROUND}
+AROUND: dict[type, Around] = {**calls.AROUND, **other_jobs.AROUND, **training.AROUND}
 """The writers of findings that are made of another one: they also get the words of that one."""
