@@ -52,6 +52,7 @@ def _without_news(rank: RankFacts) -> RankFacts:
             sender=rank.agent.sender,
             unheard=True,
         ),
+        policy=rank.policy,
     )
 
 

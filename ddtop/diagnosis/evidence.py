@@ -8,11 +8,11 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from ddtop.diagnosis.activity import CPU, classify, fresh_stacks, other_threads, stack_line
 from ddtop.diagnosis.finding import Finding
-from ddtop.diagnosis.kernel_wait import sleeps
+from ddtop.model.account import CPU, does, fresh_stacks, other_threads, stack_line
 from ddtop.model.ending import comm_failure, fatal_exception, went_unix_ns
 from ddtop.model.facts import Blame, PeerWait, RankFacts, Snapshot, State
+from ddtop.model.kernel_wait import sleeps
 from ddtop.model.peer_waits import takes_any
 from ddtop.policy import Limits, Policy
 from ddtop.wire.names import RECEIVES, RESULTS, SENDS
@@ -89,10 +89,10 @@ def waits_on(rank: RankFacts) -> str | None:
     return rank.reported.place.waits_on if rank.reported.place is not None else None
 
 
-def whom_to_ask(rank: RankFacts, policy: Policy) -> str | None:
+def whom_to_ask(rank: RankFacts) -> str | None:
     """What to find out about its wait: `who has the other end: lsof -p 4711`; None for other
     waits."""
-    word = classify(rank, policy).word
+    word = does(rank).word
     ask = _ASKS.get(waits_on(rank) or "") or _ASKS.get(word)
     loader, process = rank.loader.report, rank.process.report
     workers = (loader.workers_alive or 0) if loader is not None else 0
@@ -108,7 +108,7 @@ REASON_CHARACTERS, TROUBLE_CHARACTERS = 80, 200
 _HOW = {"agent": "by its agent", "signal": "by signal", "py-spy": "by py-spy"}
 
 
-def process_line(rank: RankFacts, policy: Policy) -> str | None:
+def process_line(rank: RankFacts) -> str | None:
     """`rank 2 (pid 4802): state D, 0% of a core, wchan nfs_wait_bit_killable, in write of
     /ckpt/7.pt, 2 children`.
     """
@@ -133,7 +133,7 @@ def process_line(rank: RankFacts, policy: Policy) -> str | None:
         text += f", in {process.syscall}" + (f" of {process.file}" if process.file else "")
     if process.children:
         text += f", {process.children} {verb(process.children, 'child', 'children')}"
-    classified = classify(rank, policy)
+    classified = does(rank)
     return f"{text}, {classified.text}" if classified.source == CPU else text
 
 
@@ -195,7 +195,7 @@ _FOR_THREADS = ("gil", "lock", "queue")
 """Words of `classify` for waits that another thread of the rank may have to end."""
 
 
-def stack_lines(rank: RankFacts, policy: Policy) -> list[str]:
+def stack_lines(rank: RankFacts) -> list[str]:
     """Frames of the program in the rank and in the DataLoader worker that must deliver its batch.
 
     Empty without a current dump.
@@ -208,7 +208,7 @@ def stack_lines(rank: RankFacts, policy: Policy) -> list[str]:
     # A single frame says no more than the place.
     if text is not None and (" ‹ " in text or rank.state is State.SILENT):
         lines.append(f"rank {rank.rank}'s stack ({_HOW.get(stacks.method, stacks.method)}): {text}")
-    if classify(rank, policy).word in _FOR_THREADS:
+    if does(rank).word in _FOR_THREADS:
         lines += [f"another thread of rank {rank.rank}: {line}" for line in other_threads(stacks)]
     owing = rank.loader.report.owing_pid if rank.loader.report is not None else None
     worker = next(

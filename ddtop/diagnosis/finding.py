@@ -43,8 +43,9 @@ class Finding:
     A rule gives no text, but `seen`: a record of what it has seen, for which `ddtop.say` has a
     writer. `at`: the moment at which it was seen. `ddtop.say` then puts in the text, and leaves
     out both. `summary`: one sentence: which rank, what it does instead, since when, which ranks
-    wait. `evidence`: lines with numbers and stacks. `advice`: the next step. `until_then`: it
-    includes the findings that stood until the job was cancelled.
+    wait. `evidence`: lines with numbers and stacks. `advice`: the next step. `until`: when it
+    becomes critical, and why that late; empty where it says no time. `until_then`: it includes
+    the findings that stood until the job was cancelled.
     """
 
     kind: Kind
@@ -55,6 +56,7 @@ class Finding:
     summary: str = ""
     evidence: tuple[str, ...] = ()
     advice: str = ""
+    until: str = ""
     group: str | None = None
     op: str | None = None
     seq: int | None = None

@@ -12,23 +12,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ddtop.diagnosis.activity import (
-    NOTHING,
-    SHORT_SLEEPS,
-    classify,
-    phase_of,
-    phase_patience_s,
-    wakes_often,
-)
 from ddtop.diagnosis.evidence import timeout_s
 from ddtop.diagnosis.finding import Patience
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.standstill import Idle, pauses
 from ddtop.diagnosis.waiters import makes_by_hand
+from ddtop.model.account import NOTHING, SHORT_SLEEPS, does, wakes_often
 from ddtop.model.facts import Blame, RankFacts, Snapshot
 from ddtop.model.wait_graph import GONE, LOST, STILL, STOPPED, UNKNOWN, WORKING, waiters_of
-from ddtop.policy import Policy, Waits
+from ddtop.policy import Limits, Policy, Waits
 from ddtop.wire.names import FINALIZE
+from ddtop.wire.records import (
+    CHECKPOINT,
+    COMPILE,
+    SANITY_CHECK,
+    TEST,
+    VALIDATE,
+    TrainingProgress,
+)
 from ddtop.words.sentences import COLLECTIVE
 
 
@@ -55,6 +56,21 @@ class NotInCollective(Waits, of=Kind.NOT_IN_COLLECTIVE, was=""):
     """... once it has made so many collectives, or counts steps. Before, each place is new."""
     last_report_s: float = 2.0
     """A rank on its way out is not judged before its last report, which says what it did last."""
+
+
+@dataclass(frozen=True)
+class PhaseLimits(Limits, of="phase", was="phase_"):
+    """How long a checkpoint, a validation or a compilation may last."""
+
+    overdue_factor: float = 3.0
+    """A rank that saves a checkpoint, validates or compiles and works is a warning up to this many
+    times the longest such phase so far. A checkpoint of twice the usual length is a busy server."""
+    still_limit_s: float = 20.0
+    """A rank in such a phase that uses no CPU and does no I/O is a warning until then. An upload
+    to an object store waits for its answer this long."""
+    usual_factor: float = 1.2
+    """... or this many times the longest such phase so far, whichever is later: it may have been
+    waiting for the store each time."""
 
 
 _ENDLESS = float("inf")
@@ -92,7 +108,7 @@ class Case(NamedTuple):
     @property
     def polls(self) -> bool:
         """Whether it may work a little between its sleeps."""
-        return self.kind == Kind.NOT_IN_COLLECTIVE and polls_or_works(self.rank, self.policy)
+        return self.kind == Kind.NOT_IN_COLLECTIVE and polls_or_works(self.rank)
 
     @property
     def new_place(self) -> bool:
@@ -117,7 +133,7 @@ def _finishes(case: Case) -> bool:
     """Whether the others have finished and only this rank still has work, such as a child process
     that packs the results."""
     last = case.blame.peer_wait is not None and case.blame.peer_wait.call == FINALIZE
-    return last and classify(case.rank, case.policy).word in ("child", "sleep")
+    return last and does(case.rank).word in ("child", "sleep")
 
 
 class Row(NamedTuple):
@@ -255,12 +271,12 @@ def _habits(snapshot: Snapshot, blame: Blame) -> Habits:
     )
 
 
-def polls_or_works(rank: RankFacts, policy: Policy) -> bool:
+def polls_or_works(rank: RankFacts) -> bool:
     """Whether it may work a little between its sleeps, or has just woken from one. A rank that
     handles an exception only tries again."""
-    seen, process = classify(rank, policy), rank.process
+    seen, process = does(rank), rank.process
     awake = process.report is not None and process.report.state == "R" and seen.source == NOTHING
-    again = seen == SHORT_SLEEPS or (awake and wakes_often(rank, policy))
+    again = seen == SHORT_SLEEPS or (awake and wakes_often(rank))
     return again and rank.reported.handling is None
 
 
@@ -293,3 +309,38 @@ def _just_left(rank: RankFacts, policy: Policy) -> bool:
         and rank.reported.phase != "leaving"
         and (rank.agent.report_age_s or 0.0) < policy.of(NotInCollective).last_report_s
     )
+
+
+# -- How a rank's phase changes the time limits of those who wait for it: a checkpoint, a
+#    validation or a compilation takes long
+
+
+LONG_PHASES = (CHECKPOINT, VALIDATE, TEST, COMPILE, SANITY_CHECK)
+"""Phases in which one rank may let the others wait. Names that the program has chosen do not
+count."""
+
+
+def phase_of(rank: RankFacts) -> TrainingProgress | None:
+    """The progress of a rank that is in such a phase; None for all other ranks."""
+    training = rank.progress.training
+    if training is None or training.phase not in LONG_PHASES:
+        return None
+    if training.since_unix_ns is None or rank.gone:
+        return None
+    return training
+
+
+def phase_patience_s(rank: RankFacts, works: bool, policy: Policy) -> float:
+    """How long (s) the others may wait for a rank in a phase before the wait is critical; 0 if it
+    is in none.
+
+    `works`: it uses CPU or does I/O. If it works, the phase may last `overdue_factor` times its
+    usual length. Otherwise it has less time, but at least the length of earlier phases.
+    """
+    training, limits = phase_of(rank), policy.of(PhaseLimits)
+    if training is None:
+        return 0.0
+    longest_s = training.longest_s or 0.0
+    if works:
+        return limits.overdue_factor * longest_s
+    return max(limits.still_limit_s, limits.usual_factor * longest_s)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ddtop.diagnosis.activity import classify
 from ddtop.diagnosis.finding import CRITICAL, INFO, WARNING
+from ddtop.model.account import does
 from ddtop.model.facts import Blame, PeerWait, RankFacts, Snapshot, State, Wait
 from ddtop.model.stacks import Owner, owner_of
 from ddtop.model.wait_graph import tells_nothing, waiters_of
@@ -91,7 +91,7 @@ def polls(rank: RankFacts, policy: Policy) -> bool:
     return (
         rank.process.working is False
         and (wakes >= policy.poll_wakes_per_s or soon)
-        and classify(rank, policy).word in _POLLING
+        and does(rank).word in _POLLING
     )
 
 
@@ -127,7 +127,7 @@ class Idle:
         root = self._snapshot.rank(blame.root)
         if counts_steps(root) or not self._all_take(blame):
             return False
-        word, asks = classify(root, self._policy).word, polls(root, self._policy)
+        word, asks = does(root).word, polls(root, self._policy)
         if word not in REQUESTS and not asks:
             return False
         process = root.process.report
@@ -185,7 +185,7 @@ class Idle:
         return found
 
     def _by_itself(self, rank: RankFacts) -> bool:
-        word = classify(rank, self._policy).word
+        word = does(rank).word
         if word == "debugger":
             return True
         if rank.reported.phase == "leaving" or (
@@ -263,7 +263,7 @@ def standstill_of(snapshot: Snapshot, policy: Policy) -> Standstill | None:
         return None
     since = snapshot.still_since_unix_ns
     if since is None or any(rank.state in (State.STARTING, State.JOINING) for rank in alive):
-        since = _since_of_start(alive, policy)
+        since = _since_of_start(alive)
     if since is None:
         return None
     quiet_s = (snapshot.time_unix_ns - since) / 1e9
@@ -272,12 +272,12 @@ def standstill_of(snapshot: Snapshot, policy: Policy) -> Standstill | None:
     stances = {rank.rank: _progress_kind(rank, quiet_s, policy) for rank in active}
     if STILL in stances.values():
         # A rank that waits for its GPU spins, and its GPU may wait for a rank without progress.
-        gpu = [rank.rank for rank in active if classify(rank, policy).word == "cuda-sync"]
+        gpu = [rank.rank for rank in active if does(rank).word == "cuda-sync"]
         stances |= {number: STILL for number in gpu if stances[number] == SPINS}
     return Standstill(alive, active, stances, since, quiet_s, unseen)
 
 
-def _since_of_start(alive: tuple[RankFacts, ...], policy: Policy) -> int | None:
+def _since_of_start(alive: tuple[RankFacts, ...]) -> int | None:
     """Since when a start hangs; None if it may only be slow.
 
     It hangs if all ranks are blocked in a named lock, or all in communication.
@@ -291,16 +291,16 @@ def _since_of_start(alive: tuple[RankFacts, ...], policy: Policy) -> int | None:
         return None
     locked = all(place.waits_for is not None for place in places)
     joined = all(rank.state not in (State.STARTING, State.JOINING) for rank in alive)
-    meets = joined and all(word_of(rank, policy) in COMMUNICATES for rank in alive)
+    meets = joined and all(word_of(rank) in COMMUNICATES for rank in alive)
     return max(place.since_unix_ns or 0 for place in places) or None if locked or meets else None
 
 
-def word_of(rank: RankFacts, policy: Policy) -> str:
+def word_of(rank: RankFacts) -> str:
     """The activity of the rank; communication for a call whose other side is not known."""
     if any(call.name in WAITING_CALLS for call in rank.comm.open_calls):
         return "collective"
     place = rank.reported.place
-    return "p2p" if place is not None and place.waits_on == "p2p" else classify(rank, policy).word
+    return "p2p" if place is not None and place.waits_on == "p2p" else does(rank).word
 
 
 def is_in_pool(rank: RankFacts) -> bool:
@@ -333,7 +333,7 @@ def severity_of(snapshot: Snapshot, still: Standstill, policy: Policy) -> str | 
     if STILL not in busy and (WORKS in busy or not still.any_is(STILL)):
         # The ranks work, or their wait looks like work.
         return None if still.quiet_s < patient_s else INFO if WORKS in busy else WARNING
-    words = {word_of(rank, policy) for rank in still.active}
+    words = {word_of(rank) for rank in still.active}
     if not still.all_are(STILL) or words & _PHASES:
         warning_s, critical_s = critical_s, patient_s
     elif not _needs_nobody(still, words, policy):
@@ -376,7 +376,7 @@ def _needs_nobody(still: Standstill, words: set[str], policy: Policy) -> bool:
         for rank in still.active
     ):
         return True
-    elsewhere = [rank for rank in still.active if word_of(rank, policy) not in COMMUNICATES]
+    elsewhere = [rank for rank in still.active if word_of(rank) not in COMMUNICATES]
     if not elsewhere:
         return True
     if not any(rank.progress.iteration is not None for rank in still.active):
@@ -390,4 +390,4 @@ def _asks_outside(rank: RankFacts, policy: Policy) -> bool:
     pipe has no peer yet.
     """
     opens = rank.process.report is not None and rank.process.report.syscall in ("open", "openat")
-    return (word_of(rank, policy) in OUTSIDE - {"stdin"} and not opens) or polls(rank, policy)
+    return (word_of(rank) in OUTSIDE - {"stdin"} and not opens) or polls(rank, policy)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ddtop.diagnosis.activity import waits_on
-from ddtop.diagnosis.kernel_wait import wait_of
+from ddtop.model.account import waits_on
 from ddtop.model.facts import RankFacts, Snapshot, State
+from ddtop.model.kernel_wait import wait_of
 from ddtop.model.progress import is_helpless
 from ddtop.wire.records import Loader, ProcessState, Stacks
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from ddtop.policy import POLICY, Policy
 from ddtop.wire.mpi import MpiState
 from ddtop.wire.records import (
     BESIDE,
@@ -671,6 +672,8 @@ class RankFields(msgspec.Struct, gc=False):
     hold: Hold | None = None
     #: The GPUs of other ranks wait for its GPU.
     gpu_late: GpuLate | None = None
+    #: The limits by which `ddtop.model.account` says what it does.
+    policy: Policy = POLICY
 
     @property
     def host(self) -> str | None:

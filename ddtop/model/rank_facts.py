@@ -99,6 +99,7 @@ def fields_of(
         process,
         _gpu(state, memory, device, comm, policy),
         agent,
+        policy=policy,
     )
     if memory.stacks is not None:
         facts.dump = DumpFacts(memory.stacks, _worker_stacks(memory, memory.stacks))

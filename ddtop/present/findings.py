@@ -251,7 +251,7 @@ def verdict_lines(
     brief: bool = False,
 ) -> list[Line]:
     """The worst finding as a sentence with a hanging indent, its first evidence and the next step;
-    `brief`: without evidence and rules.
+    `brief`: only when it becomes critical, and without rules.
 
     If `most` lines are too few, the evidence is left out first, then the end of the advice, then
     the end of the sentence.
@@ -263,7 +263,9 @@ def verdict_lines(
     summary = _summary(finding, width, glyphs)
     short = _WHY_ONLY.sub("", finding.advice) if brief else ""
     advice = _advice(short or finding.advice, width, glyphs)
-    evidence = [] if brief else _evidence(finding, width, glyphs)
+    evidence = _evidence(
+        finding.until if brief else next(iter(finding.evidence), ""), width, glyphs
+    )
     if len(summary) + len(advice) > most:
         summary = _summary(finding, width, glyphs, wrap)
     if len(summary) + len(evidence) + len(advice) > most:
@@ -292,10 +294,10 @@ def _summary(
     ]
 
 
-def _evidence(finding: Finding, width: int, glyphs: Glyphs) -> list[Line]:
-    if not finding.evidence:
+def _evidence(evidence: str, width: int, glyphs: Glyphs) -> list[Line]:
+    if not evidence:
         return []
-    texts = wrap(clean(finding.evidence[0]), width - 2)
+    texts = wrap(clean(evidence), width - 2)
     return _cut([((f"  {text}", ""),) for text in texts], _EVIDENCE_LINES, glyphs)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ddtop.model.account import PROCESS, does
 from ddtop.model.facts import Axis, RankFacts, Snapshot, State
 from ddtop.present.text import STATE_STYLES, UNICODE, Glyphs, Line, Span, clean, clip_line
 from ddtop.wire.records import Exit, OpenCall, Place
@@ -21,6 +22,7 @@ from ddtop.words.sentences import (
 )
 
 _OPEN = frozenset({"scheduled", "started"})
+_MOVE = frozenset({State.RUNNING, State.STARTING})
 
 
 def waits_text(place: Place) -> str | None:
@@ -79,13 +81,22 @@ def doing(rank: RankFacts) -> NowCell:
         return NowCell(end_text(rank.process.exit), rank.process.exit_unix_ns)
     if rank.state is State.MISSING:
         return NowCell("never seen")
-    if rank.state is State.STOPPED:
-        return NowCell("stopped, state T", rank.process.state_since_unix_ns)
+    sure = does(rank)
+    if sure.source == PROCESS and (sure.word != "gc" or rank.state not in _MOVE):
+        # The sentence says the same, whatever its agent reported last.
+        return NowCell(clean(sure.text), _since_unix_ns(rank, sure.word))
     if rank.state is State.SILENT:
         return _silent(rank)
     if rank.state is State.LOST:
         return NowCell(f"was in {_calling(rank).text}", None, rank.agent.report_age_s)
     return _calling(rank)
+
+
+def _since_unix_ns(rank: RankFacts, word: str) -> int | None:
+    """Since when it is stopped, frozen or in a garbage collection."""
+    if word == "gc" and rank.process.report is not None:
+        return rank.process.report.gc_since_unix_ns
+    return None if word == "exit" else rank.process.state_since_unix_ns
 
 
 def _calling(rank: RankFacts) -> NowCell:

@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ddtop.diagnosis.activity import activity_text
 from ddtop.diagnosis.finding import Verdict
 from ddtop.diagnosis.rank_state import culprits
 from ddtop.follow.source_lines import Excerpt
+from ddtop.model.account import activity_text
 from ddtop.model.facts import RankFacts, Snapshot, State
 from ddtop.model.stacks import (
     Branch,
@@ -729,4 +729,4 @@ def _doing(rank: RankFacts, policy: Policy) -> str | None:
     """For a rank that waits for others, the collective is the best description."""
     if rank.wait is not None and (rank.agent.report_age_s or 0.0) <= policy.wait_fresh_s:
         return f"waiting in {clean(collective_text(rank.wait.op, rank.wait.seq))}"
-    return activity_text(rank, policy)
+    return activity_text(rank)

@@ -3,16 +3,6 @@ do."""
 
 from __future__ import annotations
 
-from ddtop.diagnosis.activity import (
-    CPU,
-    FRAMES,
-    OTHER_WORLD,
-    awaited_path,
-    classify,
-    phase_clause,
-    phase_of,
-    where_text,
-)
 from ddtop.diagnosis.evidence import (
     CHILDREN,
     NEW_GROUP_RULE,
@@ -30,13 +20,15 @@ from ddtop.diagnosis.evidence import (
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Context, Finding
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.nccl import ras_lines
-from ddtop.diagnosis.patience import may_have_raised, new_program, polls_or_works
+from ddtop.diagnosis.patience import may_have_raised, new_program, phase_of, polls_or_works
 from ddtop.diagnosis.rules.blamed import HeldUp, NotLaunched
 from ddtop.diagnosis.standstill import pauses, sleep_left_s
 from ddtop.diagnosis.waiters import by_hand_line, called_at, makes_by_hand, waits_clause
+from ddtop.model.account import CPU, FRAMES, OTHER_WORLD, awaited_path, does
 from ddtop.model.facts import Blame, RankFacts, Snapshot, State
 from ddtop.model.wait_graph import STILL
 from ddtop.policy import Policy
+from ddtop.say.places import phase_clause, where_text
 from ddtop.say.said import Said
 from ddtop.wire.names import (
     FINALIZE,
@@ -69,13 +61,12 @@ def held_up(finding: Finding, seen: HeldUp, at: Context) -> Said:
     waited = duration((now - first.since_unix_ns) / 1e9)
     lead = snapshot.rank(ranks[0])
     subject = (
-        f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been"
-        f" {_places(snapshot, ranks, waited, policy)}"
+        f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {_places(snapshot, ranks, waited)}"
     )
     if kind == Kind.INTERPRETER_FROZEN:
         subject = (
             f"{ranks_text(ranks)} {verb(ranks, 'runs', 'run')}, but C code holds the GIL: "
-            f"no report for {duration(lead.agent.report_age_s or 0)}, {where_text(lead, policy)}"
+            f"no report for {duration(lead.agent.report_age_s or 0)}, {where_text(lead)}"
         )
     elif (became := new_program(lead)) is not None:
         subject = _replaced_text(ranks, lead, became)
@@ -83,12 +74,12 @@ def held_up(finding: Finding, seen: HeldUp, at: Context) -> Said:
         subject = (
             f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} at the end of"
             f" {verb(ranks, 'its', 'their')} program, done or after an exception, and"
-            f" {where_text(lead, policy)}"
+            f" {where_text(lead)}"
         )
     elif kind == Kind.LEFT_EARLY:
         subject = (
             f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} done{_after_text(lead)} and"
-            f" {where_text(lead, policy)}"
+            f" {where_text(lead)}"
         )
     elif severity == WARNING and pauses(lead, first, policy):
         ends = verb(ranks, "its sleep ends in", "their sleeps end within")
@@ -98,15 +89,15 @@ def held_up(finding: Finding, seen: HeldUp, at: Context) -> Said:
         subject = f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} {phase}"
     elif severity == WARNING and (helped := _helped_text(lead)) is not None:
         subject += helped
-    elif severity == WARNING and all(polls_or_works(snapshot.rank(rank), policy) for rank in ranks):
-        does = verb(ranks, "it polls, or works", "they poll, or work")
-        subject += f": {does} in short steps"
-    elif severity == WARNING and _only_around_it(lead, policy):
+    elif severity == WARNING and all(polls_or_works(snapshot.rank(rank)) for rank in ranks):
+        tries = verb(ranks, "it polls, or works", "they poll, or work")
+        subject += f": {tries} in short steps"
+    elif severity == WARNING and _only_around_it(lead):
         subject += f", while {verb(ranks, 'its', 'their')} other threads or children work"
     elif (
         severity == WARNING
         and first.condition != STILL
-        and classify(lead, policy).word != OTHER_WORLD
+        and does(lead).word != OTHER_WORLD
         and _is_seen_to_work(lead, first)
     ):
         busy = "is still working" if len(ranks) == 1 else "are still working"
@@ -115,27 +106,28 @@ def held_up(finding: Finding, seen: HeldUp, at: Context) -> Said:
         spot = (
             f"in {function_text(lead.reported.place)} ({file_line(lead.reported.place)})"
             if asleep and lead.reported.place
-            else where_text(lead, policy)
+            else where_text(lead)
         )
         subject = f"{ranks_text(ranks)} {busy}, {spot}, {waited}"
     tail = waits_clause(snapshot, first, ranks, victims)
     if kind == Kind.LEFT_EARLY:
         tail += called_at(snapshot, first.waiters)
     lines = _evidence(snapshot, blames, policy)
-    until = _patience_lines(finding, seen.due_unix_s - now / 1e9)
+    until = _until(finding, seen.due_unix_s - now / 1e9)
     advice = _next_step(snapshot, kind, severity, lead, first, policy)
     return Said(
         f"{subject}; {tail}",
-        (*lines[:1], *until, *lines[1:]),
+        (*lines[:1], *filter(None, [until]), *lines[1:]),
         with_timeout(advice, snapshot, first),
+        until,
     )
 
 
-def _patience_lines(finding: Finding, left_s: float) -> list[str]:
+def _until(finding: Finding, left_s: float) -> str:
     if finding.severity != WARNING or finding.patience is None:
-        return []
+        return ""
     when = "stays a warning" if left_s == float("inf") else f"critical in {duration(left_s)}"
-    return [f"{when}, because {finding.patience.because}"]
+    return f"{when}, because {finding.patience.because}"
 
 
 def _replaced_text(ranks: tuple[int, ...], lead: RankFacts, became: str) -> str:
@@ -175,11 +167,11 @@ def _helped_text(rank: RankFacts) -> str | None:
     return f", while job {job}, to which it is connected, moves on" if job is not None else None
 
 
-def _only_around_it(rank: RankFacts, policy: Policy) -> bool:
+def _only_around_it(rank: RankFacts) -> bool:
     """Whether its main thread waits for other threads or children of its process, which use the
     CPU.
     """
-    classified = classify(rank, policy)
+    classified = does(rank)
     return (
         bool(rank.process.working)
         and classified.source == FRAMES
@@ -187,13 +179,13 @@ def _only_around_it(rank: RankFacts, policy: Policy) -> bool:
     )
 
 
-def _places(snapshot: Snapshot, ranks: tuple[int, ...], waited: str, policy: Policy) -> str:
+def _places(snapshot: Snapshot, ranks: tuple[int, ...], waited: str) -> str:
     """Where they are; listed one by one if their places differ."""
-    texts = {where_text(snapshot.rank(rank), policy) for rank in ranks}
+    texts = {where_text(snapshot.rank(rank)) for rank in ranks}
     if len(texts) == 1:
         return f"{texts.pop()} for {waited}"
     shown = "; ".join(
-        f"rank {rank} {where_text(snapshot.rank(rank), policy)}" for rank in ranks[:PLACES_MAX]
+        f"rank {rank} {where_text(snapshot.rank(rank))}" for rank in ranks[:PLACES_MAX]
     )
     more = f"; {len(ranks) - PLACES_MAX} more" if len(ranks) > PLACES_MAX else ""
     return f"elsewhere for {waited}: {shown}{more}"
@@ -216,10 +208,10 @@ def _evidence(snapshot: Snapshot, blames: list[Blame], policy: Policy) -> tuple[
             loader_line(rank),
             collecting_line(rank, snapshot.time_unix_ns),
             by_hand_line(rank),
-            process_line(rank, policy),
+            process_line(rank),
             place_line(rank),
         ]
-        lines += stack_lines(rank, policy)
+        lines += stack_lines(rank)
         group = next((item for item in rank.comm.groups if item.group == blame.group), None)
         enqueued = group.enqueued - (group.p2p_offset or 0) if group else 0
         waiting = {
@@ -250,12 +242,12 @@ def _evidence(snapshot: Snapshot, blames: list[Blame], policy: Policy) -> tuple[
 def _next_step(
     snapshot: Snapshot, kind: Kind, severity: str, rank: RankFacts, blame: Blame, policy: Policy
 ) -> str:
-    word = classify(rank, policy).word
+    word = does(rank).word
     by_word = _BY_WORD.get((waits_on(rank) if word == "rpc" else None) or word)
     if word == "gc" and rank.process.working is False:
         # A collection computes. One that sleeps is in a finalizer or a callback of the program.
         by_word = None
-    stands = severity == CRITICAL or blame.condition == STILL or _only_around_it(rank, policy)
+    stands = severity == CRITICAL or blame.condition == STILL or _only_around_it(rank)
     stands = stands or word == OTHER_WORLD
     waits = phase_of(rank) is not None or pauses(rank, blame, policy)
     stands = stands and not (severity == WARNING and waits)
@@ -290,7 +282,7 @@ def _next_step(
             "see where that dataset waits (file server, lock, worker):"
             f" {_stacks(rank)} shows all its threads"
         )
-    elif (path := awaited_path(rank, policy)) is not None:
+    elif (path := awaited_path(rank)) is not None:
         text = (
             f"find out which process should have made, opened or removed {path}, or holds it"
             f" (fuser {path}); give that wait a time limit"
@@ -298,8 +290,8 @@ def _next_step(
     elif rank.reported.place is not None and (
         blame.condition == STILL or word not in (COLLECTIVE.word, P2P.word)
     ):
-        how = _how(rank, blame, policy)
-        asks = "what it waits for" if polls_or_works(rank, policy) else "why it is stuck"
+        how = _how(rank, blame)
+        asks = "what it waits for" if polls_or_works(rank) else "why it is stuck"
         text = f"find out {asks} at {file_line(rank.reported.place)}{how}"
     else:
         text = f"{_rule_of(blame)}" + ("" if blame.peer_wait else " in the same order")
@@ -324,12 +316,12 @@ def _special_step(snapshot: Snapshot, kind: Kind, rank: RankFacts, blame: Blame)
     return text
 
 
-def _how(rank: RankFacts, blame: Blame, policy: Policy) -> str:
+def _how(rank: RankFacts, blame: Blame) -> str:
     """Where to look, or the rule of the call in which the others are if it is a special one."""
     rule = _rule_of(blame)
     if rule != EVERY_RANK:
         return f"; {rule}"
-    ask = whom_to_ask(rank, policy)
+    ask = whom_to_ask(rank)
     if ask is not None:
         return f": {_stacks(rank)}; give that wait a timeout, and see {ask}"
     return f": {_stacks(rank)} shows all its threads; give what it waits for a time limit"
@@ -345,7 +337,7 @@ def _stacks(rank: RankFacts) -> str:
 def _one_call(rank: RankFacts, blame: Blame, policy: Policy) -> str | None:
     """The function in one call of which it has computed since the others began to wait."""
     place = rank.reported.place
-    if place is None or place.since_unix_ns is None or classify(rank, policy).source != CPU:
+    if place is None or place.since_unix_ns is None or does(rank).source != CPU:
         return None
     at_first = place.since_unix_ns - blame.since_unix_ns <= policy.still_limit_s * 1e9
     return f"{function_text(place)} ({file_line(place)})" if at_first else None
@@ -408,7 +400,7 @@ def not_launched(finding: Finding, seen: NotLaunched, at: Context) -> Said:
         held_s = min(snapshot.rank(rank).agent.report_age_s or 0.0 for rank in waiters)
         why = f"C code has held the GIL there for {duration(held_s)}"
     lines = [
-        process_line(first, policy),
+        process_line(first),
         place_line(first) if not seen.frozen else None,
         *ras_lines(snapshot, policy)[:3],
     ]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from ddtop.diagnosis.activity import activity_text, phase_clause, phase_of, where_text
 from ddtop.diagnosis.limits import CalmLimits
+from ddtop.diagnosis.patience import phase_of
 from ddtop.diagnosis.waiters import foreign_text, foreign_waits, waited_text
+from ddtop.model.account import activity_text
 from ddtop.model.ending import has_failed
 from ddtop.model.facts import Snapshot, State
 from ddtop.model.wait_graph import tells_nothing
 from ddtop.policy import Policy
+from ddtop.say.places import phase_clause, where_text
 from ddtop.wire.names import JAX_INIT
 from ddtop.words.sentences import by_value, rank_list, ranks_text, verb
 from ddtop.words.units import duration, plural
@@ -115,7 +117,7 @@ def _quiet_text(snapshot: Snapshot, policy: Policy) -> str:
     idle = next(
         (blame for blame in snapshot.blames if blame.due and blame.peer_wait is not None), None
     )
-    if idle is not None and (what := activity_text(snapshot.rank(idle.root), policy)) is not None:
+    if idle is not None and (what := activity_text(snapshot.rank(idle.root))) is not None:
         subject = f"{ranks_text(idle.waiters)} {verb(idle.waiters, 'waits', 'wait')}"
         return (
             f"idle{since}: {subject} in {waited_text(idle, snapshot.groups)} for rank {idle.root},"
@@ -195,7 +197,7 @@ def _stand(snapshot: Snapshot, policy: Policy) -> str:
         rank.reported.place is None for rank in alive
     ):
         return ""
-    places = by_value({rank.rank: where_text(rank, policy) for rank in alive})
+    places = by_value({rank.rank: where_text(rank) for rank in alive})
     if len(places) != 1:
         return ""
     ((text, ranks),) = places.items()

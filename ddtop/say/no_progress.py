@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from ddtop.diagnosis.activity import where_text
 from ddtop.diagnosis.evidence import call_lines, place_line, process_line, stack_lines, whom_to_ask
 from ddtop.diagnosis.finding import Context, Finding
 from ddtop.diagnosis.rules.no_progress import AtOnePlace, ForOutside, Stands
 from ddtop.diagnosis.standstill import COMMUNICATES, STILL, Standstill, word_of
 from ddtop.diagnosis.waiters import foreign_text
 from ddtop.model.facts import RankFacts, Snapshot
-from ddtop.policy import Policy
+from ddtop.say.places import where_text
 from ddtop.say.said import Said
 from ddtop.words.sentences import quoted, ranks_text, verb
 from ddtop.words.units import duration, plural
@@ -28,7 +27,7 @@ def for_outside(_: Finding, seen: ForOutside, at: Context) -> Said:
         )
     return Said(
         summary,
-        _evidence(at.snapshot, seen.classes, still, at.policy),
+        _evidence(at.snapshot, seen.classes, still),
         "check the job on the other side of that store: ddtop jobs, ddtop diagnose",
     )
 
@@ -36,7 +35,7 @@ def for_outside(_: Finding, seen: ForOutside, at: Context) -> Said:
 def stands(_: Finding, seen: Stands, at: Context) -> Said:
     """Where the ranks are, those at fault first."""
     still, classes, idle = seen
-    snapshot, policy = at.snapshot, at.policy
+    snapshot = at.snapshot
     lead = snapshot.rank(classes[0].ranks[0])
     shown = [
         f"{ranks_text(place.ranks)} {verb(place.ranks, 'is', 'are')} {_place_text(place, at)}"
@@ -51,23 +50,21 @@ def stands(_: Finding, seen: Stands, at: Context) -> Said:
     lead_in = "idle" if idle else "no progress"
     return Said(
         f"{lead_in} for {duration(still.quiet_s)}: {'; '.join(shown)}",
-        _evidence(snapshot, classes, still, policy),
-        _advice(lead, still, idle, policy),
+        _evidence(snapshot, classes, still),
+        _advice(lead, still, idle),
     )
 
 
 def _place_text(place: AtOnePlace, at: Context) -> str:
-    text = where_text(at.snapshot.rank(place.ranks[0]), at.policy)
+    text = where_text(at.snapshot.rank(place.ranks[0]))
     return f"{text}, called by {place.callers}" if place.callers else text
 
 
-def _evidence(
-    snapshot: Snapshot, classes: list[AtOnePlace], still: Standstill, policy: Policy
-) -> tuple[str, ...]:
+def _evidence(snapshot: Snapshot, classes: list[AtOnePlace], still: Standstill) -> tuple[str, ...]:
     lines: list[str | None] = []
     for one in classes[:CLASSES_MAX]:
         rank = snapshot.rank(one.ranks[0])
-        lines += [process_line(rank, policy), place_line(rank), *stack_lines(rank, policy)]
+        lines += [process_line(rank), place_line(rank), *stack_lines(rank)]
     counted = [rank for rank in still.alive if rank.progress.iteration is not None]
     if counted:
         steps = [rank.progress.step_ms for rank in counted if rank.progress.step_ms]
@@ -82,7 +79,7 @@ def _evidence(
     return tuple(line for line in lines if line is not None)
 
 
-def _advice(lead: RankFacts, still: Standstill, idle: bool, policy: Policy) -> str:
+def _advice(lead: RankFacts, still: Standstill, idle: bool) -> str:
     place = lead.reported.place
     if still.unseen:
         return (
@@ -96,13 +93,13 @@ def _advice(lead: RankFacts, still: Standstill, idle: bool, policy: Policy) -> s
             "find out which process holds the lock; if no process is building there, the lock is"
             f" stale: rm {quoted(place.waits_for)}"
         )
-    if all(word_of(rank, policy) in COMMUNICATES for rank in still.alive):
+    if all(word_of(rank) in COMMUNICATES for rank in still.alive):
         return (
             "all ranks must make the same calls in the same order: compare their lines, ddtop"
             " stacks shows them side by side"
         )
     if not still.any_is(STILL):
         return "let it finish, or check whether its loop ends: ddtop stacks"
-    ask = whom_to_ask(lead, policy)
+    ask = whom_to_ask(lead)
     about = f"; give the wait of rank {lead.rank} a timeout, and see {ask}" if ask else ""
     return f"see what each rank waits for: ddtop stacks{about}"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ddtop.diagnosis.activity import where_text
 from ddtop.diagnosis.finding import Context, Finding
 from ddtop.diagnosis.rules.waits_for_job import Absent, Crossed, Ends
 from ddtop.diagnosis.standstill import COMMUNICATES
 from ddtop.diagnosis.waiters import first_wait, waits_clause
 from ddtop.model.facts import Snapshot
+from ddtop.say.places import where_text
 from ddtop.say.said import Said
 from ddtop.wire.records import FarEnd
 from ddtop.words.sentences import (
@@ -38,7 +38,7 @@ def absent(finding: Finding, seen: Absent, at: Context, inner: Said) -> Said:
     return Said(
         f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} not come to {call}, and"
         f" {_name(seen.end)}, waits: {verb(ranks, 'it is', 'they are')}"
-        f" {where_text(snapshot.rank(ranks[0]), at.policy)}",
+        f" {where_text(snapshot.rank(ranks[0]))}",
         (*_connections(snapshot, seen.ends, tuple(seen.ends)), *inner.evidence),
         "find out why it left out this call: all members make the same calls",
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddtop.diagnosis.activity import classify, stack_line, where_text
 from ddtop.diagnosis.evidence import (
     loader_line,
     place_line,
@@ -27,9 +26,10 @@ from ddtop.diagnosis.stuck_worker import (
     worker_wait,
 )
 from ddtop.diagnosis.waiters import waits_clause
+from ddtop.model.account import does, stack_line
 from ddtop.model.facts import Blame, RankFacts, Snapshot
 from ddtop.model.progress import is_helpless
-from ddtop.policy import Policy
+from ddtop.say.places import where_text
 from ddtop.say.said import Said
 from ddtop.words.sentences import ranks_text, verb
 from ddtop.words.units import duration
@@ -45,7 +45,7 @@ def _waits(finding: Finding, blames: Sequence[Blame], snapshot: Snapshot) -> str
 
 def io_stalled(finding: Finding, seen: IoStalled, at: Context) -> Said:
     """In which sleep of the kernel the ranks are."""
-    snapshot, policy, ranks = at.snapshot, at.policy, finding.ranks
+    snapshot, ranks = at.snapshot, finding.ranks
     stalled = [snapshot.rank(rank) for rank in ranks]
     lead = stalled[0]
     wchan = lead.process.report.wchan if lead.process.report is not None else None
@@ -53,19 +53,19 @@ def io_stalled(finding: Finding, seen: IoStalled, at: Context) -> Said:
     lines = [
         line
         for rank in stalled[:4]
-        for line in (process_line(rank, policy), place_line(rank), *stack_lines(rank, policy))
+        for line in (process_line(rank), place_line(rank), *stack_lines(rank))
     ]
     return Said(
         f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been in uninterruptible sleep"
-        f" ({wchan or 'state D'}) for {lasts}, {where_text(lead, policy)}"
+        f" ({wchan or 'state D'}) for {lasts}, {where_text(lead)}"
         f"{_waits(finding, seen.blames, snapshot)}",
         tuple(line for line in lines if line is not None),
-        _io_advice(lead, policy),
+        _io_advice(lead),
     )
 
 
-def _io_advice(rank: RankFacts, policy: Policy) -> str:
-    if classify(rank, policy).word == "child":
+def _io_advice(rank: RankFacts) -> str:
+    if does(rank).word == "child":
         return f"see what its child waits for: ps -o pid,stat,wchan:32,args --ppid {rank.pid}"
     return (
         "fix the file server or disk behind it (dmesg names it); kill -9 has no effect until it"
@@ -75,7 +75,7 @@ def _io_advice(rank: RankFacts, policy: Policy) -> str:
 
 def worker_stuck(finding: Finding, seen: WorkerStuck, at: Context) -> Said:
     """Which workers must deliver, and what holds them."""
-    snapshot, policy, ranks = at.snapshot, at.policy, finding.ranks
+    snapshot, ranks = at.snapshot, finding.ranks
     stuck = [snapshot.rank(rank) for rank in ranks]
     lead = stuck[0]
     assert lead.loader.report is not None
@@ -85,10 +85,10 @@ def worker_stuck(finding: Finding, seen: WorkerStuck, at: Context) -> Said:
     advice = _ADVICE[seen.cause].format(pid=lead.loader.report.owing_pid, rank=lead.rank)
     first = min(seen.blames, key=lambda blame: blame.since_unix_ns, default=None)
     return Said(
-        f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {where_text(lead, policy)} for"
+        f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {where_text(lead)} for"
         f" {lasts}: {_worker_text(stuck)} {_worker_line(lead, len(stuck))}"
         f"{_waits(finding, seen.blames, snapshot)}",
-        tuple(line for rank in stuck[:4] for line in _evidence(snapshot, rank, policy)),
+        tuple(line for rank in stuck[:4] for line in _evidence(snapshot, rank)),
         with_timeout(advice, snapshot, first) if first is not None else advice,
     )
 
@@ -135,7 +135,7 @@ def _worker_stack(rank: RankFacts) -> str | None:
     return stack_line(stacks) if stacks is not None else None
 
 
-def _evidence(snapshot: Snapshot, rank: RankFacts, policy: Policy) -> list[str]:
+def _evidence(snapshot: Snapshot, rank: RankFacts) -> list[str]:
     loader = rank.loader.report
     assert loader is not None
     lines = [loader_line(rank)]
@@ -147,10 +147,10 @@ def _evidence(snapshot: Snapshot, rank: RankFacts, policy: Policy) -> list[str]:
             f" {duration(stood_s)}{at}"
         )
     stack = _worker_stack(rank)
-    own = stack_lines(rank, policy)
+    own = stack_lines(rank)
     if stack is not None and not any(line.startswith("worker ") for line in own):
         own.append(f"worker {loader.owing_pid}'s stack: {stack}")
-    lines += [*own, process_line(rank, policy), place_line(rank)]
+    lines += [*own, process_line(rank), place_line(rank)]
     if loader.locked:
         lines.append(
             f"{loader.locked} of its {loader.workers} workers"
@@ -187,14 +187,14 @@ _ADVICE = {
 
 def halted(finding: Finding, seen: Halted, at: Context) -> Said:
     """What stopped the ranks, and how to let them continue."""
-    snapshot, policy, ranks = at.snapshot, at.policy, finding.ranks
+    snapshot, ranks = at.snapshot, finding.ranks
     stopped = [snapshot.rank(rank) for rank in ranks]
     how, advice = _stop_texts(stopped)
     lasts = duration((snapshot.time_unix_ns - finding.since_unix_ns) / 1e9)
     waits = ""
     if seen.first is not None:
         waits = f"; {waits_clause(snapshot, seen.first, ranks, finding.victims)}"
-    lines = (process_line(rank, policy) for rank in stopped[:8])
+    lines = (process_line(rank) for rank in stopped[:8])
     return Said(
         f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {how} for {lasts}{waits}",
         tuple(line for line in lines if line is not None),

@@ -10,6 +10,7 @@ import pytest
 from ddtop.diagnosis.finding import Patience
 from ddtop.diagnosis.patience import GOES_ON, ROWS, UNSURE
 from ddtop.present.documents import finding_json
+from ddtop.present.findings import banner_lines
 from tests.diagnosis.rules.late import loads_in_turn, sleeping_again
 from tests.diagnosis.rules.phases import saving
 from tests.jobs import WORLD, trained
@@ -90,6 +91,20 @@ def test_the_time_that_is_said_is_the_time_at_which_it_is_critical():
     assert job.finding().severity == "warning"
     job.passes(2)
     assert job.finding().severity == "critical"
+
+
+def test_the_banner_says_when_a_warning_becomes_critical_and_a_critical_finding_says_nothing():
+    job = works().passes(8)
+    warned = banner(job)
+    job.passes(60)
+
+    assert any(line.strip().startswith("critical in ") for line in warned)
+    assert not any("critical in" in line for line in banner(job))
+
+
+def banner(job):
+    lines = banner_lines(job.snapshot(), job.verdict(), 80, hint="e: why")
+    return ["".join(text for text, _ in line) for line in lines]
 
 
 def test_each_reason_reads_well_after_because():

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from ddtop.diagnosis.activity import activity_text
 from ddtop.diagnosis.standstill import standstill_of
+from ddtop.model.account import activity_text
 from ddtop.policy import POLICY
 from ddtop.say.calm import calm_text
 from ddtop.say.told import diagnose
@@ -106,7 +106,7 @@ def test_the_policy_says_from_when_a_rank_computes_at_the_same_line():
     job.others_wait(2)
     rank = job.passes(5).snapshot().ranks[2]
 
-    assert activity_text(rank, POLICY).startswith("computing at the same line")
+    assert activity_text(rank).startswith("computing at the same line")
     assert activity_text(rank, replace(POLICY, same_line_s=8.0)) == "computing in Python"
 
 

@@ -30,6 +30,11 @@ def gone(code=None, number=None, oom=None, exception=None):
     )
 
 
+def in_state(letter, **more):
+    """Its process is what the sentence speaks of, whatever its agent reported last."""
+    return replace(HEALTHY, process={"report": ProcessState(0, 1, letter, **more)})
+
+
 @pytest.mark.parametrize(
     ("rank", "text"),
     [
@@ -50,7 +55,10 @@ def gone(code=None, number=None, oom=None, exception=None):
             "init_process_group",
         ),
         (replace(HEALTHY, state=State.MISSING), "never seen"),
-        (replace(HEALTHY, state=State.STOPPED), "stopped, state T"),
+        (in_state("T"), "stopped"),
+        (in_state("t"), "held by a debugger"),
+        (in_state("S", frozen=True), "frozen by its cgroup"),
+        (in_state("S", exiting=True), "exiting the interpreter"),
         (
             replace(
                 HEALTHY, state=State.SILENT, process={"report": ProcessState(0, 1, "D", "nfs_wait")}

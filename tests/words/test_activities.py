@@ -2,9 +2,8 @@
 
 import pytest
 
-from ddtop.diagnosis.activity import activity_text
+from ddtop.model.account import activity_text
 from ddtop.model.facts import State
-from ddtop.policy import POLICY
 from ddtop.present.now import now_text
 from ddtop.wire.records import Place
 from ddtop.words.sentences import OF_THREAD, P2P, WAITS
@@ -29,7 +28,7 @@ def test_the_column_has_the_words_of_the_sentence(waits_on):
     rank = stuck(waits_on)
     cell = now_text(rank).removesuffix(" train.py:88")
 
-    assert all(word in activity_text(rank, POLICY) for word in cell.split())
+    assert all(word in activity_text(rank) for word in cell.split())
 
 
 @pytest.mark.parametrize("one", [*OF_THREAD.values(), P2P], ids=lambda one: one.word)
@@ -41,7 +40,7 @@ def test_an_event_loop_is_an_event_loop_in_both():
     """The sentence said `event loop` and the column said `asyncio`."""
     rank = stuck("asyncio")
 
-    assert (activity_text(rank, POLICY), now_text(rank)) == (
+    assert (activity_text(rank), now_text(rank)) == (
         "waiting in its event loop",
         "event loop train.py:88",
     )

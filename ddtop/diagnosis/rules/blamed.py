@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 from ddtop.diagnosis.evidence import reporters
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Context, Finding, Patience
-from ddtop.diagnosis.kernel_wait import may_be_io
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.nccl import launched_less
 from ddtop.diagnosis.patience import Blamed, NotInCollective, new_program
 from ddtop.diagnosis.standstill import STILL, severity_of, standstill_of
 from ddtop.diagnosis.stuck_worker import COLLECTIVE, DEAD, HALTED, LOCKED, cause_of
 from ddtop.model.facts import Blame, RankFacts, Snapshot, State
+from ddtop.model.kernel_wait import may_be_io
 from ddtop.model.wait_graph import GONE, LOST, STOPPED, waiters_of
 from ddtop.policy import Policy, Waits
 

@@ -12,7 +12,6 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from ddtop.diagnosis.activity import where_text
 from ddtop.diagnosis.evidence import end_line, reporters
 from ddtop.diagnosis.finding import CRITICAL, Context, Finding
 from ddtop.diagnosis.kinds import Kind
@@ -21,6 +20,7 @@ from ddtop.model.ending import CANCEL_SIGNALS, comm_failure, first_to_go, went_u
 from ddtop.model.facts import RankFacts, Snapshot, State
 from ddtop.model.wait_graph import comparable_seq, first_open_seq
 from ddtop.policy import Waits
+from ddtop.say.places import where_text
 from ddtop.wire.records import GroupProgress
 from ddtop.words.sentences import (
     clipped,
@@ -253,7 +253,7 @@ def _at_text(context: Context, ranks: Collection[int]) -> str:
     spot = (
         f"last seen in {rank.reported.place.function}, {file_line(rank.reported.place)}"
         if rank.gone
-        else where_text(rank, context.policy)
+        else where_text(rank)
     )
     return f" ({rank_text}{spot})"
 

@@ -13,17 +13,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import NamedTuple
 
-from ddtop.diagnosis.evidence import NEW_GROUP_RULE
 from ddtop.diagnosis.finding import CRITICAL, Context, Finding
 from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.waiters import held_by, made_text, wait_text
+from ddtop.diagnosis.waiters import held_by
 from ddtop.model.facts import PeerWait, Snapshot
 from ddtop.model.wait_graph import AnyWait
 from ddtop.wire.names import NEW_GROUP
 from ddtop.wire.records import GroupMade, unpack
-from ddtop.words.sentences import file_line, ranks_text, verb
-from ddtop.words.units import duration
 
 _Call = tuple[int, str, bool, int]
 """`GroupMade.key` of a call that all ranks have to make."""
@@ -31,6 +29,20 @@ _Stuck = list[tuple[_Call, AnyWait]]
 """Waits that are too long, each with the call that makes its group."""
 _Sides = dict[int, GroupMade | None]
 """What each rank has passed to one call; None: it has gone on without it."""
+
+
+class MadeApart(NamedTuple):
+    """`ranks` have made another group than the others, or `more` calls than they: -1, 0, 1.
+
+    `sides`: what they have passed to the call, the most first. Of the ranks that are held up by it,
+    those `here` wait where the `oldest` wait is.
+    """
+
+    ranks: tuple[int, ...]
+    more: int
+    sides: tuple[tuple[list[int], GroupMade | None], ...]
+    oldest: AnyWait
+    here: list[int]
 
 
 def rule(context: Context) -> list[Finding]:
@@ -128,36 +140,26 @@ def _findings(
     then = {
         rank: made and made.passed for rank, made in calls.get((*call[:3], call[3] + 1), {}).items()
     }
-    does = (
-        f"{verb(ranks, 'has', 'have')} not made a {call[1]}"
-        if majority and others[0][0] in [None, *map(then.get, most)]
-        else f"{verb(ranks, 'makes', 'make')} one more {call[1]}"
-        if majority and then.get(odd[0]) == usual
-        else verb(ranks, "makes another group", "make different groups")
-    )
-    texts = [_side(snapshot, side, sides[side[0]]) for side in (most, *dict(others).values())]
+    lack = majority and others[0][0] in [None, *map(then.get, most)]
+    more = -1 if lack else int(majority and then.get(odd[0]) == usual)
     at, oldest = min(held, key=lambda one: one[1].since_unix_ns)
-    here = sorted({wait.rank for called, wait in held if called == at})
-    summary = (
-        f"{ranks_text(ranks)} {does}: {', '.join(texts)}; {ranks_text(here)}"
-        f" {verb(here, 'has', 'have')} waited for"
-        f" {duration((snapshot.time_unix_ns - oldest.since_unix_ns) / 1e9)} in"
-        f" {wait_text(snapshot, oldest)}"
-    )
-    cycle = _crossed(snapshot, odd, [wait for _, wait in held if isinstance(wait, PeerWait)])
+    waits = [wait for _, wait in held]
+    named = _crossed(snapshot, odd, [wait for wait in waits if isinstance(wait, PeerWait)])
     return [
         Finding(
-            kind=Kind.WAIT_CYCLE if cycle else Kind.COLLECTIVE_MISMATCH,
-            severity=CRITICAL,
-            ranks=cycle or ranks,
-            victims=tuple(
-                sorted(held_by(snapshot, [wait for _, wait in held]) - set(cycle or ranks))
-            ),
-            since_unix_ns=oldest.since_unix_ns,
-            summary=summary,
-            evidence=tuple(texts),
-            advice=f"{NEW_GROUP_RULE}, with the same members",
+            Kind.WAIT_CYCLE if named else Kind.COLLECTIVE_MISMATCH,
+            CRITICAL,
+            named or ranks,
+            tuple(sorted(held_by(snapshot, waits) - set(named or ranks))),
+            oldest.since_unix_ns,
             op=call[1],
+            seen=MadeApart(
+                ranks,
+                more,
+                tuple((side, sides[side[0]]) for side in (most, *dict(others).values())),
+                oldest,
+                sorted({wait.rank for called, wait in held if called == at}),
+            ),
         )
     ]
 
@@ -175,17 +177,3 @@ def _crossed(snapshot: Snapshot, odd: list[int], waits: list[PeerWait]) -> tuple
         ):
             return next((cycle for cycle in snapshot.cycles if own.rank in cycle), ())
     return ()
-
-
-def _side(snapshot: Snapshot, ranks: list[int], made: GroupMade | None) -> str:
-    """`ranks 0,1: new_group #1 of ranks 0,1 (train.py:40)`."""
-    first = snapshot.rank(ranks[0])
-    place = made.place if made is not None else first.reported.place
-    does = (
-        (made and f"{made_text(made)} on {made.group.backend}")
-        or (first.wait and f"in {wait_text(snapshot, first.wait)}")
-        or "in another call"
-    )
-    return f"{ranks_text(ranks)}: {does}" + (
-        f" ({file_line(place)} {place.function})" if place is not None else ""
-    )

@@ -7,31 +7,20 @@ the mismatch is seen one collective later.
 
 from __future__ import annotations
 
-import re
 import signal
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from math import prod
+from typing import NamedTuple
 
-from msgspec.structs import replace
-
-from ddtop.diagnosis.evidence import SAME_CALLS
 from ddtop.diagnosis.finding import CRITICAL, Context, Finding
 from ddtop.diagnosis.kinds import Kind
 from ddtop.model.ending import fatal_exception, went_unix_ns
+from ddtop.model.errors import Says
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.wire.mpi import MpiCall
 from ddtop.wire.names import EQUAL_BYTES, MPI_COLLECTIVES, ROOTED, same_call
 from ddtop.wire.records import Collective, LastCall
-from ddtop.words.sentences import (
-    file_line,
-    names_of_groups,
-    ranks_text,
-    site_text,
-    tensor_text,
-    verb,
-)
-from ddtop.words.units import duration
 
 _SAME_SIZES = {
     "all_reduce",
@@ -47,6 +36,29 @@ _SAME_SIZES = {
 }
 """Collectives to which every rank must pass the same number of values; in others sizes may differ.
 """
+
+
+class OtherCalls(NamedTuple):
+    """Calls of the ranks that cannot be one. `sides`: the ranks that agree, the odd ones first.
+
+    `since_unix_ns`: since when ranks wait, or when gloo has `aborted` ranks for it. Then `last` has
+    what is known of the calls.
+    """
+
+    calls: Mapping[int, Collective]
+    sides: list[list[int]]
+    since_unix_ns: int
+    last: Mapping[int, LastCall] | None = None
+    aborted: Sequence[int] = ()
+
+
+class Truncated(NamedTuple):
+    """The call that has `failed`, on the `first` rank and others of the finding, because its buffer
+    was too short; and the same call of the `others`."""
+
+    failed: MpiCall
+    first: RankFacts
+    others: dict[int, Collective]
 
 
 def rule(context: Context) -> list[Finding]:
@@ -119,31 +131,22 @@ def _finding(snapshot: Snapshot, group: str, seq: int, by_rank: dict[int, Collec
     odd, sides = _sides(by_rank)
     waits = [wait for wait in snapshot.waits if wait.group == group and wait.seq >= seq]
     since = min(wait.since_unix_ns for wait in waits)
-    texts = [f"{ranks_text(ranks)}: {_side(by_rank[ranks[0]])}" for ranks in sides]
-    name = names_of_groups(snapshot.groups).get(group, group)
-    first = by_rank[min(by_rank)]
-    places = tuple(
-        f"rank {rank} is at {file_line(place)} {place.function}"
-        for rank in sorted(by_rank)[:8]
-        if (place := snapshot.rank(rank).reported.place) is not None
-    )
-    same_op = len({call.op for call in by_rank.values()}) == 1
     return Finding(
-        kind=Kind.COLLECTIVE_MISMATCH,
-        severity=CRITICAL,
-        ranks=odd,
-        victims=tuple(sorted({wait.rank for wait in waits} - set(odd))),
-        since_unix_ns=since,
-        summary=(
-            f"the ranks made different calls at #{seq} of {name}: {', '.join(texts)}; "
-            f"no progress for {duration((snapshot.time_unix_ns - since) / 1e9)}"
-        ),
-        evidence=(*(f"{text} (#{seq})" for text in texts), *places),
-        advice=(_equal_advice(by_rank) if same_op else SAME_CALLS),
+        Kind.COLLECTIVE_MISMATCH,
+        CRITICAL,
+        odd,
+        tuple(sorted({wait.rank for wait in waits} - set(odd))),
+        since,
         group=group,
-        op=first.op if same_op else None,
+        op=_same_op(by_rank),
         seq=seq,
+        seen=OtherCalls(by_rank, sides, since),
     )
+
+
+def _same_op(calls: Mapping[int, Collective]) -> str | None:
+    ops = {call.op for call in calls.values()}
+    return ops.pop() if len(ops) == 1 else None
 
 
 def _sides(by_rank: dict[int, Collective]) -> tuple[tuple[int, ...], list[list[int]]]:
@@ -158,22 +161,6 @@ def _sides(by_rank: dict[int, Collective]) -> tuple[tuple[int, ...], list[list[i
     for rank in sorted(by_rank):
         sides.setdefault(signatures[rank], []).append(rank)
     return odd, sorted(sides.values(), key=lambda ranks: ranks[0] not in odd)
-
-
-def _side(call: Collective) -> str:
-    """The call as text. Lengths are left out where they may differ: on one side only the call is
-    known.
-    """
-    compares = not call.group.startswith("mpi:") or call.op in EQUAL_BYTES
-    return tensor_text(call if compares else replace(call, sizes=()))
-
-
-def _equal_advice(by_rank: dict[int, Collective]) -> str:
-    if len({call.root for call in by_rank.values()} - {None}) > 1:
-        return "pass the same root on all ranks"
-    if any(call.group.startswith("mpi:") for call in by_rank.values()):
-        return "use buffers of the same length on all ranks (pad, or gather the lengths first)"
-    return "pass tensors of the same size and dtype on all ranks (pad, or gather the sizes first)"
 
 
 # -- `collective-mismatch` that gloo has detected: more values than the others expect
@@ -223,31 +210,17 @@ def _aborted_in(
     killed: list[RankFacts],
 ) -> Finding:
     odd, sides = _sides(by_rank)
-    texts = [
-        f"{ranks_text(ranks)}: {tensor_text(by_rank[ranks[0]])} in"
-        f" {site_text(last_calls[ranks[0]].site)}"
-        for ranks in sides
-    ]
     since_unix_ns = min(map(went_unix_ns, killed))
-    age = duration((snapshot.time_unix_ns - since_unix_ns) / 1e9)
-    first = next(iter(by_rank.values()))
-    same_op = len({call.op for call in by_rank.values()}) == 1
-    group = names_of_groups(snapshot.groups).get(first.group, first.group)
-    ranks = [rank.rank for rank in killed]
+    seen = OtherCalls(by_rank, sides, since_unix_ns, last_calls, [rank.rank for rank in killed])
     return Finding(
-        kind=Kind.COLLECTIVE_MISMATCH,
-        severity=CRITICAL,
-        ranks=odd,
-        victims=tuple(rank.rank for rank in snapshot.ranks if rank.rank not in odd),
-        since_unix_ns=since_unix_ns,
-        summary=(
-            f"the ranks made different calls in {group}: {', '.join(texts)};"
-            f" {ranks_text(ranks)} {verb(ranks, 'was', 'were')} aborted for it (SIGABRT), {age} ago"
-        ),
-        evidence=tuple(texts),
-        advice=_equal_advice(by_rank) if same_op else SAME_CALLS,
-        group=first.group,
-        op=first.op if same_op else None,
+        Kind.COLLECTIVE_MISMATCH,
+        CRITICAL,
+        odd,
+        tuple(rank.rank for rank in snapshot.ranks if rank.rank not in odd),
+        since_unix_ns,
+        group=next(iter(by_rank.values())).group,
+        op=_same_op(by_rank),
+        seen=seen,
     )
 
 
@@ -256,9 +229,6 @@ def _aborted_in(
 #
 # The rank with the smaller buffer raises, and would be reported as crashed. But the cause is its
 # call, and the call of the others with the same number.
-
-
-_TRUNCATED = re.compile(r"MPI_ERR_TRUNCATE|message truncated", re.IGNORECASE)
 
 
 def mpi_truncated(context: Context) -> list[Finding]:
@@ -271,42 +241,23 @@ def mpi_truncated(context: Context) -> list[Finding]:
     failed = _failed_call(first)
     assert failed is not None
     group = failed.group or ""
-    name = names_of_groups(snapshot.groups).get(group, group)
     ranks = tuple(rank.rank for rank in raised)
     others = {
         rank.rank: call
         for rank in snapshot.ranks
         if rank.rank not in ranks and (call := _collective_at(rank, group, failed.seq)) is not None
     }
-    theirs = [f"rank {rank}: {call.op}{_bytes(call)}" for rank, call in sorted(others.items())][:8]
-    own = f"{failed.name} of {failed.nbytes:,} bytes" if failed.nbytes is not None else failed.name
-    place = first.reported.exception.place if first.reported.exception is not None else None
-    spot = f" at {file_line(place)} {place.function}" if place is not None else ""
-    waiting = tuple(
-        rank.rank for rank in snapshot.ranks if rank.rank not in ranks and not rank.gone
-    )
     return [
         Finding(
-            kind=Kind.COLLECTIVE_MISMATCH,
-            severity=CRITICAL,
-            ranks=ranks,
-            victims=waiting,
-            since_unix_ns=went_unix_ns(first),
-            summary=(
-                f"{ranks_text(ranks)} received more data in {own} (#{failed.seq} of {name}) than"
-                f" fits the buffer{spot}: MPI_ERR_TRUNCATE,"
-                f" {duration((snapshot.time_unix_ns - went_unix_ns(first)) / 1e9)} ago"
-            ),
-            evidence=tuple(
-                f"{text} (#{failed.seq})" for text in (f"{ranks_text(ranks)}: {own}", *theirs)
-            ),
-            advice=(
-                "pass buffers of the same length and type, and the same root, on all ranks (gather"
-                " the lengths first)"
-            ),
+            Kind.COLLECTIVE_MISMATCH,
+            CRITICAL,
+            ranks,
+            tuple(rank.rank for rank in snapshot.ranks if rank.rank not in ranks and not rank.gone),
+            went_unix_ns(first),
             group=group or None,
             op=failed.name,
             seq=failed.seq,
+            seen=Truncated(failed, first, others),
         )
     ]
 
@@ -315,7 +266,7 @@ def _is_truncated(rank: RankFacts) -> bool:
     failed = _failed_call(rank)
     if failed is None or rank.reported.exception is None or not fatal_exception(rank):
         return False
-    return failed.name in MPI_COLLECTIVES and bool(_TRUNCATED.search(rank.reported.exception.text))
+    return failed.name in MPI_COLLECTIVES and Says.TRUNCATED.within(rank.reported.exception.text)
 
 
 def _failed_call(rank: RankFacts) -> MpiCall | None:
@@ -337,7 +288,3 @@ def _failed_call(rank: RankFacts) -> MpiCall | None:
 def _collective_at(rank: RankFacts, group: str, seq: int | None) -> Collective | None:
     calls = (*rank.comm.open_collectives, *rank.comm.retired_collectives)
     return next((call for call in calls if (call.group, call.seq) == (group, seq)), None)
-
-
-def _bytes(call: Collective) -> str:
-    return f" of {call.sizes[0][0]:,} bytes" if call.sizes and call.sizes[0] else ""

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ddtop.diagnosis.activity import fresh_stacks, stack_line
 from ddtop.diagnosis.finding import CRITICAL, INFO, WARNING, Context, Finding
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.standstill import (
@@ -24,6 +23,7 @@ from ddtop.diagnosis.standstill import (
     word_of,
 )
 from ddtop.diagnosis.waiters import foreign_waits, held_by
+from ddtop.model.account import fresh_stacks, stack_line
 from ddtop.model.facts import RankFacts, Wait
 from ddtop.policy import Policy
 
@@ -69,17 +69,13 @@ def rule(context: Context) -> list[Finding]:
         stands = still.quiet_s >= policy.no_progress_s
         return [_for_outside(still, outside, policy)] if stands else []
     if set(still.stances) <= Idle(snapshot, policy).ranks(still.active):
-        return (
-            [_finding(still, INFO, policy, idle=True)]
-            if still.quiet_s >= policy.no_progress_s
-            else []
-        )
+        return [_finding(still, INFO, idle=True)] if still.quiet_s >= policy.no_progress_s else []
     if _parted(still, policy):
-        return [_finding(still, CRITICAL, policy)]
+        return [_finding(still, CRITICAL)]
     severity = severity_of(snapshot, still, policy)
-    if severity == CRITICAL and _needs_numbers(still, policy):
+    if severity == CRITICAL and _needs_numbers(still):
         severity = WARNING
-    return [_finding(still, severity, policy)] if severity is not None else []
+    return [_finding(still, severity)] if severity is not None else []
 
 
 def _for_outside(still: Standstill, waits: list[Wait], policy: Policy) -> Finding:
@@ -98,16 +94,16 @@ def _for_outside(still: Standstill, waits: list[Wait], policy: Policy) -> Findin
         group=waits[0].group,
         op=waits[0].op,
         seq=waits[0].seq,
-        seen=ForOutside(still, classes_of(still.alive, policy), tuple(waits), ranks, victims),
+        seen=ForOutside(still, classes_of(still.alive), tuple(waits), ranks, victims),
     )
 
 
-def _needs_numbers(still: Standstill, policy: Policy) -> bool:
+def _needs_numbers(still: Standstill) -> bool:
     """Whether only sequence numbers could distinguish a hang from slow communication: all ranks are
     in communication calls, and are read from outside.
     """
     outside = any(rank.comm.outside is not None for rank in still.active)
-    return outside and all(word_of(rank, policy) in COMMUNICATES for rank in still.active)
+    return outside and all(word_of(rank) in COMMUNICATES for rank in still.active)
 
 
 def _parted(still: Standstill, policy: Policy) -> bool:
@@ -119,24 +115,24 @@ def _parted(still: Standstill, policy: Policy) -> bool:
     sleep = all(look is not None and look.waits and look.quiet_since_unix_ns for look in looks)
     if not sleep or any(rank.from_outside for rank in still.active):
         return False
-    return still.quiet_s >= policy.still_limit_s and len(classes_of(still.active, policy)) > 1
+    return still.quiet_s >= policy.still_limit_s and len(classes_of(still.active)) > 1
 
 
-def classes_of(alive: Iterable[RankFacts], policy: Policy) -> list[AtOnePlace]:
+def classes_of(alive: Iterable[RankFacts]) -> list[AtOnePlace]:
     """Ranks by place, the smallest class first."""
     by_place: dict[tuple[object, ...], list[RankFacts]] = {}
     for rank in alive:
-        by_place.setdefault(_place_key(rank, policy), []).append(rank)
+        by_place.setdefault(_place_key(rank), []).append(rank)
     places: list[AtOnePlace] = []
     for same in by_place.values():
         places += _split_by_stacks(same)
     return sorted(places, key=lambda place: (len(place.ranks), place.ranks))
 
 
-def _place_key(rank: RankFacts, policy: Policy) -> tuple[object, ...]:
+def _place_key(rank: RankFacts) -> tuple[object, ...]:
     place = rank.reported.place
     if place is None:
-        return (None, word_of(rank, policy))
+        return (None, word_of(rank))
     # Each sample may find a polling loop at another line.
     line = place.line if (rank.reported.line_age_s or 0.0) >= 1.0 else None
     return (place.file, place.function, place.waits_on if is_in_pool(rank) else line)
@@ -157,10 +153,10 @@ def _split_by_stacks(same: list[RankFacts]) -> list[AtOnePlace]:
     return [AtOnePlace(tuple(ranks), line) for line, ranks in callers.items()]
 
 
-def _culprits(still: Standstill, classes: list[AtOnePlace], policy: Policy) -> tuple[int, ...]:
+def _culprits(still: Standstill, classes: list[AtOnePlace]) -> tuple[int, ...]:
     """The minority. Empty where there is none."""
     every = tuple(rank.rank for rank in still.active)
-    elsewhere = [rank.rank for rank in still.active if not _waits_for_others(rank, policy)]
+    elsewhere = [rank.rank for rank in still.active if not _waits_for_others(rank)]
     if elsewhere and len(elsewhere) < len(every):
         # Some ranks are in a communication call, or have done what they were told. They wait for
         # all ranks that are not, however many.
@@ -173,14 +169,14 @@ def _culprits(still: Standstill, classes: list[AtOnePlace], policy: Policy) -> t
     )
 
 
-def _waits_for_others(rank: RankFacts, policy: Policy) -> bool:
-    return is_in_pool(rank) or word_of(rank, policy) in COMMUNICATES
+def _waits_for_others(rank: RankFacts) -> bool:
+    return is_in_pool(rank) or word_of(rank) in COMMUNICATES
 
 
-def _finding(still: Standstill, severity: str, policy: Policy, idle: bool = False) -> Finding:
-    classes = classes_of(still.alive, policy)
+def _finding(still: Standstill, severity: str, idle: bool = False) -> Finding:
+    classes = classes_of(still.alive)
     every = tuple(rank.rank for rank in still.alive)
-    ranks = () if severity == INFO else _culprits(still, classes, policy) or every
+    ranks = () if severity == INFO else _culprits(still, classes) or every
     victims = tuple(rank for rank in every if rank not in ranks) if ranks else ()
     classes.sort(key=lambda place: not set(place.ranks) & set(ranks))
     seen = Stands(still, classes, idle)

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ddtop.diagnosis.activity import where_text
 from ddtop.diagnosis.finding import CRITICAL, Context, Finding
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.rendezvous import (
@@ -28,6 +27,7 @@ from ddtop.diagnosis.rendezvous import (
 )
 from ddtop.model.facts import RankFacts, Snapshot, State
 from ddtop.policy import Policy, Waits
+from ddtop.say.places import where_text
 from ddtop.wire.records import Hello, Rendezvous
 from ddtop.words.sentences import by_value, clipped, quoted, ranks_text, verb
 from ddtop.words.units import duration
@@ -183,7 +183,7 @@ def _child_findings(snapshot: Snapshot, policy: Policy) -> list[Finding]:
             stands = any(wait.since_unix_ns < stood_unix_ns for wait in waits)
             if child.pid in inside or (child.joined and stands):
                 victims = tuple(sorted({wait.rank for wait in waits}))
-                return [_below_finding(snapshot, rank, child, since, victims, policy)]
+                return [_below_finding(snapshot, rank, child, since, victims)]
     return []
 
 
@@ -199,7 +199,6 @@ def _below_finding(
     child: Hello,
     since: int,
     victims: tuple[int, ...],
-    policy: Policy,
 ) -> Finding:
     waited = duration((snapshot.time_unix_ns - since) / 1e9)
     joins = (
@@ -209,7 +208,7 @@ def _below_finding(
     )
     summary = (
         f"2 processes claim rank {rank.rank} (pids {rank.pid}, {child.pid}): pid {child.pid},"
-        f" started by rank {rank.rank}, {joins}; rank {rank.rank} is {where_text(rank, policy)}"
+        f" started by rank {rank.rank}, {joins}; rank {rank.rank} is {where_text(rank)}"
     )
     if victims:
         summary += f"; {ranks_text(victims)} {verb(victims, 'waits', 'wait')} for rank {rank.rank}"

@@ -10,7 +10,6 @@ import re
 from dataclasses import dataclass
 
 from ddtop import launch
-from ddtop.diagnosis.activity import where_text
 from ddtop.diagnosis.evidence import place_line, process_line, stack_lines
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Context, Finding
 from ddtop.diagnosis.kinds import Kind
@@ -30,6 +29,7 @@ from ddtop.model.ending import CANCEL_SIGNALS, has_failed
 from ddtop.model.facts import Candidate, RankFacts, Snapshot, State
 from ddtop.model.stacks import Owner, owner_of
 from ddtop.policy import Policy, Waits
+from ddtop.say.places import where_text
 from ddtop.wire.records import StackFrame
 from ddtop.words.sentences import exit_text, file_line, quoted, rank_list, ranks_text, verb
 from ddtop.words.units import duration
@@ -150,7 +150,7 @@ def _late_findings(snapshot: Snapshot, joining: Joining, policy: Policy) -> list
     late = [rank for rank in snapshot.ranks if _is_late(rank)]
     still = [rank for rank in late if _stands(rank, policy)]
     if still and joining.waited_s > policy.wait_s(Starting):
-        return [_late_finding(snapshot, joining, still, CRITICAL, policy)]
+        return [_late_finding(snapshot, joining, still, CRITICAL)]
     if late and joining.waited_s > policy.of(Starting).init_late_warning_s:
         limit_s = min(
             policy.of(Starting).init_late_critical_s,
@@ -158,7 +158,7 @@ def _late_findings(snapshot: Snapshot, joining: Joining, policy: Policy) -> list
         )
         return [
             _late_finding(
-                snapshot, joining, late, CRITICAL if joining.waited_s > limit_s else WARNING, policy
+                snapshot, joining, late, CRITICAL if joining.waited_s > limit_s else WARNING
             )
         ]
     missing = _absent(snapshot)
@@ -196,7 +196,7 @@ def _stands(rank: RankFacts, policy: Policy) -> bool:
 
 
 def _late_finding(
-    snapshot: Snapshot, joining: Joining, late: list[RankFacts], severity: str, policy: Policy
+    snapshot: Snapshot, joining: Joining, late: list[RankFacts], severity: str
 ) -> Finding:
     ranks = tuple(rank.rank for rank in late)
     lead, now = late[0], snapshot.time_unix_ns
@@ -209,22 +209,22 @@ def _late_finding(
             else ""
         )
         subject = (
-            f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {where_text(lead, policy)}"
+            f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {where_text(lead)}"
             f"{here}, not in {joining.init} yet"
         )
     else:
         subject = (
             f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} not in {joining.init} yet, still"
-            f" {_busy_text(lead, policy)}"
+            f" {_busy_text(lead)}"
         )
     lines = [
         line
         for rank in late[:4]
-        for line in (process_line(rank, policy), place_line(rank))
+        for line in (process_line(rank), place_line(rank))
         if line is not None
     ]
     for rank in late[:2]:
-        lines += stack_lines(rank, policy)
+        lines += stack_lines(rank)
     if severity == WARNING:
         advice = (
             f"let {it} finish; do work that takes minutes before the start, or set a longer"
@@ -256,12 +256,10 @@ def _late_finding(
     )
 
 
-def _busy_text(rank: RankFacts, policy: Policy) -> str:
+def _busy_text(rank: RankFacts) -> str:
     if rank.reported.place is not None and rank.reported.place.waits_on == "import":
-        return where_text(rank, policy)
-    return (
-        f"working {where_text(rank, policy)}" if rank.process.working else where_text(rank, policy)
-    )
+        return where_text(rank)
+    return f"working {where_text(rank)}" if rank.process.working else where_text(rank)
 
 
 def _late_candidates(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from statistics import median
 
-from ddtop.diagnosis.activity import where_text
 from ddtop.diagnosis.evidence import delay_of, threads_delay_of, used_cores_of
 from ddtop.diagnosis.finding import CRITICAL, INFO, WARNING, Context, Finding
 from ddtop.diagnosis.gpus import device_of, gpu_text, held_by_more_than_load, why_held
@@ -22,6 +21,7 @@ from ddtop.diagnosis.straggler_cause import (
 from ddtop.model.facts import Balance, GpuLate, Late, RankFacts, Snapshot
 from ddtop.model.stragglers import late_of
 from ddtop.policy import Limits, Policy
+from ddtop.say.places import where_text
 from ddtop.wire.records import ACTIVITIES
 from ddtop.words.sentences import about, names_of_groups, ranks_text, verb
 from ddtop.words.units import long_size
@@ -209,9 +209,7 @@ def straggler_by_stack(context: Context) -> list[Finding]:
         return []
     first = snapshot.rank(late.ranks[0])
     look = first.comm.outside
-    spot = (
-        f"; rank {first.rank} is {where_text(first, policy)}" if look and look.kind is None else ""
-    )
+    spot = f"; rank {first.rank} is {where_text(first)}" if look and look.kind is None else ""
     waiters = f"{ranks_text(late.waiters)} {verb(late.waiters, 'is', 'are')}"
     return [
         Finding(

@@ -11,11 +11,11 @@ import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from ddtop.diagnosis.activity import classify
 from ddtop.diagnosis.finding import INFO, WARNING, Context, Finding
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.standstill import COMMUNICATES, OUTSIDE
 from ddtop.diagnosis.waiters import foreign_waits
+from ddtop.model.account import does
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.model.wait_graph import comparable_seq
 from ddtop.policy import Policy, Waits
@@ -69,7 +69,7 @@ def _crossed(context: Context, old: Finding) -> Finding | None:
     if old.kind not in (Kind.NOT_IN_COLLECTIVE, Kind.NO_PROGRESS):
         return None
     snapshot, policy = context.snapshot, context.policy
-    ends = {rank.rank: found for rank in snapshot.ranks if (found := _ends(snapshot, rank, policy))}
+    ends = {rank.rank: found for rank in snapshot.ranks if (found := _ends(snapshot, rank))}
     return _absent(snapshot, ends, old, policy) or _waits(snapshot, ends, old, policy)
 
 
@@ -149,7 +149,7 @@ def _may_come(rank: RankFacts) -> bool:
     return rank.process.working is not False or rank.gone
 
 
-def _ends(snapshot: Snapshot, rank: RankFacts, policy: Policy) -> tuple[FarEnd, ...]:
+def _ends(snapshot: Snapshot, rank: RankFacts) -> tuple[FarEnd, ...]:
     """The ranks for which it may wait. It must wait on a connection, or in a call that is not for
     ranks of its own job."""
     process = rank.process.report
@@ -157,7 +157,7 @@ def _ends(snapshot: Snapshot, rank: RankFacts, policy: Policy) -> tuple[FarEnd, 
         return ()
     here = {wait.rank for wait in snapshot.waits} | {wait.rank for wait in snapshot.peer_waits}
     elsewhere = rank.rank not in here - {wait.rank for wait in foreign_waits(snapshot)}
-    word = classify(rank, policy).word
+    word = does(rank).word
     asks = process.remote is not None or word in ("socket", "rpc")
     return process.far_ends if asks or (elsewhere and word in COMMUNICATES) else ()
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ddtop.diagnosis.kernel_wait import wait_of
+from ddtop.model.kernel_wait import wait_of
 from ddtop.wire.records import ProcessState, StackFrame, Stacks, ThreadStack
 from tests.diagnosis.rules.loader_stuck import starving
 from tests.jobs import replace_loader, trained, unix_ns

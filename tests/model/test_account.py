@@ -6,15 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddtop.diagnosis.activity import (
-    WORDS,
-    activity_text,
-    classify,
-    fresh_stacks,
-    stack_line,
-    where_text,
-)
 from ddtop.diagnosis.evidence import process_line, stack_lines
+from ddtop.model.account import WORDS, activity_text, does, fresh_stacks, stack_line
 from ddtop.model.facts import (
     AgentFacts,
     CommFacts,
@@ -25,7 +18,7 @@ from ddtop.model.facts import (
     ReportedFacts,
     State,
 )
-from ddtop.policy import POLICY
+from ddtop.say.places import where_text
 from ddtop.wire.records import (
     Exit,
     Loader,
@@ -117,8 +110,8 @@ OF_FRAMES = [
 def test_the_library_frame_below_the_users_line_says_it(waits_on, word, text):
     one = rank(place=place(waits_on=waits_on))
 
-    assert (classify(one, POLICY).word, activity_text(one, POLICY)) == (word, text)
-    assert where_text(one, POLICY) == f"{text} (train.py:53 take)"
+    assert (does(one).word, activity_text(one)) == (word, text)
+    assert where_text(one) == f"{text} (train.py:53 take)"
 
 
 OF_KERNEL = [
@@ -175,8 +168,8 @@ OF_KERNEL = [
 def test_without_a_library_frame_the_kernel_says_it(seen, word, text):
     one = rank(process=process(**seen))
 
-    assert (classify(one, POLICY).word, activity_text(one, POLICY)) == (word, text)
-    assert where_text(one, POLICY) == f"{text} in take (train.py:53)"
+    assert (does(one).word, activity_text(one)) == (word, text)
+    assert where_text(one) == f"{text} in take (train.py:53)"
 
 
 @pytest.mark.parametrize(
@@ -203,9 +196,7 @@ def test_without_a_library_frame_the_kernel_says_it(seen, word, text):
     ],
 )  # fmt: skip
 def test_the_kernel_adds_the_file_or_the_child_to_what_frames_say(waits_on, seen, text):
-    assert (
-        activity_text(rank(place=place(waits_on=waits_on), process=process(**seen)), POLICY) == text
-    )
+    assert activity_text(rank(place=place(waits_on=waits_on), process=process(**seen))) == text
 
 
 @pytest.mark.parametrize(
@@ -239,34 +230,31 @@ def test_the_kernel_adds_the_file_or_the_child_to_what_frames_say(waits_on, seen
 def test_what_is_certain_comes_first(more, word, text):
     one = rank(**more)
 
-    assert (classify(one, POLICY).word, activity_text(one, POLICY)) == (word, text)
+    assert (does(one).word, activity_text(one)) == (word, text)
 
 
 def test_a_busy_rank_computes_in_python_while_its_lines_change_and_else_stays_at_one_line():
     busy = {"working": True, "cpu_ratio": 1.0, "process": process("R")}
 
-    assert activity_text(rank(**busy, line_age_s=0.5), POLICY) == "computing in Python"
-    assert classify(rank(**busy, line_age_s=8.0), POLICY).word == "c"
-    assert classify(frozen(**busy), POLICY).text == "computing in C"
-    assert (
-        activity_text(rank(**busy, place=place(callee="conv2d")), POLICY) == "computing in conv2d"
-    )
-    assert where_text(rank(**busy), POLICY) == "in take (train.py:53)"
+    assert activity_text(rank(**busy, line_age_s=0.5)) == "computing in Python"
+    assert does(rank(**busy, line_age_s=8.0)).word == "c"
+    assert does(frozen(**busy)).text == "computing in C"
+    assert activity_text(rank(**busy, place=place(callee="conv2d"))) == "computing in conv2d"
+    assert where_text(rank(**busy)) == "in take (train.py:53)"
 
 
 def test_the_work_of_its_children_is_not_called_its_own():
     """Its DataLoader workers decode while its main thread sleeps."""
     assert (
-        activity_text(rank(working=True, cpu_ratio=1.9, process=process("S", children=2)), POLICY)
-        is None
+        activity_text(rank(working=True, cpu_ratio=1.9, process=process("S", children=2))) is None
     )
 
 
 def test_a_busy_rank_that_is_asleep_at_this_instant_does_not_wait_for_a_lock():
     """A thread that works sleeps now and then; seconds in one file are no coincidence."""
-    assert activity_text(rank(working=True, process=process(syscall="futex")), POLICY) is None
+    assert activity_text(rank(working=True, process=process(syscall="futex"))) is None
     assert (
-        activity_text(rank(working=True, process=process("D", syscall="read", file="/a")), POLICY)
+        activity_text(rank(working=True, process=process("D", syscall="read", file="/a")))
         == "reading /a"
     )
 
@@ -278,19 +266,19 @@ def test_of_a_silent_rank_the_place_is_that_of_stacks_taken_since():
     """C code holds the GIL. The agent's last report had another line."""
     asleep = process(syscall="clock_nanosleep")
 
-    assert where_text(frozen(stacks=dump()), POLICY) == "in C called from sim.py:31 step"
+    assert where_text(frozen(stacks=dump())) == "in C called from sim.py:31 step"
     assert (
-        where_text(frozen(stacks=dump(), process=asleep), POLICY)
+        where_text(frozen(stacks=dump(), process=asleep))
         == "asleep in C called from sim.py:31 step"
     )
-    assert where_text(frozen(stacks=dump(at=150)), POLICY) == "last seen in take (train.py:53)"
-    assert where_text(frozen(process=asleep), POLICY) == "asleep, last seen in take (train.py:53)"
-    assert where_text(frozen(), POLICY) == "last seen in take (train.py:53)"
+    assert where_text(frozen(stacks=dump(at=150))) == "last seen in take (train.py:53)"
+    assert where_text(frozen(process=asleep)) == "asleep, last seen in take (train.py:53)"
+    assert where_text(frozen()) == "last seen in take (train.py:53)"
     assert (
-        where_text(frozen(place=place(waits_on="collective", callee="barrier")), POLICY)
+        where_text(frozen(place=place(waits_on="collective", callee="barrier")))
         == "last seen in barrier (train.py:53 take)"
     )
-    assert where_text(frozen(place=None), POLICY) == "at a place that cannot be seen"
+    assert where_text(frozen(place=None)) == "at a place that cannot be seen"
 
 
 def test_a_main_thread_that_waits_for_the_gil_is_not_the_one_that_holds_it():
@@ -298,16 +286,16 @@ def test_a_main_thread_that_waits_for_the_gil_is_not_the_one_that_holds_it():
     waits = {"process": process(syscall="futex"), "stacks": dump()}
 
     assert (
-        where_text(frozen(**waits, wakes_per_s=200.0), POLICY)
+        where_text(frozen(**waits, wakes_per_s=200.0))
         == "waiting at sim.py:31 step for the GIL, held by another thread"
     )
     holder = ThreadStack((StackFrame("decode", "/home/ada/video.py", 9, True),))
     told = Stacks("r1", 1, 4801, 300, "signal", (*dump().threads, holder, ThreadStack(())))
     assert "another thread of rank 1: decode video.py:9" in stack_lines(
-        frozen(process=process(syscall="futex"), stacks=told, wakes_per_s=200.0), POLICY
+        frozen(process=process(syscall="futex"), stacks=told, wakes_per_s=200.0)
     )
     assert (
-        where_text(frozen(**waits, wakes_per_s=0.0), POLICY)
+        where_text(frozen(**waits, wakes_per_s=0.0))
         == "waiting for a lock in C called from sim.py:31 step"
     )
 
@@ -320,7 +308,7 @@ def test_the_other_threads_of_a_rank_that_waits_for_one_are_told(waits_on, told)
     saver = ThreadStack((StackFrame("upload", "/home/ada/saves.py", 9, True),))
     stacks = Stacks("r1", 1, 4801, 300, "agent", (*dump().threads, saver, ThreadStack(())))
     stands = Place("step", USER.file, 31, waits_on, since_unix_ns=100)
-    lines = stack_lines(rank(place=stands, stacks=stacks), POLICY)
+    lines = stack_lines(rank(place=stands, stacks=stacks))
 
     assert ("another thread of rank 1: upload saves.py:9" in lines) is told
 
@@ -375,14 +363,14 @@ def test_the_other_threads_of_a_rank_that_waits_for_one_are_told(waits_on, told)
     ],
 )
 def test_the_frame_nearest_to_the_users_line_names_a_stack(frames, word):
-    assert classify(frozen(stacks=dump(*frames)), POLICY).word == word
+    assert does(frozen(stacks=dump(*frames))).word == word
 
 
 def test_a_compiled_forward_is_not_called_compiling():
     """Every call of a compiled model passes through torch._dynamo.eval_frame."""
     frames = [StackFrame("_fn", TORCH + "_dynamo/eval_frame.py", 1)]
 
-    assert classify(frozen(stacks=dump(*frames), working=True, cpu_ratio=1.0), POLICY).word == "c"
+    assert does(frozen(stacks=dump(*frames), working=True, cpu_ratio=1.0)).word == "c"
 
 
 def test_stacks_of_another_place_tell_nothing_of_this_one():
@@ -416,7 +404,7 @@ def test_the_worker_that_owes_the_batch_shows_its_stack():
     other = Stacks("r1", 1, 4812, 300, "signal", worker.threads, worker=True)
     one = frozen(stacks=dump(), worker_stacks=(other, worker), loader=Loader(2, owing_pid=4811))
 
-    assert stack_lines(one, POLICY) == [
+    assert stack_lines(one) == [
         "rank 1's stack (by signal): step sim.py:31",
         "worker 4811's stack: read d.py:7",
     ]
@@ -427,7 +415,7 @@ def test_the_process_line_has_state_call_and_file():
         process=process("D", wchan="nfs_wait", syscall="write", file="/ckpt/7.pt", children=2)
     )
 
-    assert process_line(one, POLICY) == (
+    assert process_line(one) == (
         "rank 1 (pid 4801): state D, 0% of a core, wchan nfs_wait, in write of /ckpt/7.pt, 2"
         " children"
     )
@@ -506,13 +494,13 @@ STACKS = st.none() | st.builds(
     )
 )
 def test_no_combination_makes_it_raise_and_every_word_is_known(facts):
-    found = classify(facts, POLICY)
+    found = does(facts)
 
     assert found.word in WORDS
-    assert (activity_text(facts, POLICY) is None) == (not found.text)
-    assert where_text(facts, POLICY)
-    assert stack_lines(facts, POLICY) is not None
-    assert (process_line(facts, POLICY) is None) == (facts.process.report is None)
+    assert (activity_text(facts) is None) == (not found.text)
+    assert where_text(facts)
+    assert stack_lines(facts) is not None
+    assert (process_line(facts) is None) == (facts.process.report is None)
 
 
 @pytest.mark.parametrize(
@@ -529,7 +517,7 @@ def test_no_combination_makes_it_raise_and_every_word_is_known(facts):
     ],
 )
 def test_the_place_in_a_sentence_is_the_users_line_with_the_frameworks_call(more, text):
-    assert where_text(rank(place=place(waits_on="lock", **more)), POLICY) == text
+    assert where_text(rank(place=place(waits_on="lock", **more))) == text
 
 
 def test_a_dump_of_a_method_belongs_to_the_place_of_that_method():
