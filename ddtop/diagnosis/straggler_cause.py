@@ -7,19 +7,11 @@ from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
 
-from ddtop.diagnosis import gpus
 from ddtop.diagnosis.evidence import delay_of, is_short_of, limits_of, used_cores_of
-from ddtop.diagnosis.gpus import (
-    device_of,
-    held_by_more_than_load,
-    holders_text,
-    lasting_strangers,
-    why_held,
-)
+from ddtop.diagnosis.gpus import device_of, held_by_more_than_load, lasting_strangers
 from ddtop.model.facts import Device, Late, RankFacts, Snapshot
 from ddtop.policy import Limits, Policy
 from ddtop.wire.records import ACTIVITIES, HostState, Spot, by_function
-from ddtop.words.sentences import about
 
 
 @dataclass(frozen=True)
@@ -49,26 +41,32 @@ class SpotLimits(Limits, of="spot", was="spot_"):
     """Share of a rank's samples at one place. Below this it is only one sample or two."""
 
 
-LOADER, GIL, GC, GPU, CPU, THROTTLED, MEMORY, LIMIT, PYTHON, ANSWER, UNKNOWN = (
-    "loader", "gil_held", "gc", "gpu", "cpu", "throttled", "memory", "limit", "python", "answer",
-    "unknown",
+LOADER, GIL, GC, SHARED, HELD, COMPUTES, CPU, PROGRAMS, THROTTLED, MEMORY, LIMIT, PYTHON, ANSWER = (
+    "loader", "gil_held", "gc", "gpu_shared", "gpu_held", "gpu_computes", "cpu", "programs",
+    "throttled", "memory", "limit", "python", "answer",
 )  # fmt: skip
+UNKNOWN = "unknown"
+OF_GPU = (SHARED, HELD, COMPUTES)
 _ANSWERED = frozenset({"socket", "asyncio", "pipe", "rpc"})
 """Of `Spot.waits_on`: another program has to answer. Children of its own do its own work."""
-NOT_MEASURED = "not measured"
-"""Part of the text of a cause that no measurement explains."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """`word`: one of the above. `text`: the end of a sentence, after "it". `advice`: what to do.
+class Cause(NamedTuple):
+    """`word`: one of the above. `amount`: a share of the time; with MEMORY pages a second, with
+    COMPUTES the others' power as a share of its own.
 
-    `foreign`: another program is the cause, and the rank does no more than the others.
+    `usual`: the same of the others, None if not known; with HELD the clock of their GPUs (MHz),
+    with PROGRAMS the cores that these use. `computes`: whether it uses the CPU at `spot`, False if
+    it sleeps or waits. `foreign`: another program is the cause, and the rank does no more than the
+    others.
     """
 
     word: str
-    text: str
-    advice: str
+    amount: float = 0.0
+    usual: float | None = None
+    spot: Spot | None = None
+    device: Device | None = None
+    computes: bool | None = None
     foreign: bool = False
 
 
@@ -76,7 +74,7 @@ def cause_of(rank: RankFacts, late: Late, snapshot: Snapshot, policy: Policy) ->
     """The first known cause that explains half of the time that the others wait."""
     others = [snapshot.rank(number) for number in late.waiters]
     limits, share = policy.of(CauseLimits), late.share_ratio
-    least, host = limits.part * share, host_of(rank, snapshot)
+    least = limits.part * share
     for found in (
         _of_loader(rank, others, least),
         _of_answer(rank, others, least),
@@ -85,59 +83,23 @@ def cause_of(rank: RankFacts, late: Late, snapshot: Snapshot, policy: Policy) ->
         _of_throttling(rank, least),
         _of_gpu(rank, others, least, snapshot, policy),
         _of_cpu(rank, others, least, snapshot, policy),
-        _of_memory(rank, others, host, limits),
+        _of_memory(rank, others, limits),
         _of_other_programs(rank, others, least, snapshot, policy),
         _of_limit(rank, others, policy),
         _of_python(rank, others, limits.code_part * share, policy),
     ):
         if found is not None:
             return found
-    advice = (
-        "see where it spends its time: `ddtop stacks` a few times, or py-spy top on its pid;"
-        " compare its host with the others"
-    )
-    return Cause(UNKNOWN, f"is slow, and the cause is {NOT_MEASURED}", advice)
-
-
-def host_of(rank: RankFacts, snapshot: Snapshot) -> HostState | None:
-    """The host of that rank."""
-    return snapshot.host_of(rank)
-
-
-def flame(rank: RankFacts, policy: Policy, most: int = 3) -> list[str]:
-    """`62% in Augment.rotate (aug.py:88)`: where the samples of the last half minute found the
-    rank, most first.
-    """
-    return [
-        f"{share_of(spot, rank):.0%} in {_spot(spot)}"
-        for spot in by_function(rank.reported.spots)[:most]
-        if share_of(spot, rank) >= policy.of(SpotLimits).least_ratio
-    ]
+    return Cause(UNKNOWN)
 
 
 def share_of(spot: Spot, rank: RankFacts) -> float:
     return spot.samples / rank.reported.spots_samples if rank.reported.spots_samples else 0.0
 
 
-def _spot(spot: Spot) -> str:
-    # Of <locals> the innermost name is the one that is in the file.
-    return (
-        f"{spot.function.rpartition('<locals>.')[2]} ({spot.file.rpartition('/')[2]}:{spot.line})"
-    )
-
-
 def _of_loader(rank: RankFacts, others: Sequence[RankFacts], least: float) -> Cause | None:
-    own = _loading(rank)
-    if own - median(_loading(other) for other in others) < least:
-        return None
-    loader = rank.loader.report
-    setting = f" with num_workers={loader.workers}" if loader is not None else ""
-    text = f"waits {about(own)} of the time for its DataLoader{setting}, the others wait less"
-    return Cause(
-        LOADER,
-        text,
-        "give its loader more workers, or look at its data: `ddtop explain input-bound`",
-    )
+    own, theirs = _loading(rank), median(_loading(other) for other in others)
+    return Cause(LOADER, own) if own - theirs >= least else None
 
 
 def _loading(rank: RankFacts) -> float:
@@ -157,12 +119,7 @@ def _of_answer(rank: RankFacts, others: Sequence[RankFacts], least: float) -> Ca
         return None
     asking = [spot for spot in rank.reported.spots if spot.waits_on in _ANSWERED]
     spot = max(asking, key=lambda each: each.samples)
-    return Cause(
-        ANSWER,
-        f"waits {about(own)} of the time for another program, in {_spot(spot)}",
-        "request the next answer while the ranks compute, or make that program faster",
-        foreign=True,
-    )
+    return Cause(ANSWER, own, spot=spot, foreign=True)
 
 
 def _asking_ratio(rank: RankFacts) -> float:
@@ -171,15 +128,7 @@ def _asking_ratio(rank: RankFacts) -> float:
 
 def _of_gc(rank: RankFacts, least: float) -> Cause | None:
     ratio = rank.hold.gc_ratio if rank.hold is not None else 0.0
-    if ratio < least:
-        return None
-    text = f"spends {about(ratio)} of the time in garbage collection"
-    return Cause(
-        GC,
-        text,
-        "call gc.freeze() after start-up, gc.disable(), and gc.collect() at the same step on all"
-        " ranks",
-    )
+    return Cause(GC, ratio) if ratio >= least else None
 
 
 def _of_gil(rank: RankFacts, others: Sequence[RankFacts], least: float) -> Cause | None:
@@ -188,14 +137,7 @@ def _of_gil(rank: RankFacts, others: Sequence[RankFacts], least: float) -> Cause
     # rank.
     if own - max(median(_held_ratio(other) for other in others), delay_of(rank)) < least:
         return None
-    spot = rank.hold.spot if rank.hold is not None else None
-    where = f", seen at {_spot(spot)}" if spot is not None else ""
-    text = f"runs C code that holds the GIL in {about(own)} of the samples{where}"
-    advice = (
-        "that call computes outside Python: make it cheaper, move it into a DataLoader worker, or"
-        " release the GIL in it"
-    )
-    return Cause(GIL, text, advice)
+    return Cause(GIL, own, spot=rank.hold.spot if rank.hold is not None else None)
 
 
 def _held_ratio(rank: RankFacts) -> float:
@@ -204,16 +146,7 @@ def _held_ratio(rank: RankFacts) -> float:
 
 def _of_throttling(rank: RankFacts, least: float) -> Cause | None:
     ratio = rank.process.pressure.throttled_ratio if rank.process.pressure is not None else None
-    if ratio is None or ratio < least:
-        return None
-    load = rank.process.report.load if rank.process.report is not None else None
-    quota = f" of {load.quota_cores:g} cores" if load is not None and load.quota_cores else ""
-    text = f"is throttled {about(ratio)} of the time by the CPU quota{quota} of its cgroup"
-    return Cause(
-        THROTTLED,
-        text,
-        "raise the CPU limit of its container, or start fewer threads and workers in it",
-    )
+    return Cause(THROTTLED, ratio) if ratio is not None and ratio >= least else None
 
 
 def _of_gpu(
@@ -230,13 +163,8 @@ def _of_gpu(
     if device is None or (device.util_mean_ratio or 0.0) < policy.gpu_busy_ratio:
         # If the CPU side is slow, its GPU is idle, and then the GPU is not the cause.
         return None
-    if busy := lasting_strangers(device, policy):
-        return Cause(
-            GPU,
-            f"shares its GPU with {holders_text(busy)}",
-            "see `ddtop gpus` on its host: end these processes if they are yours, else use"
-            " another GPU",
-        )
+    if lasting_strangers(device, policy):
+        return Cause(SHARED, device=device)
     alike = [
         one
         for other in others
@@ -253,11 +181,7 @@ def _of_gpu(
     if lasts and mhz and clocks and held_by_more_than_load(device.gpu):
         usual = median(clocks)
         if mhz < policy.gpu_slow_ratio * usual and 1 - mhz / usual >= least:
-            text = (
-                f"runs on a GPU that {why_held(device.gpu)} holds at {mhz} MHz; the others' GPUs"
-                f" run at {usual:.0f}"
-            )
-            return Cause(GPU, text, cooling(device))
+            return Cause(HELD, usual=usual, device=device)
     return _of_computing(rank, device, alike, policy)
 
 
@@ -282,27 +206,7 @@ def _of_computing(
     ):
         return None
     ratio = median(watts) / own
-    if ratio > policy.gpu_wait_power_ratio:
-        return None
-    text = (
-        f"computes longer on its GPU: the others' GPUs are 100% busy at {ratio:.0%} of its power,"
-        " so they wait in NCCL"
-    )
-    return Cause(GPU, text, more_work(rank.rank, device))
-
-
-def cooling(device: Device) -> str:
-    """What to do about a GPU whose clocks are low."""
-    how = gpus.cooling(device.gpu)
-    return f"check its cooling and power ({how}); restart the job without that host"
-
-
-def more_work(rank: int, device: Device) -> str:
-    """What to do about a GPU that computes longer than the others."""
-    return (
-        f"does rank {rank} have more to compute (longer sequences, more tokens for its experts, an"
-        f" extra loss)? If not, compare its GPU with the others': {gpus.clocks(device.gpu)}"
-    )
+    return Cause(COMPUTES, ratio, device=device) if ratio <= policy.gpu_wait_power_ratio else None
 
 
 def _of_cpu(
@@ -312,34 +216,21 @@ def _of_cpu(
     snapshot: Snapshot,
     policy: Policy,
 ) -> Cause | None:
-    delay, host = delay_of(rank), host_of(rank, snapshot)
+    delay, host = delay_of(rank), snapshot.host_of(rank)
     more = delay - median(delay_of(other) for other in others)
     # On a busy machine, a rank that sleeps longer also waits longer for a CPU afterwards. Then the
     # code is the better explanation.
     if more < max(least, policy.of(CauseLimits).cpu_part * _largest_excess(rank, others).more):
         return None
+    foreign = _foreign_cores(rank, host, snapshot, policy) > 0 and not is_bound(rank, host)
+    return Cause(CPU, delay, foreign=foreign)
+
+
+def is_bound(rank: RankFacts, host: HostState | None) -> bool:
+    """Whether it may use only some CPUs of its host."""
     load = rank.process.report.load if rank.process.report is not None else None
-    parts = [f"waits {about(delay)} of the time for a CPU"]
-    foreign = _foreign_cores(rank, host, snapshot, policy) > 0
-    if load is not None and load.cpus_count and host is not None and load.cpus_count < host.cores:
-        foreign = False
-        parts.append(f"it is bound to {'CPU' if load.cpus_count == 1 else 'CPUs'} {load.cpus}")
-    if host is not None and host.load is not None and (host.load.runnable or 0) > host.cores:
-        # The number differs between samples, so it is only in the evidence.
-        parts.append(f"{host.host} has more threads to run than cores ({host.cores})")
-    if (
-        host is not None
-        and host.load is not None
-        and (host.load.steal_ratio or 0.0) >= policy.throttled_told_ratio
-    ):
-        parts.append(f"the hypervisor takes {about(host.load.steal_ratio or 0.0)}")
-    return Cause(
-        CPU,
-        "; ".join(parts),
-        "see what else runs there (top -H), and give the rank its own cores: OMP_NUM_THREADS,"
-        " taskset, --cpus-per-task",
-        foreign,
-    )
+    cpus = load.cpus_count if load is not None else None
+    return bool(cpus) and host is not None and (cpus or 0) < host.cores
 
 
 def _foreign_cores(
@@ -366,44 +257,19 @@ def _of_other_programs(
     Then all ranks lack CPU time, now one more and now another, and the scheduler makes the
     differences between their samples. A function that explains half of the wait is still the cause.
     """
-    delay, host = delay_of(rank), host_of(rank, snapshot)
+    delay, host = delay_of(rank), snapshot.host_of(rank)
     foreign = _foreign_cores(rank, host, snapshot, policy)
     if delay < least or host is None or not foreign:
         return None
     if _largest_excess(rank, others).more >= least:
         return None
-    text = (
-        f"waits {about(delay)} of the time for a CPU; other programs take"
-        f" {foreign:.0f} of the {host.cores} CPUs of {host.host}"
-        if foreign >= 1
-        else f"waits {about(delay)} of the time for a CPU; other programs run on {host.host} too"
-    )
-    return Cause(
-        CPU,
-        text,
-        "end the other programs on that host (top), or give the ranks their own CPUs: taskset,"
-        " --exclusive, --cpus-per-task",
-        foreign=True,
-    )
+    return Cause(PROGRAMS, delay, foreign, foreign=True)
 
 
-def _of_memory(
-    rank: RankFacts, others: Sequence[RankFacts], host: HostState | None, limits: CauseLimits
-) -> Cause | None:
-    faults = _faults(rank)
-    if faults < max(
-        limits.faults_per_s, limits.faults_factor * median(_faults(other) for other in others)
-    ):
-        return None
-    text = f"reads {round(faults, -1):.0f} pages a second back from disk: memory is low"
-    if host is not None and host.load is not None and host.load.memory_stall_ratio:
-        text += f" ({host.host} stalls {about(host.load.memory_stall_ratio)} of the time for it)"
-    return Cause(
-        MEMORY,
-        text,
-        "free memory on that host, or use fewer workers and smaller caches there: `free -h`,"
-        " `vmstat 1`",
-    )
+def _of_memory(rank: RankFacts, others: Sequence[RankFacts], limits: CauseLimits) -> Cause | None:
+    faults, theirs = _faults(rank), median(_faults(other) for other in others)
+    least = max(limits.faults_per_s, limits.faults_factor * theirs)
+    return Cause(MEMORY, faults) if faults >= least else None
 
 
 def _faults(rank: RankFacts) -> float:
@@ -414,9 +280,8 @@ def _of_limit(rank: RankFacts, others: Sequence[RankFacts], policy: Policy) -> C
     """It is short of memory by a limit that the others are not short of: what it cannot allocate at
     once it tries again, or does in smaller parts. `memory-pressure` reports it.
     """
-    if not _is_short(rank, policy) or any(_is_short(other, policy) for other in others):
-        return None
-    return Cause(LIMIT, "has nearly reached its memory limit", "")
+    alone = _is_short(rank, policy) and not any(_is_short(other, policy) for other in others)
+    return Cause(LIMIT) if alone else None
 
 
 def _is_short(rank: RankFacts, policy: Policy) -> bool:
@@ -430,32 +295,23 @@ def _of_python(
     more, share, theirs, spot = _largest_excess(rank, others)
     if spot is None or more < max(policy.of(SpotLimits).least_ratio, least):
         return None
-    beside = (
-        f", the others {about(theirs)}"
-        if any(other.reported.spots_samples for other in others)
-        else ""
-    )
-    does = _does(rank, others, more, share)
-    text = f"spends {about(share)} of the time {does}in {_spot(spot)}{beside}"
-    return Cause(
-        PYTHON,
-        text,
-        f"look at {_spot(spot)}: what does this rank do there more often, or for longer, than the"
-        " others?",
-    )
+    usual = theirs if any(other.reported.spots_samples for other in others) else None
+    return Cause(PYTHON, share, usual, spot, computes=_computes(rank, others, more, share))
 
 
-def _does(rank: RankFacts, others: Sequence[RankFacts], more: float, share: float) -> str:
-    """What it does at a place where it spends this share of its time, so much more than the others:
-    `computing `, `asleep or waiting `, or nothing if the CPU time of its process does not show it.
+def _computes(
+    rank: RankFacts, others: Sequence[RankFacts], more: float, share: float
+) -> bool | None:
+    """Whether it computes at a place where it spends this share of its time, so much more than the
+    others. False: it sleeps or waits. None: the CPU time of its process does not show it.
     """
     own = rank.process.cpu_ratio
     theirs = [ratio for other in others if (ratio := other.process.cpu_ratio) is not None]
     if own is None or not theirs:
-        return ""
+        return None
     if own - median(theirs) >= more / 2:
-        return "computing "
-    return "asleep or waiting " if own + delay_of(rank) <= share / 2 else ""
+        return True
+    return False if own + delay_of(rank) <= share / 2 else None
 
 
 class _Excess(NamedTuple):

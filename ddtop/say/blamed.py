@@ -29,7 +29,7 @@ from ddtop.model.facts import Blame, RankFacts, Snapshot, State
 from ddtop.model.wait_graph import STILL
 from ddtop.policy import Policy
 from ddtop.say.places import phase_clause, where_text
-from ddtop.say.said import Said
+from ddtop.say.said import Said, Writer
 from ddtop.wire.names import (
     FINALIZE,
     GROUP_MAKERS,
@@ -411,3 +411,6 @@ def not_launched(finding: Finding, seen: NotLaunched, at: Context) -> Said:
         tuple(line for line in lines if line is not None),
         f"see where {ranks_text(ranks[:1])} is stuck: py-spy dump {how}--pid {first.pid}",
     )
+
+
+WRITERS: dict[type, Writer] = {HeldUp: held_up, NotLaunched: not_launched}

@@ -9,7 +9,7 @@ from ddtop.diagnosis.standstill import COMMUNICATES, STILL, Standstill, word_of
 from ddtop.diagnosis.waiters import foreign_text
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.say.places import where_text
-from ddtop.say.said import Said
+from ddtop.say.said import Said, Writer
 from ddtop.words.sentences import quoted, ranks_text, verb
 from ddtop.words.units import duration, plural
 
@@ -103,3 +103,6 @@ def _advice(lead: RankFacts, still: Standstill, idle: bool) -> str:
     ask = whom_to_ask(lead)
     about = f"; give the wait of rank {lead.rank} a timeout, and see {ask}" if ask else ""
     return f"see what each rank waits for: ddtop stacks{about}"
+
+
+WRITERS: dict[type, Writer] = {Stands: stands, ForOutside: for_outside}

@@ -8,7 +8,7 @@ from ddtop.diagnosis.standstill import COMMUNICATES
 from ddtop.diagnosis.waiters import first_wait, waits_clause
 from ddtop.model.facts import Snapshot
 from ddtop.say.places import where_text
-from ddtop.say.said import Said
+from ddtop.say.said import Around, Said
 from ddtop.wire.records import FarEnd
 from ddtop.words.sentences import (
     WAITS,
@@ -79,3 +79,6 @@ def _summary(finding: Finding, seen: Crossed, snapshot: Snapshot) -> str:
 def _name(end: FarEnd) -> str:
     number = end.where.rank
     return f"job {end.where.job}" + (f", rank {number}" if number is not None else "")
+
+
+AROUND: dict[type, Around] = {Crossed: crossed, Absent: absent}

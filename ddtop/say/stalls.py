@@ -30,7 +30,7 @@ from ddtop.model.account import does, stack_line
 from ddtop.model.facts import Blame, RankFacts, Snapshot
 from ddtop.model.progress import is_helpless
 from ddtop.say.places import where_text
-from ddtop.say.said import Said
+from ddtop.say.said import Said, Writer
 from ddtop.words.sentences import ranks_text, verb
 from ddtop.words.units import duration
 
@@ -216,3 +216,10 @@ def _stop_texts(stopped: list[RankFacts]) -> tuple[str, str]:
     if held == {"t"}:
         return "held by a debugger", f"detach the debugger: grep TracerPid /proc/{pids[0]}/status"
     return "stopped (SIGSTOP or Ctrl-Z)", f"let it continue: kill -CONT {' '.join(pids[:16])}"
+
+
+WRITERS: dict[type, Writer] = {
+    IoStalled: io_stalled,
+    WorkerStuck: worker_stuck,
+    Halted: halted,
+}

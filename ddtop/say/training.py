@@ -1,14 +1,34 @@
-"""What is said of the training itself: its parameters and its loss."""
+"""What is said of the training itself: its parameters, its loss, its data, its speed."""
 
 from __future__ import annotations
 
+from collections import Counter
+from statistics import median
+
 from ddtop.diagnosis.finding import Context, Finding
+from ddtop.diagnosis.kinds import Kind
+from ddtop.diagnosis.rules.data import Alone, WaitsForData, one_is_slow
 from ddtop.diagnosis.rules.diverged import Apart
 from ddtop.diagnosis.rules.loss_not_finite import NotFinite
-from ddtop.say.said import Said
-from ddtop.words.sentences import ranks_text, verb
+from ddtop.diagnosis.rules.slowdown import (
+    ALONE,
+    BEFORE,
+    CLOCKS,
+    CODE,
+    COLLECTIVES,
+    CROWDED,
+    DATA,
+    LAST_RUN,
+    START,
+    Slower,
+)
+from ddtop.model.facts import RankFacts
+from ddtop.policy import Policy
+from ddtop.say.said import Said, Writer
+from ddtop.wire.records import Feed
+from ddtop.words.sentences import about, file_line, number, quoted, ranks_text, verb
 
-EVIDENCE_MOST = 4
+EVIDENCE_MOST, LOADERS_MOST = 4, 8
 
 
 def diverged(_: Finding, seen: Apart, __: Context) -> Said:
@@ -69,3 +89,162 @@ def not_finite(_: Finding, seen: NotFinite, __: Context) -> Said:
         " learning rate and the scale of the gradients (torch.autograd.set_detect_anomaly names the"
         " operation)",
     )
+
+
+def input_bound(finding: Finding, seen: WaitsForData, at: Context) -> Said:
+    """How long the ranks wait for data, and how their DataLoader is set."""
+    ranks = [at.snapshot.rank(number) for number in finding.ranks]
+    report = ranks[0].loader.report
+    assert report is not None
+    # Of several loaders, the one that it waits for; the one for validation has other settings.
+    waited, loader = report.waited, report.waited or report
+    feeds = ", which feeds the training" if waited is not None and waited.feeds else ""
+    of = f" of {waited.dataset}{feeds}" if waited is not None else ""
+    setting = "num_workers=0: the rank loads its data itself"
+    advice = "set num_workers to 2 or more, so that loading overlaps with the step"
+    if loader.workers:
+        setting = (
+            f"num_workers={loader.workers}, prefetch_factor={loader.prefetch_factor or 2},"
+            f" pin_memory={bool(loader.pin_memory)}"
+        )
+        advice = (
+            "raise num_workers, or make the dataset cheaper: the queue is empty when the step"
+            " needs a batch"
+        )
+        slow = [rank.loader.report for rank in ranks if one_is_slow(rank, at.policy)]
+        if slow and slow[0] is not None:
+            advice = (
+                "one worker is slower than the others: look at its shard and its files: py-spy"
+                f" dump --pid {slow[0].owed_most_pid}"
+            )
+    return Said(
+        f"{ranks_text(finding.ranks)} {verb(finding.ranks, 'spends', 'spend')} {about(seen.ratio)}"
+        f" of the time waiting for data{of} ({setting})",
+        tuple(_line(rank, at.policy) for rank in ranks[:LOADERS_MOST]),
+        advice,
+    )
+
+
+def _line(rank: RankFacts, policy: Policy) -> str:
+    loader = rank.loader.report
+    assert loader is not None
+    queue = f"queue {loader.depth}/{loader.capacity}, " if loader.capacity else ""
+    workers = f"{loader.workers or 'no'} workers"
+    if loader.workers and loader.workers_alive is not None:
+        workers = f"{loader.workers_alive}/{workers} alive"
+    if one_is_slow(rank, policy):
+        workers += (
+            f"; {loader.owed_most_ratio or 0:.0%} of the waits are for one worker, pid"
+            f" {loader.owed_most_pid}"
+        )
+    return (
+        f"rank {rank.rank}: {rank.loader.wait_ratio or 0:.0%} of the last seconds in the"
+        f" DataLoader, {queue}{workers}"
+    )
+
+
+def sampling(finding: Finding, seen: Feed, _: Context) -> Said:
+    """Which sampler gives each rank the same data, or the same order in each epoch."""
+    ranks = finding.ranks
+    if finding.kind == Kind.EPOCH_NOT_SET:
+        return Said(
+            f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} in pass {seen.epochs} over the data"
+            f" ({seen.dataset}), but the loader's {seen.sampler} is still at epoch {seen.epoch}: it"
+            " shuffles in the same order every time",
+            (
+                f"on every rank, all passes over the loader have begun with epoch {seen.epoch}, and"
+                " the optimizer has made steps in two of them",
+            ),
+            "call sampler.set_epoch(epoch) before each epoch's loop",
+        )
+    return Said(
+        f"{ranks_text(ranks)} each read all {seen.length:,} samples of the same {seen.dataset} with"
+        f" a {seen.sampler}: an epoch takes {len(ranks)} times as long as it should",
+        (
+            f"the DataLoader that feeds the optimizer has torch's own {seen.sampler} in a"
+            f" {seen.batch_sampler} on every rank",
+            f"the dataset ({seen.dataset}) has the same class, length and attributes on all ranks,"
+            " and DistributedDataParallel averages their gradients",
+        ),
+        "give the DataLoader sampler=DistributedSampler(dataset) and shuffle=False, and call"
+        " sampler.set_epoch(epoch) in each epoch",
+    )
+
+
+def not_distributed(finding: Finding, seen: Alone, at: Context) -> Said:
+    """That each rank trains the same model on its own."""
+    return Said(
+        f"{ranks_text(finding.ranks)} each train the same model on their own: after"
+        f" {seen.steps:,} steps none has called init_process_group, though WORLD_SIZE is"
+        f" {at.snapshot.world_size}",
+        ("all ranks have the same parameter shapes, optimizer settings and seed",),
+        "print torch.distributed.is_initialized() after the set-up; accelerate uses"
+        " DistributedType.NO if it finds no GPU: accelerate launch --cpu, or check"
+        " torch.cuda.is_available(). If each rank is meant to train alone: ddtop mute"
+        f" {quoted(at.snapshot.job)} not-distributed",
+    )
+
+
+_WHEN = {BEFORE: "ten minutes ago", START: "at its start", LAST_RUN: "in its last run"}
+_WHY = {
+    DATA: "{subject} {waits} {more} ms longer per step for data",
+    ALONE: "{subject} {takes} longer, and the others wait",
+    CLOCKS: "the GPU of {subject} lowers its clock",
+    CROWDED: "{subject} {are} more often ready to run without a CPU",
+    COLLECTIVES: "all ranks spend more of their time in collectives",
+    CODE: (
+        "a step takes {more} ms longer on all ranks, not because of data or collectives; the ranks"
+        " are most often in {place}"
+    ),
+}
+_UNKNOWN = "a step takes longer on all ranks, and no measurement shows why"
+
+
+def slowdown(finding: Finding, seen: Slower, _: Context) -> Said:
+    """Since when and by how much the job is slower, and what has changed."""
+    found, ranks = seen.compared, seen.ranks
+    spots = [
+        max(rank.reported.spots, key=lambda spot: spot.samples, default=None)
+        for rank in found.ranks
+    ]
+    places = Counter(f"{spot.function} ({file_line(spot)})" for spot in spots if spot is not None)
+    unknown = seen.why == CODE and (not places or seen.more_ms <= 0)
+    why = (_UNKNOWN if unknown else _WHY[seen.why]).format(
+        subject=ranks_text(finding.ranks) or "most ranks",
+        waits=verb(ranks, "waits", "wait"),
+        takes=verb(ranks, "takes", "take"),
+        are=verb(ranks, "is", "are"),
+        more=number(seen.more_ms),
+        place=next(iter(dict(places.most_common(1))), ""),
+    )
+    lines = []
+    when, unit = _WHEN[found.when], found.now[0].unit
+    for title, field, each in (
+        ("a step", "step_ms", " ms"),
+        ("waiting for data", "loader_ms", " ms a step"),
+    ):
+        now, then = (
+            median(getattr(one, field) for one in speeds) for speeds in (found.now, found.then)
+        )
+        if max(now, then) >= 1:
+            lines.append(f"{title}: {number(now)}{each} now, {number(then)}{each} {when}")
+    now, then = (median(one.wait_ratio for one in speeds) for speeds in (found.now, found.then))
+    lines.append(f"in collectives: {now:.0%} of the time now, {then:.0%} {when}")
+    now, then = (median(one.per_s for one in speeds) for speeds in (found.now, found.then))
+    return Said(
+        f"the job trains {round(found.slower * 20) * 5}% slower than {when}: {number(now)} instead"
+        f" of {number(then)} {unit}/s; {why}",
+        tuple(lines),
+        "check what changed at that time: other jobs on these hosts, GPU clocks, the data, the"
+        " length of the samples",
+    )
+
+
+WRITERS: dict[type, Writer] = {
+    Alone: not_distributed,
+    Apart: diverged,
+    Feed: sampling,
+    NotFinite: not_finite,
+    Slower: slowdown,
+    WaitsForData: input_bound,
+}

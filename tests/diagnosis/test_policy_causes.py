@@ -7,20 +7,23 @@ from dataclasses import replace
 
 import pytest
 
+from ddtop.diagnosis.finding import Context
+from ddtop.diagnosis.straggler_cause import COMPUTES as LONGER
 from ddtop.diagnosis.straggler_cause import (
     CPU,
     GC,
     GIL,
-    GPU,
+    HELD,
     LOADER,
     MEMORY,
+    PROGRAMS,
     PYTHON,
     THROTTLED,
     UNKNOWN,
     cause_of,
-    flame,
 )
 from ddtop.policy import Policy
+from ddtop.say.stragglers import cause_text, flame
 from ddtop.wire.records import HostLoad, Loader, Spot
 from tests.diagnosis.rules.gpu_straggler import late_job
 from tests.diagnosis.rules.straggler import (
@@ -149,7 +152,9 @@ def word(make, share_ratio=None):
 
 
 def hypervisor(policy):
-    return "the hypervisor takes" in cause(without_a_cpu)(policy).text
+    snapshot, found = facts(without_a_cpu), cause(without_a_cpu)(policy)
+    text, _ = cause_text(found, snapshot.rank(1), Context(snapshot, policy, snapshot))
+    return "the hypervisor takes" in text
 
 
 @functools.cache
@@ -172,10 +177,10 @@ CASES = [
     Case("loader", "straggler-cause.part", 0.7, word(loading), LOADER, UNKNOWN),
     Case("gc", "straggler-cause.part", 0.8, word(collecting), GC, UNKNOWN),
     Case("throttled", "straggler-cause.part", 0.8, word(throttled), THROTTLED, UNKNOWN),
-    Case("gpu-clock", "straggler-cause.part", 1.2, word(hot), GPU, UNKNOWN),
+    Case("gpu-clock", "straggler-cause.part", 1.2, word(hot), HELD, UNKNOWN),
     Case("cpu", "straggler-cause.part", 0.8, word(without_a_cpu), CPU, UNKNOWN),
-    Case("other-programs", "straggler-cause.part", 0.95, word(beside_others), CPU, PYTHON),
-    Case("not-other-programs", "straggler-cause.part", 0.3, word(beside_others), CPU, PYTHON),
+    Case("other-programs", "straggler-cause.part", 0.95, word(beside_others), PROGRAMS, PYTHON),
+    Case("not-other-programs", "straggler-cause.part", 0.3, word(beside_others), PROGRAMS, PYTHON),
     Case("gil", "straggler-cause.held_part", 0.8, word(holding_the_gil), GIL, UNKNOWN),
     Case("cpu", "straggler-cause.cpu_part", 0.5, word(in_a_function_on_a_busy_host), PYTHON, CPU),
     Case("python", "straggler-cause.code_part", 0.5, word(sometimes), PYTHON, UNKNOWN),
@@ -183,10 +188,17 @@ CASES = [
     Case("memory", "straggler-cause.faults_factor", 8.0, word(MANY_FAULTS), MEMORY, UNKNOWN),
     Case("python", "spot.least_ratio", 0.1, word(rarely, 0.1), PYTHON, UNKNOWN),
     Case("samples", "spot.least_ratio", 0.1, shown, ["6% in rotate (aug.py:88)"], []),
-    Case("other-programs", "foreign_cores", 3.5, word(beside_others), CPU, PYTHON),
+    Case("other-programs", "foreign_cores", 3.5, word(beside_others), PROGRAMS, PYTHON),
     Case("hypervisor", "throttled_told_ratio", 0.2, hypervisor, True, False),
-    Case("gpu-power", "gpu_wait_busy_ratio", 0.99, word(computing), GPU, UNKNOWN),
-    Case("gpu-power", "gpu_wait_power_ratio", 0.25, word(computing), GPU, UNKNOWN),
+    Case("gpu-power", "gpu_wait_busy_ratio", 0.99, word(computing), LONGER, UNKNOWN),
+    Case(
+        "gpu-power",
+        "gpu_wait_power_ratio",
+        0.25,
+        word(computing),
+        LONGER,
+        UNKNOWN,
+    ),
 ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from statistics import median
+from typing import NamedTuple
 
 from ddtop.diagnosis.finding import WARNING, Context, Finding
 from ddtop.diagnosis.kinds import Kind
@@ -11,7 +12,6 @@ from ddtop.launch.launchers import is_elastic
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.policy import Limits, Policy
 from ddtop.wire.records import Feed
-from ddtop.words.sentences import about, quoted, ranks_text, verb
 
 # -- `input-bound` and the rules about samplers: what the DataLoader gives the ranks
 
@@ -32,6 +32,12 @@ class InputBound(Limits, of=Kind.INPUT_BOUND, was="input_bound_"):
     one_ratio: float = 0.75
     """Share of the samples in which the same worker must deliver the next batch. If three workers
     are all slow, each of them is waited for in a third of the samples."""
+
+
+class WaitsForData(NamedTuple):
+    """The ranks wait for data in this share of the time, in the median."""
+
+    ratio: float
 
 
 def input_bound(context: Context) -> list[Finding]:
@@ -58,52 +64,9 @@ def input_bound(context: Context) -> list[Finding]:
     if set(ranks) <= context.explained:
         # The loader of a single rank is the cause in its straggler finding.
         return []
-    lead = concerned[0]
-    assert lead.loader.report is not None
-    # Of several loaders, the one that it waits for; the one for validation has other settings.
-    loader = lead.loader.report.waited or lead.loader.report
-    if loader.workers:
-        setting = (
-            f"num_workers={loader.workers}, prefetch_factor={loader.prefetch_factor or 2},"
-            f" pin_memory={bool(loader.pin_memory)}"
-        )
-        slow = [rank for rank in concerned if _one_is_slow(rank, policy)]
-        advice = (
-            "raise num_workers, or make the dataset cheaper: the queue is empty when the step"
-            " needs a batch"
-        )
-        if slow and slow[0].loader.report is not None:
-            advice = (
-                "one worker is slower than the others: look at its shard and its files: py-spy"
-                f" dump --pid {slow[0].loader.report.owed_most_pid}"
-            )
-    else:
-        setting = "num_workers=0: the rank loads its data itself"
-        advice = "set num_workers to 2 or more, so that loading overlaps with the step"
-    return [
-        Finding(
-            kind=Kind.INPUT_BOUND,
-            severity=WARNING,
-            ranks=ranks,
-            victims=(),
-            since_unix_ns=snapshot.time_unix_ns
-            - int((lead.reported.window_s or policy.window_s) * 1e9),
-            summary=(
-                f"{ranks_text(ranks)} {verb(ranks, 'spends', 'spend')} {about(share)} of the time"
-                f" waiting for data{_dataset_text(lead)} ({setting})"
-            ),
-            evidence=tuple(_line(rank, policy) for rank in concerned[:8]),
-            advice=advice,
-        )
-    ]
-
-
-def _dataset_text(rank: RankFacts) -> str:
-    """The dataset of that loader; empty if it is not known."""
-    waited = rank.loader.report.waited if rank.loader.report is not None else None
-    if waited is None:
-        return ""
-    return f" of {waited.dataset}{', which feeds the training' if waited.feeds else ''}"
+    window_s = concerned[0].reported.window_s or policy.window_s
+    since = snapshot.time_unix_ns - int(window_s * 1e9)
+    return [Finding(Kind.INPUT_BOUND, WARNING, ranks, (), since, seen=WaitsForData(share))]
 
 
 def _is_concerned(rank: RankFacts, snapshot: Snapshot, policy: Policy) -> bool:
@@ -111,16 +74,16 @@ def _is_concerned(rank: RankFacts, snapshot: Snapshot, policy: Policy) -> bool:
     # Gradients are averaged, and the optimizer has made no step: it goes on in the middle of an
     # epoch and throws batches away, or only measures.
     skips = feed is not None and feed.group and rank.progress.iteration_source == "batch"
-    if rank.gone or loader is None or rank.loader.wait_ratio is None or skips:
+    still = snapshot.still_since_unix_ns is not None
+    if still or rank.gone or loader is None or rank.loader.wait_ratio is None or skips:
         return False
     # In every quarter of the window, because one long wait (the start of workers at an epoch, a
     # pause of a file server) is not a bottleneck.
     if min(rank.loader.wait_ratio, rank.loader.wait_low_ratio or 0.0) < policy.input_bound_ratio:
         return False
     limits = policy.of(InputBound)
-    if (rank.loader.window_steps or 0) < limits.steps or snapshot.still_since_unix_ns is not None:
-        return False
-    if rank.reported.window_s is None or rank.reported.window_s < limits.window_s:
+    steps, window_s = rank.loader.window_steps or 0, rank.reported.window_s or 0.0
+    if steps < limits.steps or window_s < limits.window_s:
         return False
     # It does not wait for batches that are ready.
     if loader.depth is None or loader.capacity is None:
@@ -135,7 +98,7 @@ def _is_ahead(rank: RankFacts, policy: Policy) -> bool:
     return rank.loader.busy and not rank.gone and waits >= policy.input_bound_ratio
 
 
-def _one_is_slow(rank: RankFacts, policy: Policy) -> bool:
+def one_is_slow(rank: RankFacts, policy: Policy) -> bool:
     """Whether the rank nearly always waits for the same worker. Workers deliver in turn, so more
     workers would not help.
     """
@@ -144,27 +107,6 @@ def _one_is_slow(rank: RankFacts, policy: Policy) -> bool:
         loader is not None
         and loader.workers > 1
         and (loader.owed_most_ratio or 0.0) >= policy.of(InputBound).one_ratio
-    )
-
-
-def _line(rank: RankFacts, policy: Policy) -> str:
-    loader = rank.loader.report
-    assert loader is not None
-    queue = f"queue {loader.depth}/{loader.capacity}, " if loader.capacity else ""
-    known = f"{loader.workers_alive}/" if loader.workers_alive is not None else ""
-    alive = (
-        f"{known}{loader.workers} workers{' alive' if known else ''}"
-        if loader.workers
-        else "no workers"
-    )
-    if _one_is_slow(rank, policy):
-        alive += (
-            f"; {loader.owed_most_ratio or 0:.0%} of the waits are for one worker, pid"
-            f" {loader.owed_most_pid}"
-        )
-    return (
-        f"rank {rank.rank}: {rank.loader.wait_ratio or 0:.0%} of the last seconds in the"
-        f" DataLoader, {queue}{alive}"
     )
 
 
@@ -185,7 +127,7 @@ class SamplerLimits(Limits, of=Kind.SAMPLER_NOT_DISTRIBUTED, was=""):
 def sampling(context: Context) -> list[Finding]:
     """At most one finding of each kind, for the group in which gradients are averaged."""
     snapshot, policy = context.snapshot, context.policy
-    by_group: dict[str, list[RankFacts]] = {}
+    by_group: dict[str, dict[int, Feed]] = {}
     for rank in snapshot.ranks:
         feed = _feed(rank)
         if (
@@ -194,15 +136,22 @@ def sampling(context: Context) -> list[Finding]:
             and feed.steps >= policy.of(SamplerLimits).feed_steps
             and not rank.gone
         ):
-            by_group.setdefault(feed.group, []).append(rank)
+            by_group.setdefault(feed.group, {})[rank.rank] = feed
     findings = []
-    for name, ranks in by_group.items():
-        group = snapshot.group(name)
+    for name, found in by_group.items():
+        group, feeds = snapshot.group(name), list(found.values())
         # All members must provide evidence.
-        if group is not None and len(group.ranks) > 1 and len(ranks) == len(group.ranks):
-            findings += _undivided_findings(ranks, name, snapshot, policy) + _unmoved_findings(
-                ranks, name, snapshot
-            )
+        if group is not None and 1 < len(feeds) == len(group.ranks):
+            kinds = {
+                Kind.SAMPLER_NOT_DISTRIBUTED: _is_undivided(feeds, policy),
+                Kind.EPOCH_NOT_SET: all(feed.same_epoch and feed.epochs > 1 for feed in feeds),
+            }
+            ranks, now = tuple(found), snapshot.time_unix_ns
+            findings += [
+                Finding(kind, WARNING, ranks, (), now, group=name, seen=feeds[0])
+                for kind, is_so in kinds.items()
+                if is_so
+            ]
     return findings
 
 
@@ -210,90 +159,25 @@ def _feed(rank: RankFacts) -> Feed | None:
     return rank.loader.report.feed if rank.loader.report is not None else None
 
 
-def _undivided_findings(
-    ranks: list[RankFacts], group: str, snapshot: Snapshot, policy: Policy
-) -> list[Finding]:
-    feeds = [feed for rank in ranks if (feed := _feed(rank)) is not None]
+def _is_undivided(feeds: list[Feed], policy: Policy) -> bool:
+    """Whether each rank reads all samples."""
     first = feeds[0]
     same = {(feed.plain, feed.sampler, feed.dataset, feed.length, feed.first) for feed in feeds}
     if not first.plain or first.length is None or len(same) != 1:
-        return []
+        return False
     # As many batches per step as there are ranks: each rank may skip the batches of the others, or
     # accumulate gradients.
     if any(
-        feed.taken >= policy.of(SamplerLimits).feed_passed_over * len(ranks) * feed.steps
+        feed.taken >= policy.of(SamplerLimits).feed_passed_over * len(feeds) * feed.steps
         for feed in feeds
     ):
-        return []
+        return False
     # Without a shuffle, the batches must be the same. With a shuffle, the dataset must hold data
     # that can be compared: a dataset that invents samples (as in a benchmark) or asks for the rank
     # gives each rank its own.
-    ordered = first.sampler == "SequentialSampler"
-    if not (
-        first.batch is not None and len({feed.batch for feed in feeds}) == 1
-        if ordered
-        else first.holds
-    ):
-        return []
-    numbers = tuple(rank.rank for rank in ranks)
-    return [
-        Finding(
-            kind=Kind.SAMPLER_NOT_DISTRIBUTED,
-            severity=WARNING,
-            ranks=numbers,
-            victims=(),
-            since_unix_ns=snapshot.time_unix_ns,
-            summary=(
-                f"{ranks_text(numbers)} each read all {first.length:,} samples of the same"
-                f" {first.dataset} with a {first.sampler}: an epoch takes {len(ranks)} times as"
-                " long as it should"
-            ),
-            evidence=(
-                (
-                    f"the DataLoader that feeds the optimizer has torch's own {first.sampler} in a"
-                    f" {first.batch_sampler} on every rank"
-                ),
-                (
-                    f"the dataset ({first.dataset}) has the same class, length and attributes on"
-                    " all ranks, and DistributedDataParallel averages their gradients"
-                ),
-            ),
-            advice=(
-                "give the DataLoader sampler=DistributedSampler(dataset) and shuffle=False, and"
-                " call sampler.set_epoch(epoch) in each epoch"
-            ),
-            group=group,
-        )
-    ]
-
-
-def _unmoved_findings(ranks: list[RankFacts], group: str, snapshot: Snapshot) -> list[Finding]:
-    feeds = [feed for rank in ranks if (feed := _feed(rank)) is not None]
-    if not all(feed.same_epoch and feed.epochs > 1 for feed in feeds):
-        return []
-    numbers, first = tuple(rank.rank for rank in ranks), feeds[0]
-    return [
-        Finding(
-            kind=Kind.EPOCH_NOT_SET,
-            severity=WARNING,
-            ranks=numbers,
-            victims=(),
-            since_unix_ns=snapshot.time_unix_ns,
-            summary=(
-                f"{ranks_text(numbers)} {verb(numbers, 'is', 'are')} in pass {first.epochs} over"
-                f" the data ({first.dataset}), but the loader's {first.sampler} is still at epoch"
-                f" {first.epoch}: it shuffles in the same order every time"
-            ),
-            evidence=(
-                (
-                    f"on every rank, all passes over the loader have begun with epoch"
-                    f" {first.epoch}, and the optimizer has made steps in two of them"
-                ),
-            ),
-            advice="call sampler.set_epoch(epoch) before each epoch's loop",
-            group=group,
-        )
-    ]
+    if first.sampler != "SequentialSampler":
+        return first.holds
+    return first.batch is not None and len({feed.batch for feed in feeds}) == 1
 
 
 # -- `not-distributed`: torchrun has started several ranks, and each trains the same model alone
@@ -307,6 +191,12 @@ class NotDistributed(Limits, of=Kind.NOT_DISTRIBUTED, was=""):
     """Ranks have trained without a process group for this time. A warm-up before it is shorter."""
     alone_steps: int = 20
     """... with at least so many steps each."""
+
+
+class Alone(NamedTuple):
+    """Each rank has made at least so many steps without a process group."""
+
+    steps: int
 
 
 def not_distributed(context: Context) -> list[Finding]:
@@ -324,28 +214,9 @@ def not_distributed(context: Context) -> list[Finding]:
     if len({(rank.progress.trains, _data(rank)) for rank in ranks}) > 1:
         return []
     numbers = tuple(rank.rank for rank in ranks)
-    steps = min(rank.progress.iteration or 0 for rank in ranks)
-    return [
-        Finding(
-            kind=Kind.NOT_DISTRIBUTED,
-            severity=WARNING,
-            ranks=numbers,
-            victims=(),
-            since_unix_ns=min(rank.hello.started_unix_ns for rank in ranks if rank.hello),
-            summary=(
-                f"{ranks_text(numbers)} each train the same model on their own: after {steps:,}"
-                " steps none has called init_process_group, though WORLD_SIZE is"
-                f" {snapshot.world_size}"
-            ),
-            evidence=("all ranks have the same parameter shapes, optimizer settings and seed",),
-            advice=(
-                "print torch.distributed.is_initialized() after the set-up; accelerate uses"
-                " DistributedType.NO if it finds no GPU: accelerate launch --cpu, or check"
-                " torch.cuda.is_available(). If each rank is meant to train alone: ddtop mute"
-                f" {quoted(snapshot.job)} not-distributed"
-            ),
-        )
-    ]
+    seen = Alone(min(rank.progress.iteration or 0 for rank in ranks))
+    since = min(rank.hello.started_unix_ns for rank in ranks if rank.hello)
+    return [Finding(Kind.NOT_DISTRIBUTED, WARNING, numbers, (), since, seen=seen)]
 
 
 def _trains_alone(rank: RankFacts, limits: NotDistributed) -> bool:
@@ -361,5 +232,5 @@ def _trains_alone(rank: RankFacts, limits: NotDistributed) -> bool:
 
 def _data(rank: RankFacts) -> tuple[object, ...] | None:
     """What its DataLoader reads, as far as that is known."""
-    feed = rank.loader.report.feed if rank.loader.report is not None else None
+    feed = _feed(rank)
     return (feed.dataset, feed.length, feed.first) if feed is not None else None

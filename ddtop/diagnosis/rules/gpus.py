@@ -30,7 +30,7 @@ from ddtop.diagnosis.gpus import (
     why_held,
 )
 from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.straggler_cause import GPU, cause_of
+from ddtop.diagnosis.straggler_cause import OF_GPU, cause_of
 from ddtop.model.facts import Device, RankFacts, Snapshot
 from ddtop.model.gpus import VISIBLE
 from ddtop.policy import Limits, Policy
@@ -647,7 +647,7 @@ def fold_use(context: Context, findings: list[Finding]) -> list[Finding]:
 def _is_explained(rank: RankFacts, snapshot: Snapshot, policy: Policy) -> bool:
     """Whether the straggler finding of this rank names its GPU."""
     return rank.gpu_late is not None or (
-        rank.late is not None and cause_of(rank, rank.late, snapshot, policy).word == GPU
+        rank.late is not None and cause_of(rank, rank.late, snapshot, policy).word in OF_GPU
     )
 
 

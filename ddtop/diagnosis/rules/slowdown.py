@@ -4,8 +4,6 @@ and has done so for two minutes.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
@@ -15,7 +13,6 @@ from ddtop.diagnosis.kinds import Kind
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.policy import Limits
 from ddtop.wire.records import Speed
-from ddtop.words.sentences import file_line, number, ranks_text, verb
 
 
 @dataclass(frozen=True)
@@ -39,7 +36,13 @@ class Slowdown(Limits, of=Kind.SLOWDOWN, was="slowdown_"):
     """Share of the time in which a rank waits for a CPU, to name that as the cause."""
 
 
-class _Compared(NamedTuple):
+BEFORE, START, LAST_RUN = "before", "start", "last run"
+DATA, ALONE, CLOCKS, CROWDED, COLLECTIVES, CODE = (
+    "data", "alone", "clocks", "crowded", "collectives", "code",
+)  # fmt: skip
+
+
+class Compared(NamedTuple):
     """All ranks compared with one earlier time. `slower`: the share of its speed that the job has
     lost."""
 
@@ -50,11 +53,14 @@ class _Compared(NamedTuple):
     then: list[Speed]
 
 
-class _Cause(NamedTuple):
-    """What has changed, as text. `ranks`: the ranks that have changed, empty for all."""
+class Slower(NamedTuple):
+    """`why`: what has changed since then, on these ranks or on all. `more_ms`: how much longer a
+    step takes, with DATA how much longer it waits for data."""
 
-    text: str
-    ranks: tuple[int, ...] = ()
+    compared: Compared
+    why: str
+    ranks: list[int]
+    more_ms: float
 
 
 def rule(context: Context) -> list[Finding]:
@@ -62,53 +68,29 @@ def rule(context: Context) -> list[Finding]:
     snapshot, limits = context.snapshot, context.policy.of(Slowdown)
     compared = [
         one
-        for when in ("ten minutes ago", "at its start", "in its last run")
+        for when in (BEFORE, START, LAST_RUN)
         if (one := _compare(snapshot, when, limits)) is not None and one.slower >= limits.info_ratio
     ]
     if not compared:
         return []
     worst = max(compared, key=lambda comparison: comparison.slower)
-    cause = _cause(snapshot, worst, limits)
+    seen = _cause(worst, limits)
     severity = WARNING if worst.slower >= context.policy.slowdown_warning_ratio else INFO
-    unit = worst.now[0].unit
-    speeds = (
-        f"{number(median(speed.per_s for speed in worst.now))} instead of"
-        f" {number(median(speed.per_s for speed in worst.then))} {unit}/s"
-    )
     since = [rank.progress.pace.since_unix_ns or 0 for rank in worst.ranks if rank.progress.pace]
-    return [
-        Finding(
-            kind=Kind.SLOWDOWN,
-            severity=severity,
-            ranks=cause.ranks,
-            victims=(),
-            since_unix_ns=max(since, default=snapshot.time_unix_ns),
-            summary=(
-                f"the job trains {round(worst.slower * 20) * 5}% slower than {worst.when}: {speeds}"
-                f"; {cause.text}"
-            ),
-            evidence=tuple(_lines(worst)),
-            advice=_ADVICE,
-        )
-    ]
-
-
-_ADVICE = (
-    "check what changed at that time: other jobs on these hosts, GPU clocks, the data, the length"
-    " of the samples"
-)
+    began = max(since, default=snapshot.time_unix_ns)
+    # If most of the job is meant, no rank is named.
+    named = tuple(seen.ranks) if 2 * len(seen.ranks) <= snapshot.world_size else ()
+    return [Finding(Kind.SLOWDOWN, severity, named, (), began, seen=seen)]
 
 
 def _earlier_speed(rank: RankFacts, when: str, snapshot: Snapshot) -> Speed | None:
     pace = rank.progress.pace
     if pace is None:
         return None
-    if when == "in its last run":
-        return snapshot.last_run
-    return pace.before if when == "ten minutes ago" else pace.start
+    return {BEFORE: pace.before, START: pace.start, LAST_RUN: snapshot.last_run}[when]
 
 
-def _compare(snapshot: Snapshot, when: str, limits: Slowdown) -> _Compared | None:
+def _compare(snapshot: Snapshot, when: str, limits: Slowdown) -> Compared | None:
     """None if too few ranks know both speeds, or if noise explains the difference.
 
     On most ranks the two speeds must differ by more than the pieces of each of them, so that a job
@@ -127,7 +109,7 @@ def _compare(snapshot: Snapshot, when: str, limits: Slowdown) -> _Compared | Non
         return None
     slower = median(1 - now.per_s / then.per_s if then.per_s else 0.0 for _, now, then in found)
     ranks, now, then_all = zip(*found, strict=True)
-    return _Compared(when, slower, list(ranks), list(now), list(then_all))
+    return Compared(when, slower, list(ranks), list(now), list(then_all))
 
 
 def _is_apart(now: Speed, then: Speed, limits: Slowdown) -> bool:
@@ -136,60 +118,29 @@ def _is_apart(now: Speed, then: Speed, limits: Slowdown) -> bool:
     return now.most_per_s < then.least_per_s and gap > limits.noise_factor * spread
 
 
-def _cause(snapshot: Snapshot, found: _Compared, limits: Slowdown) -> _Cause:
+def _cause(found: Compared, limits: Slowdown) -> Slower:
     """The reason why a step takes longer."""
     pairs = list(zip(found.now, found.then, strict=True))
     longer = [now.step_ms - then.step_ms for now, then in pairs]
     data = [now.loader_ms - then.loader_ms for now, then in pairs]
-    loading = [
-        rank.rank
-        for rank, more, all_ms in zip(found.ranks, data, longer, strict=True)
-        if all_ms > 0 and more >= limits.share_ratio * all_ms
-    ]
-    if loading:
-        most = max(data)
-        subject = _ranks_or_most(loading, snapshot)
-        text = (
-            f"{subject} {verb(loading, 'waits', 'wait')} {number(most)} ms longer per step for data"
-        )
-        return _Cause(text, _named_ranks(loading, snapshot))
-    alone = _not_waiting(found, limits)
-    if alone:
-        text = f"{ranks_text(alone)} {verb(alone, 'takes', 'take')} longer, and the others wait"
-        return _Cause(text, tuple(alone))
-    throttled = [
-        rank.rank for rank in found.ranks if rank.gpu.own is not None and rank.gpu.own.gpu.throttle
-    ]
-    if throttled:
-        subject = _ranks_or_most(throttled, snapshot)
-        return _Cause(f"the GPU of {subject} lowers its clock", _named_ranks(throttled, snapshot))
-    crowded = [rank.rank for rank in found.ranks if _crowded(rank, limits)]
-    if crowded:
-        subject = _ranks_or_most(crowded, snapshot)
-        text = f"{subject} {verb(crowded, 'is', 'are')} more often ready to run without a CPU"
-        return _Cause(text, _named_ranks(crowded, snapshot))
-    if median(_waits_more(found)) >= limits.wait_ratio:
-        return _Cause("all ranks spend more of their time in collectives")
-    return _Cause(_in_own_code(found, median(longer)))
+    ranks_by_cause = {
+        DATA: [
+            rank.rank
+            for rank, more, all_ms in zip(found.ranks, data, longer, strict=True)
+            if all_ms > 0 and more >= limits.share_ratio * all_ms
+        ],
+        ALONE: _not_waiting(found, limits),
+        CLOCKS: [rank.rank for rank in found.ranks if rank.gpu.own and rank.gpu.own.gpu.throttle],
+        CROWDED: [rank.rank for rank in found.ranks if _crowded(rank, limits)],
+    }
+    for why, ranks in ranks_by_cause.items():
+        if ranks:
+            return Slower(found, why, ranks, max(data))
+    in_collectives = median(_waits_more(found)) >= limits.wait_ratio
+    return Slower(found, COLLECTIVES if in_collectives else CODE, [], median(longer))
 
 
-def _in_own_code(found: _Compared, more_ms: float) -> str:
-    """Where the ranks are most often, if neither data nor collectives take longer."""
-    places = Counter(
-        f"{spot.function} ({file_line(spot)})"
-        for rank in found.ranks
-        if (spot := max(rank.reported.spots, key=lambda each: each.samples, default=None))
-        is not None
-    )
-    if not places or more_ms <= 0:
-        return "a step takes longer on all ranks, and no measurement shows why"
-    return (
-        f"a step takes {number(more_ms)} ms longer on all ranks, not because of data or"
-        f" collectives; the ranks are most often in {places.most_common(1)[0][0]}"
-    )
-
-
-def _not_waiting(found: _Compared, limits: Slowdown) -> list[int]:
+def _not_waiting(found: Compared, limits: Slowdown) -> list[int]:
     """A few ranks whose waits have not grown although those of the others have."""
     grown = dict(zip([rank.rank for rank in found.ranks], _waits_more(found), strict=True))
     more = [rank for rank, one in grown.items() if one >= limits.wait_ratio]
@@ -199,7 +150,7 @@ def _not_waiting(found: _Compared, limits: Slowdown) -> list[int]:
     return less if few and more else []
 
 
-def _waits_more(found: _Compared) -> list[float]:
+def _waits_more(found: Compared) -> list[float]:
     pairs = zip(found.now, found.then, strict=True)
     return [now.wait_ratio - then.wait_ratio for now, then in pairs]
 
@@ -207,28 +158,3 @@ def _waits_more(found: _Compared) -> list[float]:
 def _crowded(rank: RankFacts, limits: Slowdown) -> bool:
     pressure = rank.process.pressure
     return pressure is not None and (pressure.delay_ratio or 0.0) >= limits.delay_ratio
-
-
-def _named_ranks(ranks: Sequence[int], snapshot: Snapshot) -> tuple[int, ...]:
-    """The ranks to name; none if most of the job is meant."""
-    return tuple(ranks) if 2 * len(ranks) <= snapshot.world_size else ()
-
-
-def _ranks_or_most(ranks: Sequence[int], snapshot: Snapshot) -> str:
-    return ranks_text(ranks) if _named_ranks(ranks, snapshot) else "most ranks"
-
-
-def _lines(found: _Compared) -> list[str]:
-    lines = []
-    for title, field, unit in (
-        ("a step", "step_ms", " ms"),
-        ("waiting for data", "loader_ms", " ms a step"),
-    ):
-        now, then = (
-            median(getattr(speed, field) for speed in all_) for all_ in (found.now, found.then)
-        )
-        if max(now, then) >= 1:
-            lines.append(f"{title}: {number(now)}{unit} now, {number(then)}{unit} {found.when}")
-    now, then = (median(speed.wait_ratio for speed in all_) for all_ in (found.now, found.then))
-    lines.append(f"in collectives: {now:.0%} of the time now, {then:.0%} {found.when}")
-    return lines

@@ -2,9 +2,9 @@
 
 import pytest
 
-from ddtop.diagnosis.straggler_cause import flame
 from ddtop.model.facts import State
 from ddtop.policy import POLICY
+from ddtop.say.stragglers import flame
 from ddtop.wire.records import Limit, Loader, ProcessLoad, Spot
 from tests.diagnosis.rules.straggler import (
     AUG,
