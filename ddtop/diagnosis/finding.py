@@ -71,7 +71,7 @@ class Finding:
         return (self.kind, self.group, self.ranks)
 
 
-class Late(NamedTuple):
+class Overdue(NamedTuple):
     """What was seen instead of `finding`: these ranks are in an expected region (`first`) that
     takes longer than expected."""
 

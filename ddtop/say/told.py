@@ -13,7 +13,16 @@ from typing import Any
 
 from ddtop.diagnosis.diagnoses import diagnose as found
 from ddtop.diagnosis.evidence import for_outside, parallel_line, troubles, without_countdown
-from ddtop.diagnosis.finding import INFO, Cancelled, Context, Finding, Late, Muted, Until, Verdict
+from ddtop.diagnosis.finding import (
+    INFO,
+    Cancelled,
+    Context,
+    Finding,
+    Muted,
+    Overdue,
+    Until,
+    Verdict,
+)
 from ddtop.diagnosis.judge import Judge
 from ddtop.model.facts import Snapshot
 from ddtop.policy import Policy
@@ -23,7 +32,7 @@ from ddtop.say.writers import AROUND, WRITERS
 from ddtop.wire.records import RUN
 from ddtop.words.sentences import expected_text, ranks_text
 
-OF_OTHERS = (Late, Until, Cancelled)
+OF_OTHERS = (Overdue, Until, Cancelled)
 """Records of findings that are made of others."""
 PLACES_MOST = 4
 """Ranks of a finding whose places are shown."""
@@ -77,10 +86,10 @@ def written(finding: Finding, at: Context) -> Said:
     return WRITERS[type(seen)](finding, seen, at)
 
 
-def _of_others(seen: Late | Until | Cancelled) -> Said:
+def _of_others(seen: Overdue | Until | Cancelled) -> Said:
     """The text of a finding that is made of others."""
     inner = tell(seen.finding)
-    if isinstance(seen, Late):
+    if isinstance(seen, Overdue):
         advice = "If this is usual, give ddtop.expected a longer time"
         return Said(
             expected_text(seen.ranks, seen.first, seen.now_unix_ns),
