@@ -7,7 +7,7 @@ one 0.4 ms. Where both have the same threshold, a test compares them. Times are 
 from __future__ import annotations
 
 
-class Limits:
+class AgentLimits:
     """One set of thresholds. `Limits(stuck_ns=...)` changes only that threshold.
 
     A rank has one (`Rank.limits`), and everything that judges in the rank takes it from there.
@@ -71,9 +71,9 @@ class Limits:
 
     def __init__(self, **changes: int) -> None:
         for name, value in changes.items():
-            if not hasattr(Limits, name):
+            if not hasattr(AgentLimits, name):
                 raise TypeError(f"no such limit: {name}")
             setattr(self, name, value)
 
 
-LIMITS = Limits()
+LIMITS = AgentLimits()

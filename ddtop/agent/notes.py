@@ -167,7 +167,7 @@ USER, TRAINER, LIBRARY, ENGINE, BAR = 0, 10, 20, 30, 40
 that owns the loop, a library that the loop calls, the engine below it, a progress bar."""
 
 
-class Reading(msgspec.Struct):
+class SourceValues(msgspec.Struct):
     """The current values of a source. None: unknown.
 
     `samples` and `tokens` are totals of the whole job that only grow; the probe computes rates from
@@ -197,7 +197,7 @@ class ProgressSource:
     name = ""
     level = TRAINER
 
-    def read(self) -> Reading | None:
+    def read(self) -> SourceValues | None:
         """Its current values; None while it has none. Runs on the agent's thread.
 
         It must not block, import, print, or read a value of a tensor on a device. If it raises, the
@@ -221,7 +221,7 @@ class ObjectSource(ProgressSource):
         self._object, self.runs = ref(own), begins
         progress_notes.add(self)
 
-    def read(self) -> Reading | None:
+    def read(self) -> SourceValues | None:
         """The values of the object; None if it no longer exists."""
         held = [self._object()] if self._object is not None else [None]
         if held[0] is None:
@@ -230,7 +230,7 @@ class ObjectSource(ProgressSource):
         let_go(held)
         return found
 
-    def read_from(self, own: Any) -> Reading | None:
+    def read_from(self, own: Any) -> SourceValues | None:
         """The values of this object. The rules of `read` apply."""
         raise NotImplementedError
 

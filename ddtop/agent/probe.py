@@ -18,7 +18,7 @@ from heapq import nlargest
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ddtop.agent.limits import Limits
+    from ddtop.agent.limits import AgentLimits
     from ddtop.agent.stacks.frames import ThreadLook
     from ddtop.wire.records import Group, Turn
 
@@ -102,14 +102,14 @@ class Probe:
         """The rank exits normally: take a last sample and release resources."""
 
 
-class Communication(Probe):
+class WaitsProbe(Probe):
     """A source that knows when the rank waits for other ranks. The report adds up all such sources.
 
     `groups`: what this rank communicates in, `turns`: those of its calls there.
     `wait_samples` of `all_samples` found a wait.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: AgentLimits) -> None:
         self._limits = limits
         self.groups: tuple[Group, ...] = ()
         self.turns: tuple[Turn, ...] = ()

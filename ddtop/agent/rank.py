@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from ddtop import registry
 from ddtop.agent.identity import Identity
-from ddtop.agent.limits import LIMITS, Limits
+from ddtop.agent.limits import LIMITS, AgentLimits
 from ddtop.agent.notes import Notes
 from ddtop.agent.stacks import walk
 from ddtop.agent.stacks.dump import DumpFile
@@ -72,7 +72,7 @@ class Rank:
         socket: Path,
         source: str,
         backend: str | None,
-        limits: Limits = LIMITS,
+        limits: AgentLimits = LIMITS,
         above: int | None = None,
     ) -> None:
         self.limits = limits

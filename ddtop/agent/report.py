@@ -20,7 +20,7 @@ from ddtop.agent.environment import VALUE_CHARACTERS, redacted_argv, redacted_en
 from ddtop.agent.guard import guard
 from ddtop.agent.notes import GroupNotes
 from ddtop.agent.own_thread import OwnThread
-from ddtop.agent.probe import Communication, Probe, Tick
+from ddtop.agent.probe import Probe, Tick, WaitsProbe
 from ddtop.agent.probes import collectives, init_args, parallel
 from ddtop.agent.sources import SOURCES, ProbeRow
 from ddtop.agent.stacks import dump
@@ -54,7 +54,7 @@ class Reporter:
         self._probes: dict[str, Probe] = {}
         self._samples: tuple[tuple[str, Callable[[Tick], object]], ...] = ()
         self._reports: tuple[tuple[str, Callable[[Tick], Mapping[str, Any]]], ...] = ()
-        self._communication: tuple[Communication, ...] = ()
+        self._communication: tuple[WaitsProbe, ...] = ()
         self._fields: dict[str, Any] = {}
         self._late_probes = 0
         self._tick = Tick()
@@ -191,7 +191,7 @@ class Reporter:
             if type(probe).fields is not Probe.fields
         )
         # If several sources wait, the later row comes first: torch before MPI.
-        waiting = [probe for _, probe in known if isinstance(probe, Communication)]
+        waiting = [probe for _, probe in known if isinstance(probe, WaitsProbe)]
         self._communication = tuple(reversed(waiting))
 
     # -- records

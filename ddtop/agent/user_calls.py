@@ -9,7 +9,7 @@ from typing import Any
 
 from ddtop.agent import current
 from ddtop.agent.guard import guard
-from ddtop.agent.notes import USER, Phase, ProgressSource, Reading, Region, progress_notes
+from ddtop.agent.notes import USER, Phase, ProgressSource, Region, SourceValues, progress_notes
 from ddtop.wire import page as layout
 from ddtop.wire.records import (
     CHECKPOINT,
@@ -44,15 +44,15 @@ class UserSource(ProgressSource):
     def __init__(self) -> None:
         self.given: dict[str, Any] = {}
 
-    def read(self) -> Reading | None:
+    def read(self) -> SourceValues | None:
         """The numbers of `ddtop.progress`, and the count of `ddtop.step` where no step is given."""
-        reading = Reading(**self.given)
+        reading = SourceValues(**self.given)
         rank = current.get()
         if reading.step is None and rank is not None:
             words = rank.page.words
             if words[layout.ITERATION_SOURCE_AT] == layout.SOURCE_USER:
                 reading.step = words[layout.ITERATION_AT]
-        return reading if reading != Reading() else None
+        return reading if reading != SourceValues() else None
 
 
 class OpenPhase:

@@ -23,8 +23,8 @@ from ddtop.feeds.route import NoContactError
 from ddtop.feeds.schedulers import (
     NoSuchJobError,
     SchedulerTarget,
-    Slurm,
     SlurmJob,
+    SlurmJobs,
     WrongNameError,
     last_line,
     running_jobs,
@@ -105,7 +105,7 @@ def slurm_jobs(ddtop: str | None) -> list[tuple[Listed, Health]]:
 
 def _look_into(job: SlurmJob, ddtop: str | None) -> list[tuple[Listed, Health]]:
     try:
-        target = Slurm().find(job.number, ddtop)
+        target = SlurmJobs().find(job.number, ddtop)
         found = [_row(one) for one in _jobs_inside(target)]
     except (NoSuchJobError, WrongNameError, NoContactError) as error:
         return [_without_contact(job, str(error))]

@@ -22,7 +22,7 @@ from ddtop.cli.output import (
 )
 from ddtop.cli.stacks_output import text_of
 from ddtop.feeds.outside import targets
-from ddtop.feeds.outside.jobs import Target
+from ddtop.feeds.outside.jobs import OutsideTarget
 from ddtop.feeds.outside.look import OutsideFeed, stacks_from
 from ddtop.feeds.outside.targets import Targets
 from ddtop.follow.engine import Follower
@@ -176,14 +176,14 @@ def closing_lines(answers: Iterable[Stacks]) -> list[str]:
 
 
 def dump(
-    found: Iterable[Target], native: bool, keep: Callable[[Stacks, Target], None]
+    found: Iterable[OutsideTarget], native: bool, keep: Callable[[Stacks, OutsideTarget], None]
 ) -> list[Stacks]:
     """Take the stacks of these processes, a few at a time, each within a deadline.
 
     Pauses each process for some milliseconds. `keep` is called with each answer.
     """
     waiting = list(reversed(list(found)))
-    running: list[tuple[Target, PySpy]] = []
+    running: list[tuple[OutsideTarget, PySpy]] = []
     answers: list[Stacks] = []
     deadline_s = NATIVE_DEADLINE_S if native else DEADLINE_S
     try:

@@ -14,8 +14,8 @@ from ddtop.diagnosis.finding import (
     WARNING,
     Cancelled,
     Finding,
-    Late,
     Muted,
+    Overdue,
     Until,
     Verdict,
 )
@@ -203,7 +203,9 @@ def _as_late(finding: Finding, late: dict[int, Expectation], now_unix_ns: int) -
         for rank, region in late.items()
         if (region.name, region.up_to_s) == (first.name, first.up_to_s)
     ]
-    return replace(finding, severity=WARNING, seen=Late(finding, tuple(same), first, now_unix_ns))
+    return replace(
+        finding, severity=WARNING, seen=Overdue(finding, tuple(same), first, now_unix_ns)
+    )
 
 
 def _as_mute(finding: Finding, regions: dict[int, Expectation]) -> Mute:

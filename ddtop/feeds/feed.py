@@ -23,7 +23,7 @@ TURN_S = 0.05
 _Key = tuple[str, str, "int | None", "int | None"]
 
 
-class Feed(TrustedRoute, ABC):
+class LocalFeed(TrustedRoute, ABC):
     """A route and a link in one, for one event loop. Its owner calls `end` when it is done."""
 
     def __init__(self, job: str, sender: str) -> None:
@@ -79,7 +79,7 @@ class Feed(TrustedRoute, ABC):
 
     # -- a route
 
-    async def connect(self, controller: bool) -> Feed:  # noqa: ARG002 - the protocol has it
+    async def connect(self, controller: bool) -> LocalFeed:  # noqa: ARG002 - the protocol has it
         """Begin to look, unless it looks already."""
         if self._looking is None or self.over:
             self._looking = asyncio.create_task(self.run())

@@ -230,7 +230,7 @@ _NUMBER_LABELS = (
 _ROLE = "training.kubeflow.org/replica-type"
 
 
-class Kubernetes:
+class KubernetesJobs:
     """`--k8s NAMESPACE/JOB`."""
 
     name, option = "Kubernetes", "--k8s"
@@ -344,7 +344,7 @@ _FIELDS = "jobid stat user exec_host pend_reason"
 _LSF_WAITING = ("PEND", "PSUSP", "WAIT", "FWD_PEND")
 
 
-class Lsf:
+class LsfJobs:
     """`--lsf JOBID`."""
 
     name, option = "LSF", "--lsf"
@@ -402,7 +402,7 @@ _PBS_WAITING = {
 _PBS_RUNNING = ("R", "E")
 
 
-class Pbs:
+class PbsJobs:
     """`--pbs JOBID`."""
 
     name, option = "PBS", "--pbs"
@@ -497,7 +497,7 @@ def used_s(text: str) -> float:
     return float(sum(int(one) * s for one, s in zip(parts, (86400, 3600, 60, 1), strict=True)))
 
 
-class Slurm:
+class SlurmJobs:
     """`--slurm JOBID`."""
 
     name, option = "Slurm", "--slurm"
@@ -559,6 +559,7 @@ def _names(nodes: str) -> list[str]:
 
 
 SCHEDULERS: dict[str, Scheduler] = {
-    scheduler.option: scheduler for scheduler in (Slurm(), Kubernetes(), Pbs(), Lsf())
+    scheduler.option: scheduler
+    for scheduler in (SlurmJobs(), KubernetesJobs(), PbsJobs(), LsfJobs())
 }
 """Each scheduler by the option that names its jobs."""

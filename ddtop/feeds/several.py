@@ -17,7 +17,7 @@ import msgspec
 
 from ddtop import registry
 from ddtop.feeds.bridge import GREETING_S, RemoteTarget
-from ddtop.feeds.feed import NO_DUMP_SIGNAL, Feed
+from ddtop.feeds.feed import NO_DUMP_SIGNAL, LocalFeed
 from ddtop.feeds.outside.jobs import jobs_of, of_node, read
 from ddtop.feeds.outside.look import EAGER_PLACE_S, OutsideFeed
 from ddtop.feeds.route import AGAIN_S, NoContactError
@@ -66,7 +66,7 @@ async def serve(asked: AskOutside, say: Callable[[Message], Awaitable[None]]) ->
 
 
 @dataclass
-class Part:
+class HostRecords:
     """The records of one host. `why`: why there are none. `offset_ns`: added to its times.
     `sender`: the sender in all of its records, from every look there."""
 
@@ -79,14 +79,14 @@ class Part:
     frames: int = 0
 
 
-class SeveralFeed(Feed):
+class SeveralFeed(LocalFeed):
     """A feed of a job on several hosts: each of them looks at its part, and the records are put
     together by rank."""
 
     def __init__(self, hosts: Sequence[RemoteTarget]) -> None:
         super().__init__(NAME, registry.host_identity())
         self._policy = chosen()
-        self._parts = [Part(host) for host in hosts]
+        self._parts = [HostRecords(host) for host in hosts]
         self._where: dict[int, str] = {}
 
     async def connect(self, controller: bool) -> SeveralFeed:
@@ -95,7 +95,7 @@ class SeveralFeed(Feed):
             await asyncio.sleep(AGAIN_S)
             # Each try has an ssh of its own, whose pipes would stay open.
             self.end()
-            self._parts = [Part(part.host, part.sender) for part in self._parts]
+            self._parts = [HostRecords(part.host, part.sender) for part in self._parts]
         await super().connect(controller)
         return self
 
@@ -153,7 +153,7 @@ class SeveralFeed(Feed):
             raise NoContactError("; ".join(found))
         return tuple(found)
 
-    async def _follow(self, part: Part) -> None:
+    async def _follow(self, part: HostRecords) -> None:
         """Take in the records of one host until it sends no more."""
         try:
             part.pipe = part.host.start(asks=False)
@@ -173,7 +173,7 @@ class SeveralFeed(Feed):
             part.why = str(error)
         part.done = True
 
-    async def _take_in(self, part: Part, pipe: Pipe) -> None:
+    async def _take_in(self, part: HostRecords, pipe: Pipe) -> None:
         """Take in the records of one look of `SECONDS_MAX`."""
         until = time.monotonic() + SECONDS_MAX + LATE_S
         while time.monotonic() < until:
@@ -187,7 +187,7 @@ class SeveralFeed(Feed):
                 return
         raise PipeError("it has not answered for long")
 
-    def _take(self, part: Part, data: bytes) -> None:
+    def _take(self, part: HostRecords, data: bytes) -> None:
         """Pass the record on, with its times on this host's clock. Each look there names another
         sender; here it is the same host."""
         try:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from ddtop import registry
 from ddtop.diagnosis.finding import CRITICAL, Verdict
-from ddtop.feeds.feed import Feed
+from ddtop.feeds.feed import LocalFeed
 from ddtop.feeds.relay import PortRoute
 from ddtop.follow import engine
 from ddtop.follow.engine import LOOK_S, NotHeardError, UnreachableError, left_behind, not_heard
@@ -190,7 +190,7 @@ def job_at(address: str, port: int) -> str:
 # -- A job without a relay
 
 
-async def settle(source: Source, feed: Feed, seconds: float, patience_s: float = 0.0) -> Look:
+async def settle(source: Source, feed: LocalFeed, seconds: float, patience_s: float = 0.0) -> Look:
     """The last look after `seconds`, and longer while a wait is too recent to be judged.
 
     `source` follows `feed`. `patience_s`: the most time to wait for the first looks at all ranks.

@@ -167,7 +167,7 @@ def _are_near(one: tuple[float, ...], other: tuple[float, ...], ratio: float) ->
 
 
 @dataclass(frozen=True)
-class Reading(Limits, of="reading"):
+class SampleReading(Limits, of="reading"):
     """Whether the worker that must deliver the next batch reads its sample in pieces."""
 
     bytes_per_s: float = 8192.0
@@ -251,7 +251,7 @@ def _has_moved(before: Loader, now: Loader, seconds: float, policy: Policy) -> b
         return True
     if (
         _growth(before.owing_io_bytes, now.owing_io_bytes)
-        > policy.of(Reading).bytes_per_s * seconds
+        > policy.of(SampleReading).bytes_per_s * seconds
     ):
         return True
     # A download shows in no other counter. A loop that sleeps between two polls is no download.

@@ -164,7 +164,7 @@ RankBudgets = frozenset[int] | None
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Request:
     """One request of a viewer. `how`: BY_SIGNAL or empty."""
 
     viewer: bytes
@@ -175,14 +175,14 @@ class Asked:
 
 
 @dataclass
-class Turn:
+class DumpTurn:
     """One dump for all viewers that asked for the same. Its name is that of the first request."""
 
     due: float
-    asked: dict[bytes, Asked] = field(default_factory=dict)
+    asked: dict[bytes, Request] = field(default_factory=dict)
 
     @property
-    def first(self) -> Asked:
+    def first(self) -> Request:
         """The request that gives the dump its name."""
         return next(iter(self.asked.values()))
 
@@ -207,25 +207,25 @@ class Turns:
         self._at: dict[int, float] = {}
         self._native_all_at = float("-inf")
         self._native_at: dict[int, float] = {}
-        self._waiting: dict[str, Turn] = {}
-        self._shared: dict[str, tuple[float, tuple[Asked, ...]]] = {}
+        self._waiting: dict[str, DumpTurn] = {}
+        self._shared: dict[str, tuple[float, tuple[Request, ...]]] = {}
 
     @property
     def due(self) -> float:
         """When `take` will return a turn; infinity if no request waits."""
         return min((turn.due for turn in self._waiting.values()), default=float("inf"))
 
-    def ask(self, asked: Asked, now: float) -> None:
+    def ask(self, asked: Request, now: float) -> None:
         """Queue a request. `take` returns it when its turn has come.
 
         If a viewer asks again, its new request replaces the one that waits.
         """
         due = max(now, self._last_turn_s(asked.ranks) + EVERY_S)
-        turn = self._waiting.setdefault(asked.how, Turn(due))
+        turn = self._waiting.setdefault(asked.how, DumpTurn(due))
         turn.due = max(turn.due, due)
         turn.asked[asked.viewer] = asked
 
-    def take(self, now: float) -> Turn | None:
+    def take(self, now: float) -> DumpTurn | None:
         """The turn that is due; returned once."""
         how = next((how for how, turn in self._waiting.items() if now >= turn.due), None)
         if how is None:
@@ -240,7 +240,7 @@ class Turns:
             self._shared[turn.first.name] = (now, others)
         return turn
 
-    def sharers(self, name: str, rank: int | None) -> list[Asked]:
+    def sharers(self, name: str, rank: int | None) -> list[Request]:
         """The other viewers that want this answer of the dump with that name."""
         _, others = self._shared.get(name, (0.0, ()))
         return [asked for asked in others if asked.ranks is None or rank in asked.ranks]
@@ -368,7 +368,7 @@ class RelayRequests:
             self._publish_order(Order(what, _text_of(turn.ranks), by))
         self.dumps.on_time()
 
-    def sharers(self, stacks: Stacks) -> list[Asked]:
+    def sharers(self, stacks: Stacks) -> list[Request]:
         """The viewers that asked for these stacks besides the one whose request is sent."""
         return self._turns.sharers(stacks.request, stacks.of_rank)
 
@@ -477,7 +477,7 @@ class RelayRequests:
             raise OrderError(f"{DISTURBS[how]}, and this viewer is read-only")
         if how != NATIVE:
             how = how if how == BY_SIGNAL else ""
-            self._turns.ask(Asked(viewer, name[:64], ranks, requester, how), now)
+            self._turns.ask(Request(viewer, name[:64], ranks, requester, how), now)
             count = len(self._watched_of(ranks))
             if self.hub is not None:
                 count += self.hub.count(ranks)

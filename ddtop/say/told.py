@@ -13,7 +13,17 @@ from typing import Any
 
 from ddtop.diagnosis.diagnoses import diagnose as found
 from ddtop.diagnosis.evidence import for_outside, parallel_line, troubles, without_countdown
-from ddtop.diagnosis.finding import INFO, Cancelled, Context, Finding, Late, Muted, Until, Verdict
+from ddtop.diagnosis.finding import (
+    INFO,
+    WARNING,
+    Cancelled,
+    Context,
+    Finding,
+    Muted,
+    Overdue,
+    Until,
+    Verdict,
+)
 from ddtop.diagnosis.judge import Judge
 from ddtop.model.facts import Snapshot
 from ddtop.policy import Policy
@@ -22,8 +32,9 @@ from ddtop.say.said import Said
 from ddtop.say.writers import AROUND, WRITERS
 from ddtop.wire.records import RUN
 from ddtop.words.sentences import expected_text, ranks_text
+from ddtop.words.units import duration
 
-OF_OTHERS = (Late, Until, Cancelled)
+OF_OTHERS = (Overdue, Until, Cancelled)
 """Records of findings that are made of others."""
 PLACES_MOST = 4
 """Ranks of a finding whose places are shown."""
@@ -77,10 +88,10 @@ def written(finding: Finding, at: Context) -> Said:
     return WRITERS[type(seen)](finding, seen, at)
 
 
-def _of_others(seen: Late | Until | Cancelled) -> Said:
+def _of_others(seen: Overdue | Until | Cancelled) -> Said:
     """The text of a finding that is made of others."""
     inner = tell(seen.finding)
-    if isinstance(seen, Late):
+    if isinstance(seen, Overdue):
         advice = "If this is usual, give ddtop.expected a longer time"
         return Said(
             expected_text(seen.ranks, seen.first, seen.now_unix_ns),
@@ -101,8 +112,21 @@ def _of_others(seen: Late | Until | Cancelled) -> Said:
 
 
 def _completed(finding: Finding, at: Context) -> Finding:
-    told = _with_troubles(_with_places(finding, at.last_known), at.last_known, at.policy)
+    told = _with_places(_with_patience(finding, at.last_known), at.last_known)
+    told = _with_troubles(told, at.last_known, at.policy)
     return _with_changes(for_outside(told, at.last_known), at.policy.changes())
+
+
+def _with_patience(finding: Finding, snapshot: Snapshot) -> Finding:
+    """The warning, with the time at which it becomes critical, and why that late."""
+    patience = finding.patience
+    if finding.severity != WARNING or patience is None:
+        return finding
+    left_s = patience.seconds - (snapshot.time_unix_ns - finding.since_unix_ns) / 1e9
+    when = "stays a warning" if left_s == float("inf") else f"critical in {duration(left_s)}"
+    until = f"{when}, because {patience.because}"
+    evidence = (*finding.evidence[:1], until, *finding.evidence[1:])
+    return replace(finding, evidence=evidence, until=until)
 
 
 def _with_places(finding: Finding, snapshot: Snapshot) -> Finding:

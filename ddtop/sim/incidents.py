@@ -164,7 +164,7 @@ joined."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class CounterPace:
     """How fast the counters of a rank grow, a second; `shares` of its time follow ACTIVITIES,
     `cores` includes its children.
     """
@@ -183,23 +183,23 @@ ABSENT, STARTS = "absent", "starts"
 HOT, HELD, CRAMPED, FALLEN = "hot", "held", "cramped", "fallen"
 TRAINING = frozenset({TRAINS, SLOW, HASTY, STARVED, HOT, HELD, CRAMPED})
 
-PACES: Mapping[str, Pace] = {
-    TRAINS: Pace(0.22, (0.02, 0.27, 0.46, 0.06, 0.16, 0.0, 0.03), 1.4, 3e6, 160.0, 0.02),
-    SLOW: Pace(0.03, (0.01, 0.36, 0.54, 0.06, 0.02, 0.0, 0.01), 1.4, 3e6, 90.0, 0.01),
-    HASTY: Pace(0.46, (0.01, 0.19, 0.31, 0.04, 0.42, 0.0, 0.03), 1.1, 2e6, 140.0, 0.01),
-    STARVED: Pace(0.10, (0.51, 0.15, 0.22, 0.03, 0.08, 0.0, 0.01), 1.2, 4e6, 120.0, 0.51),
-    LOADS: Pace(0.0, (1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0), loader_ratio=1.0),
-    STRAYS: Pace(),
-    STOPPED: Pace(cores=0.0, io_bytes_per_s=0.0, wakes_per_s=0.0),
-    GONE: Pace(cores=0.0, io_bytes_per_s=0.0, wakes_per_s=0.0),
-    WAITS: Pace(1.0, (0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0)),
-    ABSENT: Pace(cores=0.0, io_bytes_per_s=0.0, wakes_per_s=0.0),
-    STARTS: Pace(cores=0.9, io_bytes_per_s=9e6, wakes_per_s=40.0),
+PACES: Mapping[str, CounterPace] = {
+    TRAINS: CounterPace(0.22, (0.02, 0.27, 0.46, 0.06, 0.16, 0.0, 0.03), 1.4, 3e6, 160.0, 0.02),
+    SLOW: CounterPace(0.03, (0.01, 0.36, 0.54, 0.06, 0.02, 0.0, 0.01), 1.4, 3e6, 90.0, 0.01),
+    HASTY: CounterPace(0.46, (0.01, 0.19, 0.31, 0.04, 0.42, 0.0, 0.03), 1.1, 2e6, 140.0, 0.01),
+    STARVED: CounterPace(0.10, (0.51, 0.15, 0.22, 0.03, 0.08, 0.0, 0.01), 1.2, 4e6, 120.0, 0.51),
+    LOADS: CounterPace(0.0, (1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0), loader_ratio=1.0),
+    STRAYS: CounterPace(),
+    STOPPED: CounterPace(cores=0.0, io_bytes_per_s=0.0, wakes_per_s=0.0),
+    GONE: CounterPace(cores=0.0, io_bytes_per_s=0.0, wakes_per_s=0.0),
+    WAITS: CounterPace(1.0, (0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0)),
+    ABSENT: CounterPace(cores=0.0, io_bytes_per_s=0.0, wakes_per_s=0.0),
+    STARTS: CounterPace(cores=0.9, io_bytes_per_s=9e6, wakes_per_s=40.0),
     # If the GPUs limit the speed, the programs of all ranks run ahead and wait for them.
-    HOT: Pace(0.72, (0.01, 0.13, 0.19, 0.03, 0.05, 0.57, 0.02), 1.2, 1.5e6, 150.0, 0.01),
-    HELD: Pace(0.72, (0.01, 0.13, 0.19, 0.03, 0.05, 0.57, 0.02), 1.2, 1.5e6, 150.0, 0.01),
-    CRAMPED: Pace(0.24, (0.02, 0.29, 0.42, 0.06, 0.13, 0.05, 0.03), 1.4, 3e6, 150.0, 0.02),
-    FALLEN: Pace(0.0, (0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0)),
+    HOT: CounterPace(0.72, (0.01, 0.13, 0.19, 0.03, 0.05, 0.57, 0.02), 1.2, 1.5e6, 150.0, 0.01),
+    HELD: CounterPace(0.72, (0.01, 0.13, 0.19, 0.03, 0.05, 0.57, 0.02), 1.2, 1.5e6, 150.0, 0.01),
+    CRAMPED: CounterPace(0.24, (0.02, 0.29, 0.42, 0.06, 0.13, 0.05, 0.03), 1.4, 3e6, 150.0, 0.02),
+    FALLEN: CounterPace(0.0, (0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0)),
 }
 _ROLES = {
     # kind: (the rank at fault, all others)
@@ -379,7 +379,7 @@ class Course:
 
 def course_of(rank: int, eras: Sequence[Era], at_s: float) -> Course:
     """The course of this rank at that moment of the attempt."""
-    stays: list[tuple[Pace, float, bool]] = []
+    stays: list[tuple[CounterPace, float, bool]] = []
     role = TRAINS
     for era in eras:
         if era.begin_s > at_s:

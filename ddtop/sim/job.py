@@ -17,7 +17,7 @@ from ddtop.sim import incidents as script
 from ddtop.sim.fleet import LOCAL_SIZE, SimulatedFleet
 from ddtop.sim.hosts import SimulatedGpus
 from ddtop.sim.incidents import ABSENT, GONE, STOPPED, Course, Era, Scenario, course_of
-from ddtop.sim.reports import Moment, answers_of
+from ddtop.sim.reports import ReportMoment, answers_of
 from ddtop.wire import frames
 from ddtop.wire.records import AnyRecord, Exit, Groups, Stacks
 from ddtop.wire.times import host_period_s, rank_period_s, shift
@@ -188,9 +188,9 @@ class SimulatedJob:
             if turn != slot % self._turns and turn % 10 == slot % 10:
                 yield era.rank
 
-    def _moment(self, attempt: _Attempt, era: Era, at_s: float) -> Moment:
+    def _moment(self, attempt: _Attempt, era: Era, at_s: float) -> ReportMoment:
         began, base = attempt.began_unix_ns, attempt.base_step
-        return Moment(
+        return ReportMoment(
             self.fleet, era, at_s, began, attempt.number, base, self._in_flight, attempt.gpus
         )
 

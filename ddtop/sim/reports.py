@@ -180,7 +180,7 @@ _PLACES = {
 }
 
 
-class Moment:
+class ReportMoment:
     """One moment of a job at which some ranks report. `in_flight`: collectives that will complete
     within milliseconds are reported as pending, as agents that report twice a second do."""
 

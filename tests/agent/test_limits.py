@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 import ddtop.agent
-from ddtop.agent.limits import LIMITS, Limits
+from ddtop.agent.limits import LIMITS, AgentLimits
 from ddtop.agent.notes import Notes, PeerNotes
 from ddtop.agent.probe import Tick
 from ddtop.agent.probes.collectives import Collectives
 from ddtop.agent.probes.loader import LoaderHistory
 from ddtop.agent.probes.pace import IterationsProbe, Paces
 from ddtop.agent.probes.peer_calls import PeerCallsProbe
-from ddtop.agent.probes.progress import Speed
+from ddtop.agent.probes.progress import Growth
 from ddtop.diagnosis.rules.data import SamplerLimits
 from ddtop.model.rank_facts import RankLimits
 from ddtop.policy import POLICY
@@ -52,10 +52,10 @@ def test_the_agent_and_the_policy_agree_where_both_have_a_threshold() -> None:
 
 def test_a_limit_that_does_not_exist_is_refused() -> None:
     with pytest.raises(TypeError, match="no such limit: stuck_s"):
-        Limits(stuck_s=1)
+        AgentLimits(stuck_s=1)
 
 
-def ratio_of_waits(limits: Limits) -> float | None:
+def ratio_of_waits(limits: AgentLimits) -> float | None:
     probe = Collectives(PeerNotes(), limits)
     for _ in range(limits.wait_samples):
         probe.count_sample(waits=True)
@@ -63,23 +63,23 @@ def ratio_of_waits(limits: Limits) -> float | None:
 
 
 def test_the_limits_say_of_how_many_samples_a_ratio_is_made() -> None:
-    few = Limits(wait_samples=4, wait_samples_least=5)
+    few = AgentLimits(wait_samples=4, wait_samples_least=5)
 
     assert ratio_of_waits(LIMITS) == 1.0
     assert ratio_of_waits(few) is None
 
 
 @pytest.mark.parametrize(
-    ("limits", "is_stuck"), [(LIMITS, True), (Limits(stuck_ns=1 << 62), False)]
+    ("limits", "is_stuck"), [(LIMITS, True), (AgentLimits(stuck_ns=1 << 62), False)]
 )
-def test_the_limits_say_when_a_call_is_stuck(limits: Limits, is_stuck: bool) -> None:
+def test_the_limits_say_when_a_call_is_stuck(limits: AgentLimits, is_stuck: bool) -> None:
     page = SimpleNamespace(open_calls=lambda: [(CALLS.index("recv"), 1, 0, 0, 0)])
     rank: Any = SimpleNamespace(limits=limits, page=page)
 
     assert (PeerCallsProbe(rank).stuck_key() is not None) == is_stuck
 
 
-def length_of_a_step(limits: Limits) -> float | None:
+def length_of_a_step(limits: AgentLimits) -> float | None:
     words = [0] * layout.SLOTS_AT
     words[layout.ITERATION_SOURCE_AT] = layout.SOURCE_OPTIMIZER
     rank: Any = SimpleNamespace(limits=limits, page=SimpleNamespace(words=words), notes=Notes())
@@ -94,12 +94,12 @@ def length_of_a_step(limits: Limits) -> float | None:
 
 def test_the_limits_say_over_what_time_a_step_is_measured() -> None:
     assert length_of_a_step(LIMITS) == pytest.approx(1000)
-    assert length_of_a_step(Limits(step_window_ns=HOUR_NS)) == pytest.approx(3250)
+    assert length_of_a_step(AgentLimits(step_window_ns=HOUR_NS)) == pytest.approx(3250)
 
 
 def test_the_limits_say_when_a_speed_falls() -> None:
     def per_s(silent_ns: int) -> float | None:
-        speed = Speed(HOUR_NS, silent_ns)
+        speed = Growth(HOUR_NS, silent_ns)
         speed.add(0, (0.0,))
         speed.add(SECOND, (10.0,))
         return speed.per_s(10 * SECOND, 0)
@@ -109,7 +109,7 @@ def test_the_limits_say_when_a_speed_falls() -> None:
 
 
 def test_the_limits_say_which_loader_feeds_the_training() -> None:
-    def dataset(limits: Limits) -> str | None:
+    def dataset(limits: AgentLimits) -> str | None:
         history = LoaderHistory(limits)
         for name, steps in (("Train", 90), ("Valid", 3)):
             history.note_feed(
@@ -118,15 +118,15 @@ def test_the_limits_say_which_loader_feeds_the_training() -> None:
         return history.feed.dataset if history.feed is not None else None
 
     assert dataset(LIMITS) == "Train"
-    assert dataset(Limits(feed_steps=2)) == "Valid"
+    assert dataset(AgentLimits(feed_steps=2)) == "Valid"
 
 
 def test_the_limits_say_when_a_pace_is_known() -> None:
-    def known(limits: Limits) -> bool:
+    def known(limits: AgentLimits) -> bool:
         paces = Paces(limits)
         for second in range(100):
             paces.add(second * SECOND, layout.SOURCE_OPTIMIZER, second, 0, False, True, None, None)
         return paces.pace(0) is not None
 
     assert not known(LIMITS)
-    assert known(Limits(pace_piece_ns=10 * SECOND))
+    assert known(AgentLimits(pace_piece_ns=10 * SECOND))

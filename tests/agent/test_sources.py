@@ -9,7 +9,7 @@ from ddtop.agent import report
 from ddtop.agent.guard import guard
 from ddtop.agent.limits import LIMITS
 from ddtop.agent.notes import Notes
-from ddtop.agent.probe import Communication, Probe
+from ddtop.agent.probe import Probe, WaitsProbe
 from ddtop.agent.sources import SOURCES, ProbeRow
 from ddtop.wire import frames
 from ddtop.wire import page as layout
@@ -93,7 +93,7 @@ class Counter(Probe):
         return {"iteration": self.samples}
 
 
-class Fabric(Communication):
+class Fabric(WaitsProbe):
     """A third source that knows when the rank waits."""
 
     def __init__(self, name, key):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ddtop.feeds.outside.stacks import Thread, read
+from ddtop.feeds.outside.stacks import ThreadSeen, read
 from ddtop.wire.records import COLLECTIVE, INIT, P2P, UNCLEAR, StackFrame
 
 SITE = "/opt/venv/lib/python3.11/site-packages"
@@ -38,7 +38,7 @@ def c10d(function):
     ],
 )  # fmt: skip
 def test_the_library_frame_nearest_to_the_program_says_in_which_call_it_is(inner, kind, call):
-    found = read(Thread(frames(*inner), torch=True))
+    found = read(ThreadSeen(frames(*inner), torch=True))
 
     assert found.kind == kind
     assert call is None or found.call == call
@@ -46,26 +46,26 @@ def test_the_library_frame_nearest_to_the_program_says_in_which_call_it_is(inner
 
 
 def test_a_lock_of_the_program_is_no_wait_for_other_ranks():
-    thread = Thread(frames(), "with gate:", "S", "futex_do_wait", torch=True)
+    thread = ThreadSeen(frames(), "with gate:", "S", "futex_do_wait", torch=True)
 
     assert read(thread).kind is None
 
 
 def test_a_work_is_waited_for_in_c_on_the_line_that_calls_wait():
-    thread = Thread(frames(), "work.wait()", "S", "futex_do_wait", torch=True)
+    thread = ThreadSeen(frames(), "work.wait()", "S", "futex_do_wait", torch=True)
 
     assert (read(thread).kind, read(thread).place.waits_on) == (COLLECTIVE, "collective")
 
 
 def test_a_key_of_the_store_is_waited_for_in_poll_and_is_no_collective():
-    thread = Thread(frames(), "store.wait(['best'])", "S", "do_poll.constprop.0", torch=True)
+    thread = ThreadSeen(frames(), "store.wait(['best'])", "S", "do_poll.constprop.0", torch=True)
 
     assert read(thread).kind is None
 
 
 def test_a_call_into_c_that_no_source_explains_is_unclear():
     """A verdict must not rely on it."""
-    assert read(Thread(frames(), None, "S", "futex_do_wait", torch=True)).kind == UNCLEAR
+    assert read(ThreadSeen(frames(), None, "S", "futex_do_wait", torch=True)).kind == UNCLEAR
 
 
 @pytest.mark.parametrize(
@@ -77,14 +77,14 @@ def test_a_rank_that_sleeps_in_an_operator_may_wait_for_others(state, wchan, kin
     such a collective were blamed for the third.
     """
     operator = StackFrame("OpOverload.redispatch", f"{SITE}/torch/_ops.py", 850)
-    thread = Thread(frames(operator), "y = reduce(y)", state, wchan, torch=True)
+    thread = ThreadSeen(frames(operator), "y = reduce(y)", state, wchan, torch=True)
 
     assert read(thread).kind == kind
 
 
 def test_calls_of_mpi_are_known_by_the_line_because_they_have_no_frame():
     def at(line):
-        return read(Thread(frames(), line, "R", mpi=True))
+        return read(ThreadSeen(frames(), line, "R", mpi=True))
 
     assert (at("comm.Allreduce(a, b)").kind, at("comm.Allreduce(a, b)").call) == (
         COLLECTIVE,
@@ -108,11 +108,11 @@ def test_backward_waits_for_others_where_its_thread_sleeps(state, wchan, cuda, k
     """With a GPU another thread computes the gradients meanwhile."""
     engine = StackFrame("_engine_run_backward", f"{SITE}/torch/autograd/graph.py", 824)
 
-    assert read(Thread(frames(engine), None, state, wchan, torch=True, cuda=cuda)).kind == kind
+    assert read(ThreadSeen(frames(engine), None, state, wchan, torch=True, cuda=cuda)).kind == kind
 
 
 def test_on_a_gpu_a_copy_to_the_host_may_wait_for_others():
-    thread = Thread(frames(), "loss.item()", "R", cuda=True, torch=True)
+    thread = ThreadSeen(frames(), "loss.item()", "R", cuda=True, torch=True)
 
     assert read(thread).kind == UNCLEAR
 
@@ -120,11 +120,11 @@ def test_on_a_gpu_a_copy_to_the_host_may_wait_for_others():
 @pytest.mark.parametrize("inner", [(), (StackFrame("_run_exitfuncs", "/usr/lib/atexit.py", 9),)])
 def test_a_main_thread_without_the_frame_of_its_program_is_leaving(inner):
     """The same happens after an exception, which cannot be seen from outside."""
-    assert read(Thread(inner, torch=True)).phase == "leaving"
-    assert read(Thread((*inner, MAIN), torch=True)).phase == "running"
+    assert read(ThreadSeen(inner, torch=True)).phase == "leaving"
+    assert read(ThreadSeen((*inner, MAIN), torch=True)).phase == "running"
 
 
 def test_a_rank_at_its_end_is_leaving():
     end = StackFrame("_shutdown", "/usr/lib/python3.11/threading.py", 1530)
 
-    assert read(Thread((end,))).phase == "leaving"
+    assert read(ThreadSeen((end,))).phase == "leaving"

@@ -9,20 +9,26 @@ from dataclasses import replace
 import pytest
 
 from ddtop.feeds.outside import rank
-from ddtop.feeds.outside.rank import Moment, Surroundings, Track, asleep_since_unix_ns, moment_of
-from ddtop.feeds.outside.stacks import Reading
+from ddtop.feeds.outside.rank import (
+    Surroundings,
+    ThreadMoment,
+    Track,
+    asleep_since_unix_ns,
+    moment_of,
+)
+from ddtop.feeds.outside.stacks import StackReading
 from ddtop.wire.records import COLLECTIVE, INIT, StackFrame
 
 S = 1_000_000_000
 REDUCE = (StackFrame("all_reduce", "/c10d.py", 1), StackFrame("step", "/train.py", 4))
 LOAD = (StackFrame("load", "/train.py", 9),)
-IN_CALL = Reading(None, COLLECTIVE, "all_reduce", "collective", "running")
-APART = Reading(None, None, None, None, "running")
+IN_CALL = StackReading(None, COLLECTIVE, "all_reduce", "collective", "running")
+APART = StackReading(None, None, None, None, "running")
 
 
 def moment(at_s, switches, *, state="S", asleep_s=None, works=None):
     asleep = None if asleep_s is None else asleep_s * S
-    return Moment(at_s * S, state, "futex_do_wait", switches, asleep, works)
+    return ThreadMoment(at_s * S, state, "futex_do_wait", switches, asleep, works)
 
 
 def tracked(*looks):
@@ -187,7 +193,7 @@ def test_looks_are_counted_a_tenth_of_a_second_apart_and_waits_by_their_beginnin
     for number in range(41):
         in_call = number % 4 == 0
         frames, reading = (REDUCE, IN_CALL) if in_call else (LOAD, APART)
-        at = Moment(100 * S + number * S // 20, "S", "futex_do_wait", 3 * number, None)
+        at = ThreadMoment(100 * S + number * S // 20, "S", "futex_do_wait", 3 * number, None)
         track.take(frames, reading, 3 * number, at)
     look = track.look()
 
@@ -205,7 +211,7 @@ def test_a_wait_for_the_data_of_one_rank_makes_no_straggler_of_it(call, waits):
 
 
 def test_the_start_of_a_job_is_not_counted():
-    joining = Reading(None, INIT, "init_process_group", "collective", "joining")
+    joining = StackReading(None, INIT, "init_process_group", "collective", "joining")
     look = tracked((REDUCE, IN_CALL, 7, moment(100, 7)), (REDUCE, joining, 9, moment(101, 9)))
 
     assert look.looks == 0

@@ -8,10 +8,10 @@ import time
 import pytest
 
 from ddtop.diagnosis.rules.blamed import GilHeld
-from ddtop.feeds.outside.jobs import Target
+from ddtop.feeds.outside.jobs import OutsideTarget
 from ddtop.feeds.outside.look import OutsideFeed, Surface
-from ddtop.feeds.outside.rank import Moment
-from ddtop.feeds.outside.stacks import Reading
+from ddtop.feeds.outside.rank import ThreadMoment
+from ddtop.feeds.outside.stacks import StackReading
 from ddtop.policy import POLICY, Policy
 from ddtop.registry import start_ticks
 from ddtop.relay.processes import sample
@@ -158,14 +158,14 @@ def was_asked(listener):
 )
 def test_the_verdict_waits_for_it_only_where_it_is_asked(number, environment, asks):
     """Only the host of rank 0 asks. On another one a command waited 16 s for an answer."""
-    target = Target(PID, start_ticks(PID), number, False, ("train.py",), environment)
+    target = OutsideTarget(PID, start_ticks(PID), number, False, ("train.py",), environment)
     feed = OutsideFeed([target], "train")
     watched = feed._ranks[number]
     watched.around.libraries = frozenset({b"libnccl.so", b"libtorch"})
-    in_call = Reading(None, UNCLEAR, "a synchronization with the GPU", None, "running")
+    in_call = StackReading(None, UNCLEAR, "a synchronization with the GPU", None, "running")
     frames = (StackFrame("step", "/train.py", 4),)
     for ago_s, switches in ((3, 7), (0, 8)):
-        at = Moment(time.time_ns() - ago_s * 10**9, "R", None, switches, None)
+        at = ThreadMoment(time.time_ns() - ago_s * 10**9, "R", None, switches, None)
         watched.track.take(frames, in_call, switches, at)
     try:
         assert feed.asks is asks

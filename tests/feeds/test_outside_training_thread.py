@@ -2,7 +2,7 @@
 
 import pytest
 
-from ddtop.feeds.outside.stacks import Thread, mark, read, training_thread
+from ddtop.feeds.outside.stacks import ThreadSeen, mark, read, training_thread
 from ddtop.wire.records import COLLECTIVE, StackFrame, ThreadStack
 
 LIB = "/usr/lib/python3.11"
@@ -47,7 +47,7 @@ def test_a_main_thread_that_waits_for_threads_is_judged_by_the_one_that_trains(w
     found = training_thread((waiting, idle, trains), TIDS)
 
     assert found == (trains, 5003)
-    reading = read(Thread(trains.frames, state="S", torch=True))
+    reading = read(ThreadSeen(trains.frames, state="S", torch=True))
     assert (reading.kind, reading.phase, reading.place.function) == (COLLECTIVE, "running", "step")
     assert [one.main for one in mark((waiting, idle, trains), trains)] == [False, False, True]
 

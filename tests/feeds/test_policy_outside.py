@@ -8,23 +8,25 @@ import pytest
 
 from ddtop import registry, thresholds
 from ddtop.feeds.outside import look as outside
-from ddtop.feeds.outside.jobs import Target
-from ddtop.feeds.outside.rank import Moment
-from ddtop.feeds.outside.stacks import Reading
+from ddtop.feeds.outside.jobs import OutsideTarget
+from ddtop.feeds.outside.rank import ThreadMoment
+from ddtop.feeds.outside.stacks import StackReading
 from ddtop.policy import POLICY
 from ddtop.wire.records import StackFrame
 from tests.ranks import place
 
 SECOND = 1_000_000_000
 FRAMES = (StackFrame("load", "/train.py", 9),)
-APART = Reading(place("load"), None, None, None, "running")
+APART = StackReading(place("load"), None, None, None, "running")
 
 
 @pytest.fixture
 def source_by(monkeypatch):
     """Makes a source that judges by a policy, of one process that waits for its end."""
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    target = Target(process.pid, registry.start_ticks(process.pid), 0, False, ("train.py",), {})
+    target = OutsideTarget(
+        process.pid, registry.start_ticks(process.pid), 0, False, ("train.py",), {}
+    )
     made = []
 
     def source(**changes):
@@ -45,7 +47,7 @@ def seen_apart(source, looks):
     """
     one = source._ranks[0]
     for number in range(looks):
-        at = Moment(time.time_ns() + number * SECOND, "R", None, 3 * number, None)
+        at = ThreadMoment(time.time_ns() + number * SECOND, "R", None, 3 * number, None)
         one.track.take(FRAMES, APART, 3 * number - 1, at)
     one.placed_mono_s = time.monotonic()
     return one

@@ -26,7 +26,7 @@ from tests.jobs import FakeJob
 
 PAGES = sorted(Path(__file__).parent.glob("*.md"))
 WIDTH = 100
-_STEP = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n.*?^```\n)?", re.DOTALL | re.MULTILINE)
+_STEP = re.compile(r"^```python\n(.*?)^```\n(?:```text\n.*?^```\n)?", re.DOTALL | re.MULTILINE)
 
 
 def scenarios(page: Path) -> Iterator[tuple[str, str]]:
@@ -47,7 +47,7 @@ def played(page: Path, scenario: str) -> str:
     def step(found: re.Match[str]) -> str:
         run(scenario, found)
         said = what_is_said(names["job"], page.stem)
-        return f"```python\n{found[1]}```\n" + (f"\n```text\n{said}```\n" if said else "")
+        return f"```python\n{found[1]}```\n" + (f"```text\n{said}```\n" if said else "")
 
     head = _sections(page)[0]
     for found in _STEP.finditer(head):

@@ -35,7 +35,7 @@ def test_a_page_is_about_its_kind_and_has_a_near_miss(page):
 def test_a_page_that_says_something_else_is_found(tmp_path):
     page = tmp_path / "rank-stopped.md"
     page.write_text(
-        "```python\njob = trained()\n```\n## a\n```python\njob.passes(3)\n```\n\n"
+        "```python\njob = trained()\n```\n## a\n```python\njob.passes(3)\n```\n"
         "```text\nother words\n```\n## b\n```python\njob.ranks[0].is_stopped()\n"
         "job.passes(6)\n```\n"
     )

@@ -4,12 +4,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddtop.relay.dumps.collect import JournalShare
-from ddtop.relay.requests import EVERY_S, NATIVE_EVERY_S, Asked, Turns
+from ddtop.relay.requests import EVERY_S, NATIVE_EVERY_S, Request, Turns
 from ddtop.wire.records import BY_SIGNAL
 
 
 def asked(viewer, name, *ranks):
-    return Asked(viewer, name, frozenset(ranks) or None, viewer.decode())
+    return Request(viewer, name, frozenset(ranks) or None, viewer.decode())
 
 
 def test_the_first_request_has_its_turn_at_once():
@@ -97,15 +97,15 @@ def test_native_stacks_are_taken_once_in_half_a_minute():
 def test_a_request_by_signal_waits_for_its_turn_and_takes_no_other_along():
     """Who has asked without it must not have ranks signalled."""
     turns = Turns()
-    turns.ask(Asked(b"a", "plain", None, "a"), 100.0)
-    turns.ask(Asked(b"b", "forced", frozenset({1}), "b", BY_SIGNAL), 100.0)
+    turns.ask(Request(b"a", "plain", None, "a"), 100.0)
+    turns.ask(Request(b"b", "forced", frozenset({1}), "b", BY_SIGNAL), 100.0)
     taken = [turns.take(100.0), turns.take(100.0)]
 
     assert [(one.first.name, one.first.how, one.ranks) for one in taken] == [
         ("plain", "", None),
         ("forced", BY_SIGNAL, frozenset({1})),
     ]
-    turns.ask(Asked(b"b", "again", frozenset({1}), "b", BY_SIGNAL), 100.5)
+    turns.ask(Request(b"b", "again", frozenset({1}), "b", BY_SIGNAL), 100.5)
     assert (turns.take(100.5), turns.due) == (None, 100.0 + EVERY_S)
 
 

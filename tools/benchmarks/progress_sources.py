@@ -30,8 +30,8 @@ def sources() -> Iterator[tuple[str, ProgressSource]]:
     objects: tuple[tuple[ObjectSource, Any], ...] = (
         (hf_trainer.TrainerSource(), _hf()),
         (lightning.LightningSource(), _lightning()),
-        (ignite.EngineSource(), _of(state=_counts(iteration=25, epoch_length=10, output=0.5))),
-        (deepspeed.EngineSource(), _deepspeed()),
+        (ignite.IgniteSource(), _of(state=_counts(iteration=25, epoch_length=10, output=0.5))),
+        (deepspeed.DeepSpeedSource(), _deepspeed()),
         (composer.ComposerSource(), _composer()),
         (torchtitan.TitanSource(), _of(step=100, config=_of(training=_of(steps=10_000)))),
     )

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from ddtop.agent.frameworks.wrapping import as_phase, while_running
-from ddtop.agent.notes import TRAINER, ObjectSource, Reading
+from ddtop.agent.notes import TRAINER, ObjectSource, SourceValues
 from ddtop.agent.plain import number, peek, whole
 from ddtop.wire.records import IDLE, VALIDATE
 
@@ -30,10 +30,10 @@ class ComposerSource(ObjectSource):
     name = "composer"
     level = TRAINER
 
-    def read_from(self, own: Any) -> Reading | None:
+    def read_from(self, own: Any) -> SourceValues | None:
         """The timestamp of its state."""
         at, most = peek(own, "state", "timestamp"), peek(own, "state", "max_duration")
-        reading = Reading(
+        reading = SourceValues(
             step=whole(peek(at, "batch", "value")),
             epoch=number(peek(at, "epoch", "value")),
             samples=number(peek(at, "sample", "value")) or None,

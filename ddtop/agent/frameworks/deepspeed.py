@@ -11,19 +11,19 @@ from types import ModuleType
 from typing import Any
 
 from ddtop.agent.frameworks.wrapping import as_phase, call_note_before, first_number
-from ddtop.agent.notes import ENGINE, ObjectSource, Reading
+from ddtop.agent.notes import ENGINE, ObjectSource, SourceValues
 from ddtop.agent.plain import number, peek, whole
 from ddtop.wire.records import CHECKPOINT
 
 
 def wrap(module: ModuleType) -> None:
     """Note which engine steps, and when it saves a checkpoint."""
-    source, engine = EngineSource(), module.DeepSpeedEngine
+    source, engine = DeepSpeedSource(), module.DeepSpeedEngine
     call_note_before(engine, "__init__", source.note_new, "progress of deepspeed")
     as_phase(engine, "save_checkpoint", CHECKPOINT, source.name)
 
 
-class EngineSource(ObjectSource):
+class DeepSpeedSource(ObjectSource):
     """Reads the engine that was made last."""
 
     name = "deepspeed"
@@ -33,11 +33,11 @@ class EngineSource(ObjectSource):
         """An engine is being made."""
         self.note(own, True)
 
-    def read_from(self, own: Any) -> Reading | None:
+    def read_from(self, own: Any) -> SourceValues | None:
         """Its counts; None before its first step, and while it is being constructed."""
         step = whole(peek(own, "global_steps"))
         if not step:
             return None
         groups = peek(own, "optimizer", "param_groups")
         rate = first_number(groups[0], ("lr",)) if groups else None
-        return Reading(step=step, samples=number(peek(own, "global_samples")), lr=rate)
+        return SourceValues(step=step, samples=number(peek(own, "global_samples")), lr=rate)

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from ddtop.agent.frameworks.wrapping import LOSSES, RATES, as_phase, call_note_before, first_number
-from ddtop.agent.notes import LIBRARY, ProgressSource, Reading, progress_notes
+from ddtop.agent.notes import LIBRARY, ProgressSource, SourceValues, progress_notes
 from ddtop.agent.plain import whole
 from ddtop.wire.records import CHECKPOINT
 
@@ -31,7 +31,7 @@ class LogSource(ProgressSource):
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.last = Reading()
+        self.last = SourceValues()
 
     def note(
         self, _self: Any, metrics: Mapping[str, Any], step: int | None = None, *_more: Any
@@ -44,6 +44,6 @@ class LogSource(ProgressSource):
         last.lr = last.lr if rate is None else rate
         progress_notes.add(self)
 
-    def read(self) -> Reading | None:
+    def read(self) -> SourceValues | None:
         """What was logged last."""
-        return self.last if self.last != Reading() else None
+        return self.last if self.last != SourceValues() else None

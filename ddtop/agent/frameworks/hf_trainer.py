@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from ddtop.agent.frameworks.wrapping import as_phase, first_number, while_running
-from ddtop.agent.notes import TRAINER, ObjectSource, Reading
+from ddtop.agent.notes import TRAINER, ObjectSource, SourceValues
 from ddtop.agent.plain import is_of_library, number, of_class, peek, whole
 from ddtop.wire.records import CHECKPOINT, IDLE, TEST, VALIDATE
 
@@ -36,11 +36,11 @@ class TrainerSource(ObjectSource):
     name = "hf-trainer"
     level = TRAINER
 
-    def read_from(self, own: Any) -> Reading | None:
+    def read_from(self, own: Any) -> SourceValues | None:
         """The state of the trainer; None before its first step is known."""
         state = peek(own, "state")
         step = whole(peek(state, "global_step"))
-        reading = Reading(
+        reading = SourceValues(
             step=step,
             total_steps=whole(peek(state, "max_steps")) or None,
             epoch=number(peek(state, "epoch")),

@@ -12,17 +12,17 @@ from types import ModuleType
 from typing import Any
 
 from ddtop.agent.frameworks.wrapping import LOSSES, first_number, while_running
-from ddtop.agent.notes import TRAINER, ObjectSource, Phase, Reading, progress_notes
+from ddtop.agent.notes import TRAINER, ObjectSource, Phase, SourceValues, progress_notes
 from ddtop.agent.plain import module_of, number, peek, text, whole
 from ddtop.wire.records import IDLE, VALIDATE
 
 
 def wrap(module: ModuleType) -> None:
     """Note which engine runs."""
-    while_running(module.Engine, "run", EngineSource().note, "progress of ignite")
+    while_running(module.Engine, "run", IgniteSource().note, "progress of ignite")
 
 
-class EngineSource(ObjectSource):
+class IgniteSource(ObjectSource):
     """Reads the outermost engine."""
 
     name = "ignite"
@@ -46,13 +46,13 @@ class EngineSource(ObjectSource):
             super().note(own, begins)
         self._running.append(progress_notes.enter(VALIDATE, self.name) if inner else None)
 
-    def read_from(self, own: Any) -> Reading | None:
+    def read_from(self, own: Any) -> SourceValues | None:
         """Where the engine is."""
         state = peek(own, "state")
         length, epochs, step = (
             whole(peek(state, name)) for name in ("epoch_length", "max_epochs", "iteration")
         )
-        reading = Reading(step=step, total_epochs=number(epochs))
+        reading = SourceValues(step=step, total_epochs=number(epochs))
         known = step is not None and bool(length)
         reading.epoch = step / length if known else number(peek(state, "epoch"))  # type: ignore[operator]
         reading.total_steps = length * epochs if length and epochs else None

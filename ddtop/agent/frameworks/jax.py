@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddtop.agent import claim, current
 from ddtop.agent.guard import guard
-from ddtop.agent.probe import Communication, Tick
+from ddtop.agent.probe import Tick, WaitsProbe
 from ddtop.agent.probes.main_thread import sleeps_until
 from ddtop.agent.rank import InitArguments
 from ddtop.agent.stacks.frames import COLLECTIVE as COMMUNICATES
@@ -120,7 +120,7 @@ _OF_PYTHON = re.compile(rb"^\s*(async\s+)?with\b|\.(acquire|get|put|wait|join|re
 """Calls into C that take a lock or wait for a thread. All others that sleep so are JAX's."""
 
 
-class JaxProbe(Communication):
+class JaxProbe(WaitsProbe):
     """What the rank's thread does, as `OutsideLook` has it. Its row is below that of the frames."""
 
     name = "jax"

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from ddtop.agent.frameworks.wrapping import LOSSES, as_phase, first_number, while_running
-from ddtop.agent.notes import TRAINER, ObjectSource, Reading
+from ddtop.agent.notes import TRAINER, ObjectSource, SourceValues
 from ddtop.agent.plain import is_a, number, peek, text, whole
 from ddtop.agent.probes.replicas import may_be_asked
 from ddtop.wire.records import CHECKPOINT, IDLE, SANITY_CHECK, TEST, TRAIN, VALIDATE
@@ -48,7 +48,7 @@ class LightningSource(ObjectSource):
     name = "lightning"
     level = TRAINER
 
-    def read_from(self, own: Any) -> Reading | None:
+    def read_from(self, own: Any) -> SourceValues | None:
         """Where the trainer is."""
         stage = peek(own, "state", "stage")
         stage = text(peek(stage, "_value_", default=stage))
@@ -57,7 +57,7 @@ class LightningSource(ObjectSource):
         batches = batches if batches and isfinite(batches) else None
         epochs, epoch = whole(peek(own, "max_epochs")), whole(peek(own, "current_epoch"))
         done = whole(peek(own, *_DONE, "current", "completed"))
-        reading = Reading(
+        reading = SourceValues(
             step=whole(peek(own, "global_step")),
             epoch=number(epoch),
             total_epochs=float(epochs) if epochs and epochs > 0 else None,

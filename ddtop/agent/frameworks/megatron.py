@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from ddtop.agent.frameworks.wrapping import as_phase
-from ddtop.agent.notes import TRAINER, ProgressSource, Reading, progress_notes
+from ddtop.agent.notes import TRAINER, ProgressSource, SourceValues, progress_notes
 from ddtop.agent.plain import number, peek, whole
 from ddtop.wire.records import CHECKPOINT, VALIDATE
 
@@ -34,7 +34,7 @@ class MegatronSource(ProgressSource):
     name = "megatron"
     level = TRAINER
 
-    def read(self) -> Reading | None:
+    def read(self) -> SourceValues | None:
         """The counts; None before the loop has begun."""
         args: Any = getattr(sys.modules.get(VARIABLES), "_GLOBAL_ARGS", None)
         step = whole(peek(args, "curr_iteration"))
@@ -44,7 +44,7 @@ class MegatronSource(ProgressSource):
             return None
         samples = number(peek(args, "consumed_train_samples"))
         length = number(peek(args, "seq_length"))
-        return Reading(
+        return SourceValues(
             step=step,
             total_steps=whole(peek(args, "train_iters")) or None,
             samples=samples,

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from ddtop.agent.frameworks.wrapping import as_phase, call_note_before, while_running
-from ddtop.agent.notes import TRAINER, ObjectSource, Reading, progress_notes
+from ddtop.agent.notes import TRAINER, ObjectSource, SourceValues, progress_notes
 from ddtop.agent.plain import number, of_class, peek, whole
 from ddtop.wire.records import VALIDATE
 
@@ -49,7 +49,7 @@ class TitanSource(ObjectSource):
         """The loss that is logged, over all ranks."""
         self.loss = number(global_avg_loss)
 
-    def read(self) -> Reading | None:
+    def read(self) -> SourceValues | None:
         """Register the source, also for a trainer that is a global of the program."""
         if self._object is None:
             trainer = getattr(sys.modules.get("__main__"), "trainer", None)
@@ -58,11 +58,11 @@ class TitanSource(ObjectSource):
                 self.note(trainer, True)
         return super().read()
 
-    def read_from(self, own: Any) -> Reading | None:
+    def read_from(self, own: Any) -> SourceValues | None:
         """Its step."""
         config = peek(own, "job_config") or peek(own, "config")
         total = whole(peek(config, "training", "steps"))
-        return Reading(step=whole(peek(own, "step")), total_steps=total, loss=self.loss)
+        return SourceValues(step=whole(peek(own, "step")), total_steps=total, loss=self.loss)
 
 
 SOURCE = TitanSource()

@@ -12,7 +12,7 @@ import re
 from types import ModuleType
 from typing import Any
 
-from ddtop.agent.notes import BAR, ProgressSource, Reading, let_go, progress_notes
+from ddtop.agent.notes import BAR, ProgressSource, SourceValues, let_go, progress_notes
 from ddtop.agent.plain import held_by, number, text, whole
 from ddtop.wire.records import TEST, VALIDATE
 
@@ -41,9 +41,9 @@ class TqdmSource(ProgressSource):
 
     def __init__(self, bars: Any) -> None:
         self._bars = bars
-        self._trained = Reading()
+        self._trained = SourceValues()
 
-    def read(self) -> Reading | None:
+    def read(self) -> SourceValues | None:
         """The innermost bar with a total; None while there is none."""
         shown = getattr(self._bars, "_instances", None)
         if not shown:
@@ -65,7 +65,7 @@ class TqdmSource(ProgressSource):
         return reading
 
 
-def _read_bars(bars: list[dict[str, Any]]) -> Reading | None:
+def _read_bars(bars: list[dict[str, Any]]) -> SourceValues | None:
     open_bars = [bar for bar in bars if _counts(bar)]
     if not open_bars:
         return None
@@ -74,7 +74,7 @@ def _read_bars(bars: list[dict[str, Any]]) -> Reading | None:
     inner = open_bars[-1]
     desc = text(inner.get("desc")) or ""
     total = number(inner.get("total"))
-    reading = Reading(step=_done(inner), total_steps=int(total) if total else None)
+    reading = SourceValues(step=_done(inner), total_steps=int(total) if total else None)
     if _VALIDATES.search(desc):
         reading.phase = VALIDATE
     elif _TESTS.search(desc):

@@ -12,7 +12,7 @@ from hashlib import blake2b
 from typing import Any
 
 from ddtop.agent.plain import is_a, path_of
-from ddtop.agent.probes.calls import CallNotes, Order
+from ddtop.agent.probes.calls import CallNotes, CallsMade
 from ddtop.wire import mpi as layout
 from ddtop.wire.records import Group, pack
 
@@ -61,7 +61,7 @@ class Comm:
     def __init__(self, uid: int, index: int, peers: tuple[int, ...], group: Group | None) -> None:
         self.uid, self.index, self.peers, self.group = uid, index, peers, group
         self.seq = self.files = 0
-        self.order: Order | None = None
+        self.order: CallsMade | None = None
         self.traffic: dict[tuple[int, int], list[int]] = {}
         self.last_tag: dict[int, int] = {}
         """Peer -> the tag of the last send to it."""

@@ -254,9 +254,9 @@ def _wrappers(mpi: Any, lines: Lines) -> dict[tuple[str, str], Make]:
         wrappers.NONBLOCKING,
         lambda n, o: wrappers.started_collective(lines, n, o, roots.get(n), buffers.get(n)),
     )
-    out = wrappers.Point(mpi, 1, 2, False, ("dest", "tag"))
-    back = wrappers.Point(mpi, 1, 2, True, ("source", "tag"))
-    probe = wrappers.Point(mpi, 0, 1, True, ("source", "tag"))
+    out = wrappers.PeerAt(mpi, 1, 2, False, ("dest", "tag"))
+    back = wrappers.PeerAt(mpi, 1, 2, True, ("source", "tag"))
+    probe = wrappers.PeerAt(mpi, 0, 1, True, ("source", "tag"))
     put("*comm", wrappers.SENDS, lambda n, o: wrappers.wrap_single(lines, n, o, out))
     put("*comm", wrappers.RECEIVES, lambda n, o: wrappers.wrap_single(lines, n, o, back))
     put(
@@ -277,8 +277,8 @@ def _wrappers(mpi: Any, lines: Lines) -> dict[tuple[str, str], Make]:
         lambda n, o: wrappers.started_single(lines, n, o, back, persistent=True),
     )
     for name, (dest, sendtag, source, recvtag) in wrappers.EXCHANGES.items():
-        point = wrappers.Point(mpi, dest, sendtag, False, ("dest", "sendtag"))
-        two = wrappers.Point(mpi, source, recvtag, True, ("source", "recvtag"))
+        point = wrappers.PeerAt(mpi, dest, sendtag, False, ("dest", "sendtag"))
+        two = wrappers.PeerAt(mpi, source, recvtag, True, ("source", "recvtag"))
         makers["*comm", name] = partial(_exchange, lines, name, point, two)
     known = lines.communicators
 
@@ -306,7 +306,7 @@ def _on_file(lines: Lines, name: str, original: Any) -> Any:
 
 
 def _exchange(
-    lines: Lines, name: str, out: wrappers.Point, back: wrappers.Point, original: Any
+    lines: Lines, name: str, out: wrappers.PeerAt, back: wrappers.PeerAt, original: Any
 ) -> Any:
     return wrappers.exchange(lines, name, original, out, back)
 

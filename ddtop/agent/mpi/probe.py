@@ -15,10 +15,10 @@ from typing import Any
 
 import msgspec
 
-from ddtop.agent.limits import Limits
-from ddtop.agent.mpi.wrappers import ARRAYS, RING, Line, Lines, Past
+from ddtop.agent.limits import AgentLimits
+from ddtop.agent.mpi.wrappers import ARRAYS, RING, Lines, Past, ThreadLine
 from ddtop.agent.plain import module_of
-from ddtop.agent.probe import Communication, LastEntry, Tick
+from ddtop.agent.probe import LastEntry, Tick, WaitsProbe
 from ddtop.wire import mpi as layout
 from ddtop.wire.mpi import MpiCall, MpiPart, MpiState, MpiTraffic
 from ddtop.wire.names import MPI_CALLS, P2P_CALLS
@@ -37,7 +37,7 @@ class Rhythm:
     monotonic ns.
     """
 
-    def __init__(self, lines: Lines, limits: Limits) -> None:
+    def __init__(self, lines: Lines, limits: AgentLimits) -> None:
         self._lines, self._limits = lines, limits
         self.iteration: int | None = None
         self.at = 0
@@ -96,13 +96,13 @@ def _period(collectives: list[Past], rounds: int) -> int:
 DONE_KEPT, TRAFFIC_KEPT, LOOKED_AT = 8, 64, 64
 
 
-class MpiProbe(Communication):
+class MpiProbe(WaitsProbe):
     """MPI in one rank. `wrap` of `mpi.entry` adds this probe once MPI is initialized."""
 
     name = "mpi"
     retries = False
 
-    def __init__(self, lines: Lines, part: memoryview, limits: Limits) -> None:
+    def __init__(self, lines: Lines, part: memoryview, limits: AgentLimits) -> None:
         super().__init__(limits)
         self._lines, self._part = lines, part
         self.rhythm = Rhythm(lines, limits)
@@ -244,7 +244,7 @@ class MpiProbe(Communication):
 _GIVEN = attrgetter("given")
 
 
-def _of_given(line: Line, name: str) -> list[Any]:
+def _of_given(line: ThreadLine, name: str) -> list[Any]:
     """This attribute of each array among the arguments of the call that the thread is in.
 
     One call of C code: this thread holds no argument at any time at which the program can run.

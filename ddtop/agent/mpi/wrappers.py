@@ -115,7 +115,7 @@ Past = tuple[Comm, int, int, int, int, int]
 """A collective that was entered: communicator, code, root, number, bytes, when (monotonic ns)."""
 
 
-class Line:
+class ThreadLine:
     """One thread's place on the page. `inside`: it shows a call, or the thread has no place.
 
     `given`: the arguments of the collective that the thread is in. Other threads must not hold
@@ -145,14 +145,14 @@ class Lines:
         self.communicators = Communicators(mpi, self.words, backend)
         self.comms = self.communicators.by_handle
         self.marks: dict[int, Mark] = {}
-        self.by_thread: dict[int, Line] = {}
+        self.by_thread: dict[int, ThreadLine] = {}
         self.ring: deque[Past] = deque(maxlen=RING)
         self.total = 0
         self.failed: tuple[str, int, Comm, int, int, int, int] | None = None
         self.nowhere = Comm(0, -1, (), None)
         self.counts_starts = False
         """Whether the starts of persistent requests are seen."""
-        self._overflow = Line(-1)
+        self._overflow = ThreadLine(-1)
         self._given_out = 0
         os.register_at_fork(after_in_child=self._forget)
 
@@ -161,11 +161,11 @@ class Lines:
         self.by_thread.clear()
         self._given_out = layout.LINES
 
-    def new_line(self) -> Line:
+    def new_line(self) -> ThreadLine:
         """A line for the calling thread; if the page is full, one that is never shown."""
         if self._given_out >= layout.LINES:
             return self._overflow
-        line = self.by_thread[get_ident()] = Line(self._given_out)
+        line = self.by_thread[get_ident()] = ThreadLine(self._given_out)
         self.words[line.call_at - layout.CALL + layout.THREAD] = line.thread
         self._given_out += 1
         return line
@@ -183,7 +183,7 @@ class Lines:
         """The request with this handle is freed."""
         self.marks.pop(handle, None)
 
-    def write_parts(self, line: Line, parts: list[Mark]) -> None:
+    def write_parts(self, line: ThreadLine, parts: list[Mark]) -> None:
         """Write what the next call on this line waits for."""
         base = line.call_at - layout.CALL
         self.words[base + layout.PARTS] = len(parts)
@@ -376,7 +376,7 @@ def _nbytes(args: tuple[Any, ...], at: int) -> int:
     return getattr(buffer, "nbytes", NONE)
 
 
-class Point:
+class PeerAt:
     """The positions of peer and tag among the arguments, and the values that mean "any"."""
 
     __slots__ = ("any_source", "any_tag", "peer_at", "peer_name", "tag_at", "tag_name", "which")
@@ -418,7 +418,7 @@ class Point:
 
 
 def wrap_single(
-    lines: Lines, name: str, original: Method, point: Point, counts: bool = True
+    lines: Lines, name: str, original: Method, point: PeerAt, counts: bool = True
 ) -> Method:
     """A blocking send, receive or probe."""
     code, comms, by_thread, handle_of = (
@@ -455,7 +455,7 @@ def wrap_single(
 
 
 def started_single(
-    lines: Lines, name: str, original: Method, point: Point, persistent: bool = False
+    lines: Lines, name: str, original: Method, point: PeerAt, persistent: bool = False
 ) -> Method:
     """A nonblocking send or receive. The peer is remembered with its request."""
     code, comms, handle_of = MPI_CODES[name], lines.comms, lines.communicators.handle_of
@@ -499,7 +499,7 @@ def starting(lines: Lines, original: Method, several: bool) -> Method:
     return call
 
 
-def exchange(lines: Lines, name: str, original: Method, out: Point, back: Point) -> Method:
+def exchange(lines: Lines, name: str, original: Method, out: PeerAt, back: PeerAt) -> Method:
     """Sendrecv: it waits for both its send and its receive."""
     code, comms, by_thread, handle_of = (
         MPI_CODES[name],
@@ -628,7 +628,7 @@ def _take(marks: Any, requests: Any, handle_of: Any) -> list[Mark]:
 
 def _run_waiting(
     lines: Lines,
-    line: Line,
+    line: ThreadLine,
     code: int,
     comm: int,
     parts: list[Mark],

@@ -122,7 +122,7 @@ class _Turn:
         return bool(self.usual) and self.added < ADDED_MAX
 
 
-class Order:
+class CallsMade:
     """The calls of this rank in one group. Written by the program's threads.
 
     `made`: how many. `ways` by their keys. `open`: turns of which later calls say more. `number`:
@@ -235,20 +235,20 @@ class CallNotes:
     __slots__ = ("_reader", "by_id", "foreign", "on_page", "orders", "own", "slot", "stepping")
 
     def __init__(self) -> None:
-        self.orders: dict[str, Order] = {}
-        self.by_id: dict[int, Order] = {}
+        self.orders: dict[str, CallsMade] = {}
+        self.by_id: dict[int, CallsMade] = {}
         self.own: dict[int, CodeType] = {}
         self.foreign: dict[int, CodeType] = {}
         self._reader = FrameReader()
         self.on_page: list[Way | None] = [None, None]
         self.slot = 0
-        self.stepping: tuple[Callable[[], Any], Order] | None = None
+        self.stepping: tuple[Callable[[], Any], CallsMade] | None = None
 
-    def of(self, group: str, number: Callable[[], int]) -> Order:
+    def of(self, group: str, number: Callable[[], int]) -> CallsMade:
         """The order of this group; it begins with the first call."""
-        return self.orders.get(group) or self.orders.setdefault(group, Order(group, number))
+        return self.orders.get(group) or self.orders.setdefault(group, CallsMade(group, number))
 
-    def note(self, order: Order, op: str, frame: FrameType | None) -> Way | None:
+    def note(self, order: CallsMade, op: str, frame: FrameType | None) -> Way | None:
         """The next call of the group, which `frame` makes; None if the calls change too often.
 
         Called on the program's threads, and raises nothing. 0.2 us in a loop.
@@ -321,7 +321,7 @@ class CallNotes:
 # -- Whether a turn has changed the number of calls
 
 
-def _told(order: Order, turn: _Turn) -> Turn:
+def _told(order: CallsMade, turn: _Turn) -> Turn:
     # The program's thread may write while this one reads the code.
     is_open, back = turn.then is None, turn.back
     if turn.known is not None and turn.known[1] is back:

@@ -19,7 +19,7 @@ import msgspec
 
 from ddtop.agent.guard import guard
 from ddtop.agent.notes import PeerNotes, meshes
-from ddtop.agent.probe import Communication, LastEntry, Tick
+from ddtop.agent.probe import LastEntry, Tick, WaitsProbe
 from ddtop.agent.probes.calls import CallNotes
 from ddtop.agent.probes.cuda import Captures
 from ddtop.agent.probes.groups import (
@@ -56,7 +56,7 @@ from ddtop.wire.records import (
 )
 
 if TYPE_CHECKING:
-    from ddtop.agent.limits import Limits
+    from ddtop.agent.limits import AgentLimits
     from ddtop.agent.rank import Rank
 
 LOOK_EVERY_NS = 200_000_000
@@ -76,7 +76,7 @@ def probe(rank: Rank) -> Collectives:
     return Collectives(rank.notes[PeerNotes], rank.limits, rank)
 
 
-class Collectives(Communication):
+class Collectives(WaitsProbe):
     """Torch's process groups. It holds no reference to a process group between two calls.
 
     `gpu`: the rank's own CUDA device, None while it is not known. Without it NCCL's entries are not
@@ -85,7 +85,7 @@ class Collectives(Communication):
 
     name = "collectives"
 
-    def __init__(self, peers: PeerNotes, limits: Limits, rank: Rank | None = None) -> None:
+    def __init__(self, peers: PeerNotes, limits: AgentLimits, rank: Rank | None = None) -> None:
         super().__init__(limits)
         self._peers, self._rank = peers, rank
         self._calls = rank.notes[CallNotes] if rank is not None else CallNotes()
@@ -659,7 +659,7 @@ _KINDS = dict.fromkeys(("broadcast", "scatter", "gather", "reduce"), ROOTED) | {
 }
 
 
-def take(sources: Iterable[Communication], request: str, iteration: int | None) -> Arrivals:
+def take(sources: Iterable[WaitsProbe], request: str, iteration: int | None) -> Arrivals:
     """The times of the last collectives in each group that the sources know.
 
     `request`: the relay's name of this question. `iteration`: how many the rank has finished.

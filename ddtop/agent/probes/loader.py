@@ -33,7 +33,7 @@ from ddtop.wire import page as layout
 from ddtop.wire.records import Feed, Loader, Waited, WorkerEnd
 
 if TYPE_CHECKING:
-    from ddtop.agent.limits import Limits
+    from ddtop.agent.limits import AgentLimits
     from ddtop.agent.rank import Rank
 
 
@@ -166,7 +166,7 @@ class _Queue:
 class LoaderHistory:
     """What is remembered about the loaders between reports."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: AgentLimits) -> None:
         self.limits = limits
         self.feed: Feed | None = None
         self.owed: deque[int] = deque(maxlen=OWED_KEPT)

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ddtop.agent.limits import Limits
+from ddtop.agent.limits import AgentLimits
 from ddtop.agent.notes import GradientNotes
 from ddtop.agent.probe import Probe, Tick
 from ddtop.agent.probes.replicas import ReplicaNotes
@@ -45,7 +45,7 @@ class Piece:
 class Paces:
     """Divides the training into pieces, and remembers the first and the last of them."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: AgentLimits) -> None:
         self._limits = limits
         self._last: tuple[int, int, int, int, float | None, float | None] | None = None
         self._forget()

@@ -12,7 +12,7 @@ from heapq import nlargest
 from typing import TYPE_CHECKING
 
 from ddtop.agent.notes import PeerNotes
-from ddtop.agent.probe import Communication, Tick
+from ddtop.agent.probe import Tick, WaitsProbe
 from ddtop.wire import page as layout
 from ddtop.wire.names import P2P_CALLS
 
@@ -25,7 +25,7 @@ def probe(rank: Rank) -> PeerCallsProbe:
     return PeerCallsProbe(rank)
 
 
-class PeerCallsProbe(Communication):
+class PeerCallsProbe(WaitsProbe):
     """Tells the following probes that such a call is open: its sequence number is not that of a
     collective."""
 

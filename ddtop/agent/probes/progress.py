@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ddtop.agent.guard import guard
-from ddtop.agent.notes import NAME_CHARACTERS, Phase, ProgressSource, Reading, progress_notes
+from ddtop.agent.notes import NAME_CHARACTERS, Phase, ProgressSource, SourceValues, progress_notes
 from ddtop.agent.probe import Probe, Tick
 from ddtop.agent.probes.pace import Paces, median
 from ddtop.wire import page as layout
@@ -31,7 +31,7 @@ def probe(rank: Rank) -> ProgressProbe:
     return ProgressProbe(rank)
 
 
-class Speed:
+class Growth:
     """The growth per second of some counts over the last `keep_ns`.
 
     Each count has the times of its own changes, because a count that is reported only every fifty
@@ -86,8 +86,8 @@ class ProgressProbe(Probe):
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
         limits = rank.limits
-        self._speed = Speed(limits.speed_window_ns, limits.speed_silent_ns)
-        self._eta = Speed(limits.eta_window_ns, limits.speed_silent_ns, ETA_EVERY_NS)
+        self._speed = Growth(limits.speed_window_ns, limits.speed_silent_ns)
+        self._eta = Growth(limits.eta_window_ns, limits.speed_silent_ns, ETA_EVERY_NS)
         self._phase: str | None = None
         self._since = 0
         self._open: Phase | None = None
@@ -139,7 +139,7 @@ class ProgressProbe(Probe):
             return {}
         found = self._read_all()
         counting = next((named for named in found if named[1].step is not None), None)
-        name, main = counting or (found[0] if found else (None, Reading()))
+        name, main = counting or (found[0] if found else (None, SourceValues()))
         phase, since, phase_by = self._find_phase(found, counting, tick.now)
         if name is None and phase is None and self._phase is None:
             return {}
@@ -153,9 +153,9 @@ class ProgressProbe(Probe):
         )
         return {"progress": record}
 
-    def _read_all(self) -> list[tuple[str, Reading]]:
+    def _read_all(self) -> list[tuple[str, SourceValues]]:
         """The readings of all sources, the best source first."""
-        found: list[tuple[str, Reading]] = []
+        found: list[tuple[str, SourceValues]] = []
         for source in sorted(progress_notes.sources.values(), key=lambda each: each.level):
             part = f"progress of {source.name}"
             if not guard.run(part, _read, source, found) and part in guard.off:
@@ -164,8 +164,8 @@ class ProgressProbe(Probe):
 
     def _find_phase(
         self,
-        found: list[tuple[str, Reading]],
-        counting: tuple[str, Reading] | None,
+        found: list[tuple[str, SourceValues]],
+        counting: tuple[str, SourceValues] | None,
         now: int,
     ) -> tuple[str | None, int, str | None]:
         """(the phase, since when in monotonic ns, its source)."""
@@ -197,7 +197,7 @@ class ProgressProbe(Probe):
             self._open.since = now
 
     def _record(
-        self, source: str, main: Reading, readings: list[Reading], tick: Tick
+        self, source: str, main: SourceValues, readings: list[SourceValues], tick: Tick
     ) -> TrainingProgress:
         now = tick.now
         samples, tokens = _first_value(readings, "samples"), _first_value(readings, "tokens")
@@ -225,7 +225,7 @@ class ProgressProbe(Probe):
             phases_ended=progress_notes.counts.get(self._phase or "", 0),
         )
 
-    def _eta_s(self, main: Reading, now: int) -> float | None:
+    def _eta_s(self, main: SourceValues, now: int) -> float | None:
         if main.step is None or not main.total_steps:
             return None
         left = max(main.total_steps - main.step, 0)
@@ -233,13 +233,13 @@ class ProgressProbe(Probe):
         return left / per_s if per_s else 0.0 if not left else None
 
 
-def _read(source: ProgressSource, found: list[tuple[str, Reading]]) -> None:
+def _read(source: ProgressSource, found: list[tuple[str, SourceValues]]) -> None:
     reading = source.read()
     if reading is not None:
         found.append((source.name, reading))
 
 
-def _first_value(readings: list[Reading], name: str) -> Any:
+def _first_value(readings: list[SourceValues], name: str) -> Any:
     return next(
         (value for reading in readings if (value := getattr(reading, name)) is not None), None
     )

@@ -19,7 +19,7 @@ import msgspec
 from ddtop.agent import current
 from ddtop.agent.guard import guard
 from ddtop.agent.notes import PeerNotes
-from ddtop.agent.probes.calls import PART, CallNotes, Order, Way
+from ddtop.agent.probes.calls import PART, CallNotes, CallsMade, Way
 from ddtop.agent.probes.groups import number_of
 from ddtop.agent.probes.replicas import may_be_asked
 from ddtop.agent.tracebacks import leave_out
@@ -95,7 +95,7 @@ def _replace(
     setattr(module, name, wrapper)
 
 
-def _begin(rank: Rank, notes: CallNotes, world: Any, group: Any) -> Order | None:
+def _begin(rank: Rank, notes: CallNotes, world: Any, group: Any) -> CallsMade | None:
     """The order of a group at the first call in it; None if this rank is not a member."""
     found = world.default_pg if group is None else group
     name = world.pg_names.get(found)
@@ -138,7 +138,7 @@ def note_step(rank: Rank, step: int) -> None:
         order.made += 1
 
 
-def _begin_steps(rank: Rank, notes: CallNotes) -> tuple[Callable[[], Any], Order] | None:
+def _begin_steps(rank: Rank, notes: CallNotes) -> tuple[Callable[[], Any], CallsMade] | None:
     """The default group and the order of the steps in it; None if there is no group."""
     world = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
     group = getattr(world, "default_pg", None)

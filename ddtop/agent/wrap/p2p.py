@@ -27,7 +27,7 @@ from ddtop.wire.names import OF_MEMBERS_ONLY
 from ddtop.wire.page import CALLS, NO_PEER
 
 if TYPE_CHECKING:
-    from ddtop.agent.limits import Limits
+    from ddtop.agent.limits import AgentLimits
 
 _WRAPPED = "__ddtop_wrapped__"
 _SIDES = {"send": "dst", "isend": "dst", "recv": "src", "irecv": "src"}
@@ -137,7 +137,7 @@ class _Counted:
                     counts[name] = counts.get(name, 0) + (grown if self._whole else 1)
 
 
-def _note_wait(notes: PeerNotes, began: int, limits: Limits) -> None:
+def _note_wait(notes: PeerNotes, began: int, limits: AgentLimits) -> None:
     # Stages of a pipeline wait by design: what was borne before is no news.
     waited = time.monotonic_ns() - began
     if waited > limits.wait_kept_ns:

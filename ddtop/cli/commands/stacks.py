@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 import time
@@ -149,6 +148,8 @@ def stacks(entry: registry.JobEntry, wanted: Wanted) -> int:
         CommandError: 2, no such ranks; 3, no contact, or no stacks of a job that has ended; 4, the
             relay is not heard and left no stacks.
     """
+    import asyncio
+
     from ddtop.follow.engine import NotHeardError, UnreachableError, left_behind, not_heard
 
     try:

@@ -24,7 +24,7 @@ LOSSES_MOST = 8
 """Ranks whose loss is shown."""
 
 
-class Loss(NamedTuple):
+class LossAtStep(NamedTuple):
     """What a rank reports."""
 
     rank: int
@@ -39,7 +39,7 @@ class NotFinite(NamedTuple):
     ranks: tuple[int, ...]
     numbers: tuple[int, ...]
     first: int
-    losses: tuple[Loss, ...]
+    losses: tuple[LossAtStep, ...]
 
 
 def rule(context: Context) -> list[Finding]:
@@ -62,7 +62,7 @@ def rule(context: Context) -> list[Finding]:
     numbers = tuple(rank.rank for rank, _, since in reporting if since is None)
     first = min(lost.values(), key=lambda began: began.since_unix_ns)
     losses = tuple(
-        Loss(rank.rank, training.loss or 0.0, _steps(training, rank))
+        LossAtStep(rank.rank, training.loss or 0.0, _steps(training, rank))
         for rank, training, _ in reporting[:LOSSES_MOST]
     )
     seen = NotFinite(tuple(lost), numbers, first.step, losses)

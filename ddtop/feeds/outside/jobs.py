@@ -191,7 +191,7 @@ _LAUNCHERS = launch.programs()
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class OutsideTarget:
     """One process to look at.
 
     `rank` is from its environment, or its place in the order of the starts where `guessed`.
@@ -263,7 +263,7 @@ class OutsideJob:
 
     name: str
     launchers: tuple[int, ...]
-    ranks: tuple[Target, ...]
+    ranks: tuple[OutsideTarget, ...]
     world_size: int
     all_here: bool
     owner: int
@@ -471,8 +471,8 @@ def _job(host: HostProcesses, members: list[Process]) -> OutsideJob:
     return replace(job, departed=_departed_ranks(host, job, members)) if here else job
 
 
-def _target(process: Process, rank: int, guessed: bool) -> Target:
-    return Target(
+def _target(process: Process, rank: int, guessed: bool) -> OutsideTarget:
+    return OutsideTarget(
         process.pid,
         process.start_ticks,
         rank,
@@ -483,7 +483,7 @@ def _target(process: Process, rank: int, guessed: bool) -> Target:
     )
 
 
-def _name(first: Target, launchers: tuple[int, ...]) -> str:
+def _name(first: OutsideTarget, launchers: tuple[int, ...]) -> str:
     # The launcher of plain shells is the shell: a pid of the job is easier to find again.
     script = script_base(first.script) or "python"
     return f"{redact(script)}-{launchers[0] if launchers else first.pid}"

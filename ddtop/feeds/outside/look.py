@@ -20,8 +20,8 @@ import msgspec
 
 from ddtop import registry
 from ddtop.agent.environment import redacted_argv, redacted_environment
-from ddtop.feeds.feed import NO_DUMP_SIGNAL, Feed
-from ddtop.feeds.outside.jobs import Departed, OutsideJob, Target, exit_of
+from ddtop.feeds.feed import NO_DUMP_SIGNAL, LocalFeed
+from ddtop.feeds.outside.jobs import Departed, OutsideJob, OutsideTarget, exit_of
 from ddtop.feeds.outside.rank import (
     Surroundings,
     Track,
@@ -283,7 +283,7 @@ REFUSED_S = 30.0
 class _Watched:
     """One rank. `placed_mono_s`: when its stack was last read."""
 
-    target: Target
+    target: OutsideTarget
     process: sample.Watched
     around: Surroundings
     track: Track = field(default_factory=Track)
@@ -306,7 +306,7 @@ class _Running:
     `switches`: of the thread `tid` (None: the main thread), at the start."""
 
     spy: PySpy
-    target: Target
+    target: OutsideTarget
     rank: int
     request: str | None
     began_mono_s: float
@@ -315,13 +315,13 @@ class _Running:
     tid: int | None = None
 
 
-class OutsideFeed(Feed):
+class OutsideFeed(LocalFeed):
     """A feed of processes of this host. They are sampled without a pause; only a request for stacks
     pauses them, for milliseconds."""
 
     def __init__(
         self,
-        targets: Sequence[Target],
+        targets: Sequence[OutsideTarget],
         name: str,
         notes: Sequence[str] = (),
         job: OutsideJob | None = None,
@@ -348,8 +348,8 @@ class OutsideFeed(Feed):
         self._ranks: dict[int, _Watched] = {}
         self._running: list[_Running] = []
         self._resting_until_s: list[float] = []
-        self._asked: deque[tuple[Target, str]] = deque()
-        self._asked_workers: deque[tuple[Target, int]] = deque()
+        self._asked: deque[tuple[OutsideTarget, str]] = deque()
+        self._asked_workers: deque[tuple[OutsideTarget, int]] = deque()
         self._suspects: tuple[int, ...] = ()
         self._exits = 0
         self._greet()
@@ -499,7 +499,7 @@ class OutsideFeed(Feed):
         inside = reading is not None and reading.kind == INIT and watched.exits_order is None
         return watched.track.since_unix_ns if inside else None
 
-    def take_stacks(self, stacks: Stacks, target: Target) -> None:
+    def take_stacks(self, stacks: Stacks, target: OutsideTarget) -> None:
         """Keep the stacks of a rank, or of its worker."""
         watched = self._ranks.get(target.rank)
         if watched is not None:
@@ -516,7 +516,7 @@ class OutsideFeed(Feed):
             else:
                 self._departed.add(Departed(target.rank, target.pid))
 
-    def _hello(self, target: Target) -> Hello:
+    def _hello(self, target: OutsideTarget) -> Hello:
         world = max((one.rank for one in self._targets), default=-1) + 1
         world = max(world, self._of.world_size if self._of is not None else 0)
         return Hello(
@@ -543,14 +543,16 @@ class OutsideFeed(Feed):
         like = self._targets[0]
         last_start = max((watched.target.started_unix_ns for watched in living), default=0)
         for departed in self._departed.take_due(looks, last_start):
-            target = Target(departed.pid or 0, 0, departed.rank, like.guessed, (), like.environment)
+            target = OutsideTarget(
+                departed.pid or 0, 0, departed.rank, like.guessed, (), like.environment
+            )
             hello = self._hello(target)
             self._take(msgspec.structs.replace(hello, script=like.script), target)
             self._take(exit_of(departed, self._exits), target, self._departed.began_unix_ns)
             self._exits += 1
 
     def _take(
-        self, record: AnyRecord, of: Target | None = None, at_unix_ns: int | None = None
+        self, record: AnyRecord, of: OutsideTarget | None = None, at_unix_ns: int | None = None
     ) -> None:
         rank, pid = (of.rank, of.pid) if of is not None else (None, None)
         self.say(record, rank, pid, at_unix_ns)
@@ -600,7 +602,7 @@ class OutsideFeed(Feed):
         return True
 
     def _begin(
-        self, target: Target, request: str | None, now_s: float, worker: int | None = None
+        self, target: OutsideTarget, request: str | None, now_s: float, worker: int | None = None
     ) -> None:
         pid = target.pid if worker is None else worker
         watched = self._ranks.get(target.rank) if worker is None else None
@@ -743,7 +745,7 @@ class OutsideFeed(Feed):
         return text + (f", not all: {refused}" if refused else "")
 
 
-def stacks_from(spy: PySpy, target: Target, request: str, rank: int | None) -> Stacks:
+def stacks_from(spy: PySpy, target: OutsideTarget, request: str, rank: int | None) -> Stacks:
     """The result of a py-spy as a record. If it has stacks, `why` says what is missing compared
     with the request."""
     result = spy.poll()

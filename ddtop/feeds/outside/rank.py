@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from ddtop.feeds.outside.stacks import Reading, Thread, user_frame
+from ddtop.feeds.outside.stacks import StackReading, ThreadSeen, user_frame
 from ddtop.patience import at_most
 from ddtop.procfs import (
     children,
@@ -103,7 +103,7 @@ _RUNS_WORKS = "pt_gloo_runloop"
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class ThreadMoment:
     """The state of a main thread in /proc at one moment. `switches`: its voluntary context
     switches. `asleep_since_unix_ns`: None if it runs, or if the kernel does not report it. `works`:
     how often the threads that run gloo's collectives have gone to sleep; None without such
@@ -117,13 +117,13 @@ class Moment:
     works: int | None = None
 
 
-def moment_of(pid: int, unix_ns: int, tid: int | None = None) -> Moment | None:
+def moment_of(pid: int, unix_ns: int, tid: int | None = None) -> ThreadMoment | None:
     """The thread `tid` now, or the main thread; None where it is gone."""
     task = f"{pid}/task/{tid or pid}"
     fields = stat_fields(task)
     if fields is None:
         return None
-    return Moment(
+    return ThreadMoment(
         unix_ns,
         fields[0],
         wchan(task),
@@ -199,7 +199,7 @@ class Track:
     """
 
     frames: tuple[StackFrame, ...] = ()
-    reading: Reading | None = None
+    reading: StackReading | None = None
     switches: int | None = None
     since_unix_ns: int = 0
     asleep: bool = False
@@ -215,7 +215,11 @@ class Track:
     arguments: str | None = None
 
     def take(
-        self, frames: tuple[StackFrame, ...], reading: Reading, before: int | None, now: Moment
+        self,
+        frames: tuple[StackFrame, ...],
+        reading: StackReading,
+        before: int | None,
+        now: ThreadMoment,
     ) -> None:
         """Take in one look. `before`: its switches when the look at the frames began."""
         first, at_rest = self.reading is None, now.state in _ASLEEP
@@ -254,7 +258,7 @@ class Track:
         """Whether the last sample found it in a communication call."""
         return self.reading is not None and self.reading.kind is not None
 
-    def _count_works(self, now: Moment) -> bool:
+    def _count_works(self, now: ThreadMoment) -> bool:
         """Whether gloo has run a collective in it since the last look."""
         grown = None not in (self.works, now.works) and self.works != now.works
         if now.works is None:
@@ -290,8 +294,8 @@ class Surroundings:
     _lines: dict[str, list[str] | None] = field(default_factory=dict)
 
     def thread(
-        self, frames: tuple[StackFrame, ...], now: Moment, asleep: bool | None = None
-    ) -> Thread:
+        self, frames: tuple[StackFrame, ...], now: ThreadMoment, asleep: bool | None = None
+    ) -> ThreadSeen:
         """The main thread with all that is known around it.
 
         `asleep`: whether it slept when its frames were read, some ms before `now`; None: unknown.
@@ -300,7 +304,7 @@ class Surroundings:
             self.libraries = _libraries(self.pid)
         innermost = user_frame(frames)
         line = self._line(innermost) if innermost is not None else None
-        return Thread(
+        return ThreadSeen(
             frames,
             line,
             _state_then(now, asleep),
@@ -322,7 +326,7 @@ class Surroundings:
         return lines[frame.line - 1] if lines is not None and 0 < frame.line <= len(lines) else None
 
 
-def _state_then(now: Moment, asleep: bool | None) -> str:
+def _state_then(now: ThreadMoment, asleep: bool | None) -> str:
     """The state of the thread when its frames were read."""
     if asleep is None or asleep is (now.state in _ASLEEP):
         return now.state

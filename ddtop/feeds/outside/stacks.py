@@ -34,7 +34,7 @@ _GPU_SYNC = re.compile(r"\.(item|cpu|tolist|numpy|synchronize|nonzero|to)\s*\(|\
 
 
 @dataclass(frozen=True, slots=True)
-class Thread:
+class ThreadSeen:
     """A main thread at one moment: its frames, innermost first, and what /proc says of it.
 
     `line`: the text of the innermost frame of the program, None where it cannot be read. `state`,
@@ -56,7 +56,7 @@ class Thread:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class StackReading:
     """Where a main thread is. `kind`, `call` as in `OutsideLook`; `phase` as in `RankState`."""
 
     place: Place | None
@@ -71,7 +71,7 @@ def user_frame(frames: Sequence[StackFrame]) -> StackFrame | None:
     return next((frame for frame in frames if owner_of(frame) is Owner.USER), None)
 
 
-def read(thread: Thread) -> Reading:
+def read(thread: ThreadSeen) -> StackReading:
     """What the thread does."""
     frames = thread.frames
     at = next((n for n, frame in enumerate(frames) if owner_of(frame) is Owner.USER), None)
@@ -85,10 +85,10 @@ def read(thread: Thread) -> Reading:
     activity = {COLLECTIVE: "collective", P2P: "collective", INIT: "collective"}.get(kind or "")
     if activity is None and waits_on == "DataLoader":
         activity = "loader"
-    return Reading(place, kind, call, activity, _phase(kind, frames))
+    return StackReading(place, kind, call, activity, _phase(kind, frames))
 
 
-def _of_frames(inner: Sequence[StackFrame], thread: Thread) -> tuple[str, str] | None:
+def _of_frames(inner: Sequence[StackFrame], thread: ThreadSeen) -> tuple[str, str] | None:
     """(kind, call) of the library frames below the program's own, the nearest first."""
     names = [(frame.file, frame.function.rpartition(".")[2]) for frame in reversed(inner)]
     if any(file.endswith(_C10D) and name == "init_process_group" for file, name in names):
@@ -98,7 +98,7 @@ def _of_frames(inner: Sequence[StackFrame], thread: Thread) -> tuple[str, str] |
 
 
 def _of_frame(
-    file: str, name: str, names: Sequence[tuple[str, str]], thread: Thread
+    file: str, name: str, names: Sequence[tuple[str, str]], thread: ThreadSeen
 ) -> tuple[str, str] | None:
     word = word_of(file, name)
     if word in ("collective", "p2p"):
@@ -115,7 +115,7 @@ def _of_frame(
     return (UNCLEAR, name) if word == "cuda-sync" else None
 
 
-def _of_line(thread: Thread) -> tuple[str, str] | None:
+def _of_line(thread: ThreadSeen) -> tuple[str, str] | None:
     """(kind, call) of a call into C that the program itself makes."""
     line = thread.line
     if thread.mpi and line is not None:
@@ -136,7 +136,7 @@ def _of_line(thread: Thread) -> tuple[str, str] | None:
     return None
 
 
-def _of_operator(inner: Sequence[StackFrame], thread: Thread) -> tuple[str, str] | None:
+def _of_operator(inner: Sequence[StackFrame], thread: ThreadSeen) -> tuple[str, str] | None:
     """A rank that sleeps in one of torch's operators waits for something in C code.
 
     That may be a collective: in a compiled function it is an operator like all others.

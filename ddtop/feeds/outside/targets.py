@@ -20,8 +20,8 @@ from ddtop.feeds.outside import jobs
 from ddtop.feeds.outside.jobs import (
     HostProcesses,
     OutsideJob,
+    OutsideTarget,
     Process,
-    Target,
     job_with,
     jobs_of,
     read_one,
@@ -67,7 +67,7 @@ class Targets:
     """The result for `--pid`: the processes by rank, those that cannot be read and why, and what
     was assumed. `job`: the job whose ranks these are, None where they are not all of them."""
 
-    found: tuple[Target, ...]
+    found: tuple[OutsideTarget, ...]
     missing: tuple[tuple[int, str], ...]
     notes: tuple[str, ...]
     job: OutsideJob | None = None
@@ -105,7 +105,7 @@ def find(text: str) -> Targets:
     asked = numbers(text)
     missing: list[tuple[int, str]] = []
     notes: list[str | None] = []
-    found: dict[int, Target] = {}
+    found: dict[int, OutsideTarget] = {}
     host, spawned = jobs.read(), False
     unmet: OutsideJob | None = None
     for pid in asked:
@@ -170,13 +170,13 @@ def of_job(job: OutsideJob) -> Targets:
     return Targets(job.ranks, (), job.notes, job)
 
 
-def _is_rank(target: Target) -> bool:
+def _is_rank(target: OutsideTarget) -> bool:
     """Whether a launcher has numbered this Python, and it is no launcher itself."""
     numbered = launch.rank(target.environment, any_task=False) is not None
     return numbered and is_python(target.pid) and not _launches(target)
 
 
-def number_targets(targets: list[Target]) -> tuple[tuple[Target, ...], str | None]:
+def number_targets(targets: list[OutsideTarget]) -> tuple[tuple[OutsideTarget, ...], str | None]:
     """The targets by rank, and what had to be assumed. If two claim the same number, all ranks are
     numbered in the order of the list."""
     known = [target.rank for target in targets if target.rank >= 0 and not target.worker]
@@ -199,7 +199,7 @@ def number_targets(targets: list[Target]) -> tuple[tuple[Target, ...], str | Non
     return ranks, f"no rank in the environment of pid {', '.join(guessed)}" if guessed else None
 
 
-def _with_workers(found: Mapping[int, Target]) -> list[Target]:
+def _with_workers(found: Mapping[int, OutsideTarget]) -> list[OutsideTarget]:
     """`pgrep -f train.py` lists the DataLoader workers too: same command line, same environment."""
     marked = []
     for target in found.values():
@@ -211,7 +211,7 @@ def _with_workers(found: Mapping[int, Target]) -> list[Target]:
     return marked
 
 
-def launcher_name(target: Target) -> str:
+def launcher_name(target: OutsideTarget) -> str:
     """The name of the program, such as `torchrun`."""
     words = [script_base(word) for word in target.argv[:3] if not word.startswith("-")]
     return words[1] if len(words) > 1 and words[0].startswith("python") else (words or ["?"])[0]
@@ -240,7 +240,7 @@ def facts_line(pid: int) -> str:
     return f"pid {pid}: {', '.join(words)}"
 
 
-def _look(pid: int) -> Target | str:
+def _look(pid: int) -> OutsideTarget | str:
     """The process, or why it cannot be read."""
     ticks = registry.start_ticks(pid)
     if ticks is None:
@@ -254,19 +254,19 @@ def _look(pid: int) -> Target | str:
         return f"pid {pid} is a zombie or part of the kernel"
     variables = environment_of(pid) or {}
     rank = launch.rank(variables)
-    return Target(
+    return OutsideTarget(
         pid, ticks, -1 if rank is None else rank, False, argv, variables, int(started_s * 1e9)
     )
 
 
-def _ranks_of(target: Target) -> list[Target]:
+def _ranks_of(target: OutsideTarget) -> list[OutsideTarget]:
     """The topmost Python processes below it that a launcher has numbered, if it is not such a one
     itself."""
     is_launcher = _launches(target)
     # srun numbers tasks of any kind, as a shell script that starts torchrun.
     if _is_rank(target):
         return []
-    targets: list[Target] = []
+    targets: list[OutsideTarget] = []
     waiting = [target.pid]
     while waiting and len(targets) < PIDS_MAX:
         for pid in children(waiting.pop()):
@@ -287,7 +287,7 @@ def _ranks_of(target: Target) -> list[Target]:
     return sorted(targets, key=lambda one: (one.rank, one.pid))
 
 
-def _spawned_pids(target: Target) -> list[int]:
+def _spawned_pids(target: OutsideTarget) -> list[int]:
     """Its Python children that are not helpers of multiprocessing: mp.spawn gives its ranks no
     environment of their own."""
     targets = [child for pid in children(target.pid) if not isinstance(child := _look(pid), str)]
@@ -321,14 +321,14 @@ def _is_foreign(pid: int) -> bool:
     return owner is not None and os.getuid() not in (0, owner)
 
 
-def _children_of(target: Target) -> list[Target]:
+def _children_of(target: OutsideTarget) -> list[OutsideTarget]:
     """Its Python children, by the order of their start, where no environment may be read."""
     targets = [child for pid in _spawned_pids(target) if not isinstance(child := _look(pid), str)]
     targets.sort(key=lambda one: (one.start_ticks, one.pid))
     return [replace(one, rank=at, guessed=True) for at, one in enumerate(targets)]
 
 
-def _launches(target: Target) -> bool:
+def _launches(target: OutsideTarget) -> bool:
     return identify(target.environment, target.argv, target.pid).role == LAUNCHER
 
 

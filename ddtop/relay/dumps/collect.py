@@ -92,7 +92,7 @@ class _Target:
     child_pidfd: int | None = None
     child: _Child | None = None
     first_request: str = ""
-    threads: dict[int, signal.Thread] | None = None
+    threads: dict[int, signal.ThreadRun] | None = None
 
 
 class Dumps:

@@ -145,7 +145,7 @@ THREADS_MAX = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Thread:
+class ThreadRun:
     """One thread. `letter`: its state; `ran_ns`: CPU time; `wakes`: voluntary switches."""
 
     letter: str
@@ -153,13 +153,13 @@ class Thread:
     wakes: int
 
 
-def threads_of(pid: int) -> dict[int, Thread] | None:
+def threads_of(pid: int) -> dict[int, ThreadRun] | None:
     """All threads of a process; None where they cannot be read, or are too many.
 
     Source: /proc/PID/task/TID/stat, schedstat and status. Caveat: a thread without a CPU waits in
     state R, and schedstat counts that wait only once it is over.
     """
-    found: dict[int, Thread] = {}
+    found: dict[int, ThreadRun] = {}
     names = names_in(pid, "task")
     if names is None or len(names) > THREADS_MAX:
         return None
@@ -168,13 +168,13 @@ def threads_of(pid: int) -> dict[int, Thread] | None:
         fields, wakes, (ran_ns, _) = stat_fields(task), switches(task), scheduled_ns(task)
         if fields is None or wakes is None or ran_ns is None:
             return None
-        found[int(name)] = Thread(fields[0], ran_ns, wakes)
+        found[int(name)] = ThreadRun(fields[0], ran_ns, wakes)
     return found
 
 
 def python_may_run(
-    before: dict[int, Thread] | None,
-    now: dict[int, Thread] | None,
+    before: dict[int, ThreadRun] | None,
+    now: dict[int, ThreadRun] | None,
     seconds: float,
     policy: Policy,
 ) -> str | None:

@@ -17,7 +17,7 @@ class DriverError(Exception):
     """The driver does not answer; the text says why."""
 
 
-class Session(Protocol):
+class DriverSession(Protocol):
     """A session with a driver, used by one thread. Each call may block for as long as the driver
     does.
     """
@@ -52,7 +52,7 @@ class Driver(Protocol):
             DriverError: it is not installed.
         """
 
-    def session(self, library: Any) -> Session:
+    def session(self, library: Any) -> DriverSession:
         """A new session.
 
         Raises:

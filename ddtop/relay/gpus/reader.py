@@ -21,7 +21,7 @@ import psutil
 from ddtop import registry
 from ddtop.procfs import in_own_pid_namespace, link, names_in
 from ddtop.relay.gpus.amd import AmdDriver
-from ddtop.relay.gpus.driver import Driver, DriverError, Session
+from ddtop.relay.gpus.driver import Driver, DriverError, DriverSession
 from ddtop.relay.gpus.nvml import NvidiaDriver, text
 from ddtop.relay.processes import candidates, family
 from ddtop.wire.records import Gpu, GpuProcess, GpuWatch, Xid
@@ -134,7 +134,7 @@ class GpuReader:
                 self._why = f"{type(error).__name__}: {error}"[:200]
             stop.wait(AGAIN_S)
 
-    def _sample(self, session: Session, stop: threading.Event) -> None:
+    def _sample(self, session: DriverSession, stop: threading.Event) -> None:
         while not stop.is_set():
             began = time.thread_time_ns()
             gpus = tuple(self._describe(gpu) for gpu in session.sample())

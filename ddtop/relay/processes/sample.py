@@ -67,7 +67,7 @@ OOM_RECENT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class ProcessEnd:
     """Exit code or signal; neither if unknown. `how`: pidfd, zombie or unknown."""
 
     code: int | None
@@ -93,7 +93,7 @@ def is_gone(pid: int, start_ticks: int) -> bool | None:
     return started != start_ticks or (letter in ("Z", "X") and threads <= 1)
 
 
-def ending(pidfd: int | None, pid: int, start_ticks: int | None = None) -> Ending:
+def ending(pidfd: int | None, pid: int, start_ticks: int | None = None) -> ProcessEnd:
     """How a process ended. Check: the launcher prints the same exit code.
 
     `pidfd`: readable; None if there is none and `is_gone` is true. `start_ticks`: of that process;
@@ -108,7 +108,7 @@ def ending(pidfd: int | None, pid: int, start_ticks: int | None = None) -> Endin
             return _decoded(status, "zombie")
         if pidfd is not None:
             time.sleep(_BETWEEN_S)
-    return Ending(None, None, "unknown")
+    return ProcessEnd(None, None, "unknown")
 
 
 def _from_pidfd(pidfd: int) -> int | None:
@@ -129,10 +129,10 @@ def _from_zombie(pid: int, start_ticks: int | None) -> int | None:
     return None if is_other else int(fields[-1])
 
 
-def _decoded(status: int, how: str) -> Ending:
+def _decoded(status: int, how: str) -> ProcessEnd:
     if os.WIFSIGNALED(status):
-        return Ending(None, os.WTERMSIG(status), how)
-    return Ending(os.WEXITSTATUS(status), None, how)
+        return ProcessEnd(None, os.WTERMSIG(status), how)
+    return ProcessEnd(os.WEXITSTATUS(status), None, how)
 
 
 # -- What the load of the host does to one process. Read from /proc and the cgroup files

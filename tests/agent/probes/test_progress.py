@@ -6,8 +6,8 @@ import pytest
 
 from ddtop.agent.guard import guard
 from ddtop.agent.limits import LIMITS
-from ddtop.agent.notes import BAR, ENGINE, TRAINER, ProgressSource, Reading, progress_notes
-from ddtop.agent.probes.progress import ProgressProbe, Speed
+from ddtop.agent.notes import BAR, ENGINE, TRAINER, ProgressSource, SourceValues, progress_notes
+from ddtop.agent.probes.progress import Growth, ProgressProbe
 from ddtop.wire import page as layout
 from tests.agent.frameworks.reading import Clock
 
@@ -16,7 +16,7 @@ class Framework(ProgressSource):
     """A framework that reports what a test sets."""
 
     def __init__(self, name, level, **said):
-        self.name, self.level, self.says = name, level, Reading(**said)
+        self.name, self.level, self.says = name, level, SourceValues(**said)
         progress_notes.add(self)
 
     def read(self):
@@ -135,7 +135,7 @@ def test_the_end_of_the_last_phase_is_reported(clock):
 
 
 def test_a_count_that_is_told_every_fifty_steps_has_the_speed_of_its_own_changes():
-    speed, rates = Speed(LIMITS.speed_window_ns, LIMITS.speed_silent_ns), []
+    speed, rates = Growth(LIMITS.speed_window_ns, LIMITS.speed_silent_ns), []
     for half_second in range(240):
         steps = int(half_second * 3.1 / 2)
         speed.add(half_second * 500_000_000, (steps, steps // 20 * 160.0, None))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ddtop.wire.records import Feed, Waited
+from ddtop.wire.records import Feed
 from tests.diagnosis.rules.input_bound import loading
 from tests.jobs import replace_loader
 
@@ -17,32 +17,6 @@ def all_wait_for_a_batch(job, seconds):
             )
         job.passes(0.5)
     job.goes_on()
-
-
-def test_ranks_that_mostly_wait_for_data_are_input_bound_and_the_setting_is_named():
-    """GPU at 30 %, "PyTorch is slow": the cause is num_workers=1."""
-    finding = loading().trains(15).finds("warning", "input-bound", 0, 1, 2, 3)
-
-    assert finding.summary == (
-        "ranks 0-3 spend 70% of the time waiting for data (num_workers=1, prefetch_factor=2,"
-        " pin_memory=False)"
-    )
-    assert finding.advice.startswith("raise num_workers")
-
-
-def test_without_workers_the_advice_is_to_have_some():
-    job = loading(workers=0, depth=None, capacity=None, workers_alive=None)
-
-    assert "num_workers=0: the rank loads its data itself" in job.trains(15).finding().summary
-
-
-@pytest.mark.parametrize("share", [0.0, 0.2, 0.38])
-def test_below_the_share_it_is_silent(share):
-    assert loading(share).trains(30).ever() == []
-
-
-def test_batches_that_lie_ready_are_not_what_it_waits_for():
-    assert loading(depth=8, capacity=8, workers=4).trains(30).ever() == []
 
 
 def test_an_epochs_first_batch_with_its_worker_start_is_no_evidence():
@@ -64,31 +38,6 @@ def test_a_long_wait_for_the_first_batch_is_no_rhythm_in_the_steps_after_it(star
     assert job.trains(12).ever() == []
 
 
-def test_with_less_than_eight_seconds_seen_it_is_silent():
-    assert loading().trains(7).ever() == []
-
-
-@pytest.mark.parametrize(
-    "waits", [{"activity": "loader", "waits_on": "DataLoader"}, {"waits_on": "socket"}]
-)
-def test_in_a_hang_it_does_not_stand_beside_the_cause(waits):
-    job = loading().trains(15)
-    job.ranks[0].stands_at("fetch", **waits)
-    job.others_wait(0)
-
-    assert job.passes(15).kinds() == [("critical", "not-in-collective", (0,))]
-
-
-def test_one_rank_alone_is_named_alone():
-    """The file server of one node is slow."""
-    job = loading(0.1)
-    job.ranks[2].loader_share = 0.8
-    finding = job.trains(15).finding()
-
-    assert finding.ranks == (2,)
-    assert finding.summary.startswith("rank 2 spends 80% of the time waiting for data")
-
-
 def alternates(job, cycles, train_s=11, validate_s=3):
     """The training loader is slow; the validation in between has one that keeps up."""
     for _ in range(cycles):
@@ -107,24 +56,6 @@ def test_a_validation_in_between_does_not_make_it_come_and_go():
     stood = [bool(verdict.findings) for verdict in job.verdicts()]
 
     assert stood[stood.index(True) :] == [True] * (len(stood) - stood.index(True))
-
-
-def test_a_loader_that_keeps_up_again_is_no_bottleneck_half_a_minute_later():
-    job = loading().trains(15)
-    for rank in job.ranks:
-        rank.loader_share = 0.0
-
-    assert job.trains(45).kinds() == []
-
-
-def test_of_two_loaders_the_one_that_is_waited_for_is_named_with_its_own_settings():
-    """The current loader is the one that validates. The waits were for the other one."""
-    job = loading(workers=0, waited=Waited("Tokens", 3, 4, True, feeds=True))
-
-    assert job.trains(15).finding().summary == (
-        "ranks 0-3 spend 70% of the time waiting for data of Tokens, which feeds the training "
-        "(num_workers=3, prefetch_factor=4, pin_memory=True)"
-    )
 
 
 @pytest.mark.parametrize(

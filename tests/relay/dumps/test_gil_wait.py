@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from ddtop.policy import POLICY
-from ddtop.relay.dumps.signal import Thread, python_may_run, threads_of
+from ddtop.relay.dumps.signal import ThreadRun, python_may_run, threads_of
 
 MAIN, AGENT, LOOK_S = 100, 101, 0.25
 MS = 1_000_000
@@ -14,10 +14,10 @@ MS = 1_000_000
 
 def looks(letter="S", ran_ms=0, wakes=0, agent_letter="S", agent_wakes=50, agent_ran_ms=1):
     """Two looks, a quarter of a second apart, at the main and the agent's thread."""
-    before = {MAIN: Thread("S", 0, 10), AGENT: Thread("S", 0, 900)}
+    before = {MAIN: ThreadRun("S", 0, 10), AGENT: ThreadRun("S", 0, 900)}
     now = {
-        MAIN: Thread(letter, ran_ms * MS, 10 + wakes),
-        AGENT: Thread(agent_letter, agent_ran_ms * MS, 900 + agent_wakes),
+        MAIN: ThreadRun(letter, ran_ms * MS, 10 + wakes),
+        AGENT: ThreadRun(agent_letter, agent_ran_ms * MS, 900 + agent_wakes),
     }
     return before, now
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from ddtop.relay.processes import sample
-from ddtop.relay.processes.sample import Ending, ending
+from ddtop.relay.processes.sample import ProcessEnd, ending
 
 
 def ended(action, reap):
@@ -62,9 +62,9 @@ def test_after_its_parent_has_reaped_it_the_kernel_still_tells_or_it_is_unknown(
     found = ended(action, reap=True)
 
     assert found in (
-        Ending(7, None, "pidfd"),
-        Ending(None, 9, "pidfd"),
-        Ending(None, None, "unknown"),
+        ProcessEnd(7, None, "pidfd"),
+        ProcessEnd(None, 9, "pidfd"),
+        ProcessEnd(None, None, "unknown"),
     )
     assert (found.how == "pidfd") == knows_after_reaping()
 
@@ -72,7 +72,7 @@ def test_after_its_parent_has_reaped_it_the_kernel_still_tells_or_it_is_unknown(
 def test_where_the_kernel_does_not_tell_the_zombie_does(monkeypatch):
     monkeypatch.setattr(sample, "_from_pidfd", lambda _: None)
 
-    assert ended(lambda: os._exit(7), reap=False) == Ending(7, None, "zombie")
+    assert ended(lambda: os._exit(7), reap=False) == ProcessEnd(7, None, "zombie")
 
 
 def test_a_living_process_has_no_ending(monkeypatch):
@@ -82,7 +82,7 @@ def test_a_living_process_has_no_ending(monkeypatch):
     )
     pidfd = os.pidfd_open(child.pid)
     try:
-        assert ending(pidfd, child.pid) == Ending(None, None, "unknown")
+        assert ending(pidfd, child.pid) == ProcessEnd(None, None, "unknown")
     finally:
         os.close(pidfd)
         child.communicate()
