@@ -19,10 +19,10 @@ HOSTS_NAMED = 4
 def lost(finding: Finding, seen: Lost, at: Context) -> Said:
     """Which hosts are lost, and who waits for their ranks."""
     hosts, ranks, snapshot = seen.hosts, finding.ranks, at.last_known
-    several, it, its = len(hosts) > 1, verb(hosts, "it", "them"), verb(hosts, "its", "their")
+    it, its = verb(hosts, "it", "them"), verb(hosts, "its", "their")
     named = [host.host.host for host in hosts[:HOSTS_NAMED]]
     more = f" and {len(hosts) - HOSTS_NAMED} more" if len(hosts) > HOSTS_NAMED else ""
-    name = f"{'hosts' if several else 'host'} {', '.join(named)}{more} ({ranks_text(ranks)})"
+    name = f"{verb(hosts, 'host', 'hosts')} {', '.join(named)}{more} ({ranks_text(ranks)})"
     age = age_text(at, min(host.host.heard_unix_ns for host in hosts))
     evidence = _evidence(seen, snapshot)
     if finding.severity == INFO:
@@ -33,11 +33,12 @@ def lost(finding: Finding, seen: Lost, at: Context) -> Said:
             "nothing to fix in the job; ddtop cannot see these ranks until the connection is back:"
             " check the network and firewalls between that host and the hub",
         )
-    then = "no other rank makes progress"
-    if seen.first is not None:
-        then = waits_clause(snapshot, seen.first, ranks, finding.victims, it)
-    elif finding.severity == WARNING:
-        then = f"no rank waits for {it} yet"
+    calm = f"no rank waits for {it} yet" if finding.severity == WARNING else ""
+    then = (
+        waits_clause(snapshot, seen.first, ranks, finding.victims, it)
+        if seen.first is not None
+        else calm or "no other rank makes progress"
+    )
     return Said(
         f"{name} {verb(hosts, 'has', 'have')} not reported for {age}; {then}",
         evidence,
@@ -62,17 +63,20 @@ def _evidence(seen: Lost, snapshot: Snapshot) -> tuple[str, ...]:
 
 def _last_text(rank: RankFacts, host: HostSeen, now_unix_ns: int) -> str:
     """What the rank did in its last report; empty if nothing is known."""
-    parts, comm = [], rank.comm
-    if rank.progress.iteration is not None:
-        parts.append(f"iteration {rank.progress.iteration:,}")
-    if comm.collective is not None:
-        parts.append(f"{tensor_text(comm.collective)} #{comm.collective.seq}")
-    elif (done := next((group for group in comm.groups if group.last_op), None)) is not None:
-        parts.append(f"after {done.last_op} #{done.enqueued - (done.p2p_offset or 0)}")
-    parts += filter(None, [spot_text(rank.reported.place, "", "")])
+    comm, iteration = rank.comm, rank.progress.iteration
+    done = next((group for group in comm.groups if group.last_op), None)
+    parts = (
+        f"iteration {iteration:,}" if iteration is not None else "",
+        f"{tensor_text(comm.collective)} #{comm.collective.seq}"
+        if comm.collective is not None
+        else f"after {done.last_op} #{done.enqueued - (done.p2p_offset or 0)}"
+        if done is not None
+        else "",
+        spot_text(rank.reported.place, "", ""),
+    )
     ago = duration((now_unix_ns - (rank.agent.heard_unix_ns or host.heard_unix_ns)) / 1e9)
     head = f"rank {rank.rank} on {host.host}, last report {ago} ago: "
-    return f"{head}{', '.join(parts)}" if parts else ""
+    return f"{head}{', '.join(filter(None, parts))}" if any(parts) else ""
 
 
 # -- Ranks that cannot reach each other
@@ -125,11 +129,11 @@ def apart(finding: Finding, seen: Apart, at: Context) -> Said:
 
 
 def _kind_of(dialled: list[str], snapshot: Snapshot) -> str:
-    if any(address.startswith("127.") for address in dialled):
-        several = len({rank.host for rank in snapshot.ranks if rank.host}) > 1
-        return " (loopback: each host reaches only itself)" if several else ""
     bridge = any(address.startswith(_BRIDGES) for address in dialled)
-    return " (a container bridge)" if bridge else ""
+    if not any(address.startswith("127.") for address in dialled):
+        return " (a container bridge)" if bridge else ""
+    several = len({rank.host for rank in snapshot.ranks if rank.host}) > 1
+    return " (loopback: each host reaches only itself)" if several else ""
 
 
 def _interface_line(rank: RankFacts) -> str:

@@ -13,6 +13,7 @@ from ddtop.diagnosis.rules import rendezvous
 from ddtop.model.facts import RankFacts, State
 from ddtop.say.places import where_text
 from ddtop.say.said import Said, Writer, age_text
+from ddtop.wire.records import Hello
 from ddtop.words.sentences import by_value, clipped, quoted, ranks_text, verb
 from ddtop.words.units import duration
 
@@ -91,16 +92,18 @@ def _path_line(rank: RankFacts) -> str:
     if way is None:
         return ""
     held = "unknown" if way.sockets is None else ", ".join(way.sockets) or "no connection"
-    text = f"rank {rank.rank} (pid {way.pid}) → {way.address}:{way.port}: {held}"
-    if way.probe is not None:
-        text += f", the relay tried: {way.probe}"
-    if way.listener_pid is not None:
-        text += f"; pid {way.listener_pid} ({way.listener_command or '?'}) listens there"
-    elif way.listener_user is not None:
-        text += f"; a process of {way.listener_user} listens there"
-    elif way.local:
-        text += "; nothing listens there"
-    return text
+    tried = f", the relay tried: {way.probe}" if way.probe is not None else ""
+    who = (
+        f"pid {way.listener_pid} ({way.listener_command or '?'})"
+        if way.listener_pid is not None
+        else f"a process of {way.listener_user}"
+        if way.listener_user is not None
+        else "nothing"
+        if way.local
+        else ""
+    )
+    listens = f"; {who} listens there" if who else ""
+    return f"rank {rank.rank} (pid {way.pid}) → {way.address}:{way.port}: {held}{tried}{listens}"
 
 
 def _ends(joining: Joining) -> list[str]:
@@ -120,16 +123,17 @@ def twice(finding: Finding, seen: Joining, at: Context) -> Said:
     lead, dead = ranks[0], rendezvous.dead_rivals(ranks[0])
     pids, gone = [lead.pid, *rendezvous.rivals(lead)], len(dead) + lead.gone
     missing = [rank.rank for rank in at.snapshot.ranks if rank.state is State.MISSING]
-    summary = f"{len(pids)} processes claim rank {lead.rank} (pids"
-    summary += f" {', '.join(map(str, pids[:8]))}"
-    summary += f", {gone} of them {verb(gone, 'has', 'have')} ended)" if gone else ")"
-    if len(ranks) > 1:
-        summary += f", and the same goes for {ranks_text(finding.ranks[1:])}"
-    if missing:
-        summary += f", and no process claims {ranks_text(missing)}"
+    shown = ", ".join(map(str, pids[:8]))
+    parts = (
+        f"{len(pids)} processes claim rank {lead.rank} (pids {shown}",
+        f", {gone} of them {verb(gone, 'has', 'have')} ended)" if gone else ")",
+        f", and the same goes for {ranks_text(finding.ranks[1:])}" if len(ranks) > 1 else "",
+        f", and no process claims {ranks_text(missing)}" if missing else "",
+        f"; {wait_text(seen)}, {so_far(seen)}",
+    )
     by_call = all(rank.hello is not None and rank.hello.claim == "init" for rank in ranks)
     return Said(
-        f"{summary}; {wait_text(seen)}, {so_far(seen)}",
+        "".join(parts),
         tuple(line for rank in ranks[:4] for line in _claims(rank)),
         "give each process its own number in init_process_group(rank=...)"
         if by_call
@@ -158,19 +162,19 @@ def _claims(rank: RankFacts) -> list[str]:
     ]
 
 
-def child(finding: Finding, seen: rendezvous.Child, at: Context) -> Said:
+def child(finding: Finding, seen: Hello, at: Context) -> Said:
     """What the child of a rank does, and who waits for that rank."""
-    pid, rank, victims = seen.hello.pid, at.snapshot.rank(finding.ranks[0]), finding.victims
-    waited, name = age_text(at, seen.since_unix_ns), f"rank {rank.rank}"
-    joins = f"has been in this job's {INIT} for {waited}"
-    if seen.hello.joined:
-        joins = f"joined this job's group with the same number {waited} ago"
-    summary = f"2 processes claim {name} (pids {rank.pid}, {pid}): pid {pid}, started by {name},"
-    summary += f" {joins}; {name} is {where_text(rank)}"
-    if victims:
-        summary += f"; {ranks_text(victims)} {verb(victims, 'waits', 'wait')} for {name}"
+    pid, rank, victims = seen.pid, at.snapshot.rank(finding.ranks[0]), finding.victims
+    waited, name = age_text(at, seen.init_unix_ns or 0), f"rank {rank.rank}"
+    joins = (
+        f"joined this job's group with the same number {waited} ago"
+        if seen.joined
+        else f"has been in this job's {INIT} for {waited}"
+    )
+    waits = f"; {ranks_text(victims)} {verb(victims, 'waits', 'wait')} for {name}"
     return Said(
-        summary,
+        f"2 processes claim {name} (pids {rank.pid}, {pid}): pid {pid}, started by {name}, {joins};"
+        f" {name} is {where_text(rank)}{waits if victims else ''}",
         tuple(_claims(rank)),
         "start the child without the launcher's variables (RANK, WORLD_SIZE, MASTER_ADDR,"
         " MASTER_PORT, TORCHELASTIC_*), or let it create its own group on another port",
@@ -186,18 +190,19 @@ def stale(finding: Finding, seen: rendezvous.Stale, at: Context) -> Said:
     if seen.began_unix_ns is None:
         owner = f", owned by {file.owner}" if file.owner else ""
         why = file.wrong or f"not writable for this user{owner}"
-        summary = f"{ranks_text(ranks)} cannot use the file store {file.path}: {why}"
-        advice = "use a path that all ranks can write: init_method=file:///PATH"
-        return Said(summary, tuple(ends), advice)
+        return Said(
+            f"{ranks_text(ranks)} cannot use the file store {file.path}: {why}",
+            tuple(ends),
+            "use a path that all ranks can write: init_method=file:///PATH",
+        )
     hellos = ((rank, at.snapshot.rank(rank).hello) for rank in ranks[:4])
     found = ((rank, hello.store_file) for rank, hello in hellos if hello and hello.store_file)
-    lines = [f"rank {rank} found {one.bytes or 0:,} bytes there" for rank, one in found]
     return Said(
         f"the file store {file.path} is older than this job: {file.bytes:,} bytes, last written"
         f" {duration((seen.began_unix_ns - (file.modified_unix_ns or 0)) / 1e9)} before it began;"
         f" {ranks_text(ranks)} {verb(ranks, 'looks', 'look')} for processes of an earlier run"
         + (f" by {file.owner}" if file.owner else ""),
-        (*lines, *ends),
+        (*(f"rank {rank} found {one.bytes or 0:,} bytes there" for rank, one in found), *ends),
         f"remove it and start again: rm {file.path}",
     )
 
@@ -218,14 +223,15 @@ def differing(_: Finding, seen: rendezvous.Differing, __: Context) -> Said:
 
 def cut_off(finding: Finding, seen: rendezvous.CutOff, at: Context) -> Said:
     """Why they do not reach the store."""
-    store, probe = (
-        store_text(seen.lead) or "the store",
-        seen.ways[0][1].probe if seen.ways else None,
+    store, way = store_text(seen.lead) or "the store", seen.ways[0][1] if seen.ways else None
+    probe = (way.probe or "") if way is not None else ""
+    reasons = (
+        WHY_NOT.get(probe, probe),
+        "rank 0 listens on this host, which has a different address"
+        if way is not None and rendezvous.leads_elsewhere(way)
+        else "",
     )
-    whys = [WHY_NOT.get(probe, probe)]
-    if seen.ways and rendezvous.leads_elsewhere(seen.ways[0][1]):
-        whys.append("rank 0 listens on this host, which has a different address")
-    why = ", and ".join(filter(None, whys))
+    why = ", and ".join(filter(None, reasons))
     waited = age_text(at, entered_unix_ns(seen.lead) or seen.joining.since_unix_ns)
     advice = "check MASTER_ADDR and MASTER_PORT, and that rank 0 is running"
     return Said(
@@ -241,32 +247,29 @@ def held(_: Finding, seen: rendezvous.Held, __: Context) -> Said:
     """Who has the port."""
     joining, way = seen.joining, seen.ways[0][1] if seen.ways else None
     store = store_text(seen.ways[0][0] if seen.ways else seen.taken[0]) or "the store's port"
+    started = (way.listener_started_unix_ns if way is not None else 0) or joining.since_unix_ns
+    earlier_s = (joining.since_unix_ns - started) / 1e9
+    age = f", started {duration(earlier_s)} earlier" if earlier_s > 0 else ""
     holder, end = "another process", ""
     if way is not None and way.listener_pid is None:
         holder = f"a process of {way.listener_user}"
     elif way is not None:
-        started, age = way.listener_started_unix_ns, ""
-        if started and started < joining.since_unix_ns:
-            age = f", started {duration((joining.since_unix_ns - started) / 1e9)} earlier"
         holder = f"pid {way.listener_pid} ({way.listener_command or '?'}{age})"
         end = f"end it (kill {way.listener_pid}) or "
-    summary = f"{store} is held by {holder}, which does not belong to this job"
-    if seen.taken:
-        summary = f"{ranks_text([rank.rank for rank in seen.taken])} could not listen: {summary}"
-    if seen.ways:
-        talks = [rank.rank for rank, _ in seen.ways]
-        summary += f"; {ranks_text(talks)} {verb(talks, 'is', 'are')} connected to it in {INIT},"
-        summary += f" {so_far(joining)}"
+    taken, talks = ([rank.rank for rank in seen.taken], [rank.rank for rank, _ in seen.ways])
+    connected = f"{ranks_text(talks)} {verb(talks, 'is', 'are')} connected to it in {INIT}"
     return Said(
-        summary,
+        (f"{ranks_text(taken)} could not listen: " if taken else "")
+        + f"{store} is held by {holder}, which does not belong to this job"
+        + (f"; {connected}, {so_far(joining)}" if talks else ""),
         (*path_lines(rank for rank, _ in seen.ways[:6]), *_ends(joining)),
         f"{end}choose another MASTER_PORT; torchrun --standalone finds a free port by itself",
     )
 
 
 WRITERS: dict[type, Writer] = {
+    Hello: child,
     Joining: twice,
-    rendezvous.Child: child,
     rendezvous.CutOff: cut_off,
     rendezvous.Differing: differing,
     rendezvous.Held: held,

@@ -117,13 +117,12 @@ def _candidates(finding: Finding, seen: Awaited, at: Context) -> _Parts:
 
 def _candidates_text(finding: Finding, seen: Awaited, at: Context) -> str:
     candidates, ranks = seen.candidates, finding.ranks
-    what = "process" if len(candidates) == 1 else "processes"
     pids = [candidate.process.pid for candidate in candidates]
     known = [one.candidacy for one in candidates if one.candidacy is not None]
     marks = {candidacy.mark for candidacy in known}
     mark = marks.pop() if len(marks) == 1 else "of the same parent"
-    mark = mark if mark.startswith("of ") else f"({mark})"
-    subject = f"{what} {', '.join(map(str, pids[:8]))} {mark}"
+    subject = f"{verb(pids, 'process', 'processes')} {', '.join(map(str, pids[:8]))}"
+    subject += f" {mark}" if mark.startswith("of ") else f" ({mark})"
     if all(candidate.imports for candidate in candidates):
         began = min((candidacy.started_unix_ns or 0 for candidacy in known), default=0)
         age = f", {age_text(at, began)}" if began else ""
@@ -132,38 +131,52 @@ def _candidates_text(finding: Finding, seen: Awaited, at: Context) -> str:
             f" {verb(pids, 'has', 'have')} not loaded it yet"
         )
     sleeps = [candidate.sleep_left_s(at.snapshot.time_unix_ns) for candidate in candidates]
-    does = f"{verb(pids, 'is', 'are')} {_candidates_do(candidates)}"
-    if all(sleeps):
-        does = f"{verb(pids, 'sleeps', 'sleep')} for another {duration(max(sleeps))}"
+    does = (
+        f"{verb(pids, 'sleeps', 'sleep')} for another {duration(max(sleeps))}"
+        if all(sleeps)
+        else f"{verb(pids, 'is', 'are')} {_candidates_do(candidates)}"
+    )
     entered = f"{verb(ranks, 'has', 'have')} not entered {seen.joining.init}"
     return f"{ranks_text(ranks)} {entered}: {subject} {does}"
 
 
 def _candidates_do(candidates: Sequence[Candidate]) -> str:
-    if all(candidate.stands_still for candidate in candidates):
-        candidacy, call = candidates[0].candidacy, candidates[0].process.syscall
-        frames = candidacy.frames if candidacy is not None else ()
-        own = (frame for frame in frames if owner_of(frame) is Owner.USER)
-        texts = (f"stuck in {frame.function} ({file_line(frame)})" for frame in own)
-        return next(texts, f"stuck (in {call})" if call else "stuck")
-    if all(candidate.lacks_cpu for candidate in candidates):
-        return "ready to run, but other processes have the CPUs"
-    works = any(candidate.working or candidate.woke for candidate in candidates)
-    return "still working" if works else "alive"
+    candidacy, call = candidates[0].candidacy, candidates[0].process.syscall
+    frames = candidacy.frames if candidacy is not None else ()
+    own = (frame for frame in frames if owner_of(frame) is Owner.USER)
+    places = (f"stuck in {frame.function} ({file_line(frame)})" for frame in own)
+    rows = (
+        (
+            all(candidate.stands_still for candidate in candidates),
+            next(places, f"stuck (in {call})" if call else "stuck"),
+        ),
+        (
+            all(candidate.lacks_cpu for candidate in candidates),
+            "ready to run, but other processes have the CPUs",
+        ),
+        (any(candidate.working or candidate.woke for candidate in candidates), "still working"),
+        (True, "alive"),
+    )
+    return next(text for holds, text in rows if holds)
 
 
 def _candidate_line(candidate: Candidate) -> str:
-    process = candidate.process
-    text = f"pid {process.pid} on {candidate.host}: state {process.state}"
-    text += f", {candidate.cpu_ratio:.0%} of a core" if candidate.cpu_ratio is not None else ""
-    if process.syscall:
-        text += f", in {process.syscall}{f' of {process.file}' if process.file else ''}"
-    elif process.wchan:
-        text += f", wchan {process.wchan}"
-    if candidate.candidacy is not None:
-        command = f", {candidate.candidacy.command}" if candidate.candidacy.command else ""
-        return f"{text}; {candidate.candidacy.mark}{command}"
-    return f"{text}; RANK={process.rank} in its environment" if process.rank is not None else text
+    process, candidacy = candidate.process, candidate.candidacy
+    cpu = f", {candidate.cpu_ratio:.0%} of a core" if candidate.cpu_ratio is not None else ""
+    inside = (
+        f", in {process.syscall}{f' of {process.file}' if process.file else ''}"
+        if process.syscall
+        else f", wchan {process.wchan}"
+        if process.wchan
+        else ""
+    )
+    env = f"; RANK={process.rank} in its environment" if process.rank is not None else ""
+    why = (
+        f"; {candidacy.mark}{f', {candidacy.command}' if candidacy.command else ''}"
+        if candidacy is not None
+        else env
+    )
+    return f"pid {process.pid} on {candidate.host}: state {process.state}{cpu}{inside}{why}"
 
 
 # -- Never seen
@@ -179,31 +192,31 @@ _ELSEWHERE = {
 
 def _missing(finding: Finding, seen: Awaited, at: Context) -> _Parts:
     snapshot, ranks, words = at.snapshot, finding.ranks, words_of(seen.joining)
-    number = f"{words.number}={ranks[0]}"
-    if len(ranks) > 1:
-        number = f"{words.number} {rank_list(ranks[:64])}"
-    last = f"no process with {number} was seen on any host that reports"
+    number = f"={ranks[0]}" if len(ranks) == 1 else f" {rank_list(ranks[:64])}"
+    last = f"no process with {words.number}{number} was seen on any host that reports"
     hosts = sorted({rank.host for rank in snapshot.ranks if rank.host is not None})
     there = [rank.rank for rank in snapshot.ranks if rank.hello]
-    advice = _start_advice(seen.joining, ranks[0], snapshot)
     if seen.elsewhere:
         word, *numbers = seen.elsewhere
         why = _ELSEWHERE[str(word)].format(*numbers)
         last = f"only {', '.join(hosts[:8])} {verb(hosts, 'reports', 'report')} here, {why}"
-        advice = "check that the job runs on the other hosts: ddtop status"
-        advice += f" {quoted(snapshot.job)} there"
     joined = f"{verb(ranks, 'has', 'have')} not joined: {words.size} is {snapshot.world_size}"
     return (
         f"{ranks_text(ranks)} {joined}, {wait_text(seen.joining)}, {so_far(seen.joining)}; {last}",
         [f"{ranks_text(there)} on {', '.join(hosts[:8])}", *path_lines(seen.joining.inside[:4])],
-        advice,
+        _start_advice(finding, seen, snapshot),
     )
 
 
-def _start_advice(joining: Joining, first: int, snapshot: Snapshot) -> str:
+def _start_advice(finding: Finding, seen: Awaited, snapshot: Snapshot) -> str:
     hellos = [rank.hello for rank in snapshot.ranks if rank.hello is not None]
-    size = words_of(joining).size.lower()
+    size = words_of(seen.joining).size.lower()
     rows = (
+        (
+            seen.elsewhere,
+            "check that the job runs on the other hosts: ddtop status"
+            f" {quoted(snapshot.job)} there",
+        ),
         (
             any(is_elastic(hello.environment) for hello in hellos),
             "find out why the launcher did not start it: check --nproc-per-node, --nnodes and its"
@@ -214,7 +227,10 @@ def _start_advice(joining: Joining, first: int, snapshot: Snapshot) -> str:
             f"{size} is {snapshot.world_size}, but {len(hellos)} processes joined: start as many as"
             f" {size} says",
         ),
-        (True, f"start it with RANK={first}, or set WORLD_SIZE={len(hellos)} on all ranks"),
+        (
+            True,
+            f"start it with RANK={finding.ranks[0]}, or set WORLD_SIZE={len(hellos)} on all ranks",
+        ),
     )
     return next(advice for holds, advice in rows if holds)
 
@@ -227,9 +243,9 @@ _OF = {Kind.RANK_KILLED: _killed, Kind.RANK_MISSING: _missing}
 
 def launcher(_: Finding, seen: WaitingLauncher, __: Context) -> Said:
     """For what it waits: torchrun waits for other nodes, or for the store where they meet."""
-    waited, nodes = duration(seen.waited_s), f"the other nodes of {seen.nodes}"
-    if seen.nodes_there:
-        nodes = f"{seen.nodes - seen.nodes_there} of {seen.nodes} nodes"
+    waited, missing = duration(seen.waited_s), seen.nodes - (seen.nodes_there or 0)
+    others = f"the other nodes of {seen.nodes}"
+    nodes = f"{missing} of {seen.nodes} nodes" if seen.nodes_there else others
     text = f"has waited {waited} for {nodes} at {seen.place}"
     advice = (
         "start it on the other nodes, with the same --nnodes and the same address; to test the"

@@ -169,9 +169,8 @@ def _cannot_connect(snapshot: Snapshot, joining: Joining, policy: Policy) -> lis
 
 
 def _apart(ranks: tuple[int, ...], seen: Apart) -> Finding:
-    kind, joining = Kind.PEER_UNREACHABLE, seen.joining
-    victims = joining.waiting_without(ranks)
-    return Finding(kind, CRITICAL, ranks, victims, joining.since_unix_ns, seen=seen)
+    victims, since = seen.joining.waiting_without(ranks), seen.joining.since_unix_ns
+    return Finding(Kind.PEER_UNREACHABLE, CRITICAL, ranks, victims, since, seen=seen)
 
 
 def _does_not_return(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Finding]:

@@ -34,13 +34,6 @@ class RendezvousLimits(Waits, of="rendezvous", was=""):
     """File servers' clocks differ. A job's store is not older than its first process by more."""
 
 
-class Child(NamedTuple):
-    """A child of the rank of the finding, in the call since then."""
-
-    hello: Hello
-    since_unix_ns: int
-
-
 class Stale(NamedTuple):
     """The file of a store: it is older than the job, which began then; or it cannot be used."""
 
@@ -102,8 +95,7 @@ def rule(context: Context) -> list[Finding]:
 
 def _finding(kind: Kind, ranks: Sequence[int], joining: Joining, seen: object) -> list[Finding]:
     """One finding. `ranks`: those at fault."""
-    without = joining.waiting_without(ranks)
-    since = joining.since_unix_ns
+    without, since = joining.waiting_without(ranks), joining.since_unix_ns
     return [Finding(kind, CRITICAL, tuple(ranks), without, since, seen=seen)]
 
 
@@ -164,8 +156,8 @@ def _child_findings(snapshot: Snapshot, policy: Policy) -> list[Finding]:
             stands = any(wait.since_unix_ns < stood_unix_ns for wait in waits)
             if child.pid in inside or (child.joined and stands):
                 victims = tuple(sorted({wait.rank for wait in waits}))
-                seen, kind = Child(child, since), Kind.DUPLICATE_RANK
-                return [Finding(kind, CRITICAL, (rank.rank,), victims, since, seen=seen)]
+                kind = Kind.DUPLICATE_RANK
+                return [Finding(kind, CRITICAL, (rank.rank,), victims, since, seen=child)]
     return []
 
 

@@ -95,10 +95,8 @@ def _finding(
     severity: str = CRITICAL,
 ) -> Finding:
     """`since_unix_ns`: if it is not the time at which the first rank began to wait."""
-    joining = seen.joining
-    victims = joining.waiting_without(ranks)
-    since = since_unix_ns or joining.since_unix_ns
-    return Finding(kind, severity, tuple(ranks), victims, since, seen=seen)
+    victims, since = seen.joining.waiting_without(ranks), seen.joining.since_unix_ns
+    return Finding(kind, severity, tuple(ranks), victims, since_unix_ns or since, seen=seen)
 
 
 def _killed_findings(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Finding]:
