@@ -54,7 +54,6 @@ class LiveSource:
         nobody can travel there, and no tape is kept."""
         self._entry = job if isinstance(job, registry.JobEntry) else None
         self._route: Route = route_to(job) if isinstance(job, registry.JobEntry) else job
-        self.job = self._route.job
         self._controller = controller
         self._asking = Requests()
         self._answered = asyncio.Event()
