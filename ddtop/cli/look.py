@@ -52,12 +52,11 @@ def look(entry: registry.JobEntry, seconds: float) -> tuple[Snapshot, Verdict]:
     Raises:
         CommandError: 3, no contact.
     """
-    from ddtop.follow.engine import UnreachableError, with_what_stood
+    from ddtop.follow.engine import UnreachableError
     from ddtop.follow.looks import look_once
 
     try:
-        snapshot, verdict = look_once(entry, seconds)
-        return snapshot, with_what_stood(entry, snapshot, verdict)
+        return look_once(entry, seconds)
     except UnreachableError as error:
         raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
 

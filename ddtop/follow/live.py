@@ -61,9 +61,8 @@ class LiveSource:
         self._link: Link | None = None
         self.on_news: Callable[[], None] = lambda: None
         self._history_s, bounds = history_s, self._route.bounds
-        if history_s < HISTORY_S:
-            bounds = replace(bounds, tape_bytes=0)
-        self._engine = Engine(self._route.job, self._tell, clock, bounds)
+        kept = bounds if history_s >= HISTORY_S else replace(bounds, tape_bytes=0)
+        self._engine = Engine(self._route.job, self._tell, clock, kept)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._context = contextvars.copy_context()
         self._follower = self._engine.follower()
