@@ -8,7 +8,6 @@ import pytest
 
 from ddtop.wire.records import Replica
 from tests.jobs import WORLD, FakeJob
-from tests.second_policy import Case, kinds
 from tests.spread import SpreadJob
 
 NAMES = ("0.weight", "2.bias")
@@ -97,6 +96,10 @@ def test_it_stays_while_the_last_samples_of_two_ranks_have_no_step_in_common():
     assert [began.step for began in job.model().ranks[1].apart.values()] == [16]
 
 
+def test_a_hundredth_in_three_samples_is_a_difference():
+    assert job_with([SAME] * 3, [(0.0301, -0.5)] * 3).finding().kind == "diverged"
+
+
 OTHER = [(1.0, 2.0)] * 4
 
 
@@ -139,19 +142,3 @@ def test_when_it_began_moves_with_the_clock_of_the_host():
     memory.move(5)
 
     assert memory.apart[key].since_unix_ns == began.since_unix_ns + 5
-
-
-def slightly():
-    """A value that differs by a hundredth, three times in a row."""
-    return job_with([SAME] * 3, [(0.0301, -0.5)] * 3)
-
-
-CASES = [
-    Case("diverged", "diverged.samples", 4, kinds(slightly), ["diverged"], []),
-    Case("diverged", "diverged.ratio", 0.1, kinds(slightly), ["diverged"], []),
-]
-
-
-@pytest.mark.parametrize("case", CASES, ids=Case.name)
-def test_the_policy_says_how_often_and_how_much_values_differ(case):
-    assert case.said_by_both() == (case.ours, case.theirs)

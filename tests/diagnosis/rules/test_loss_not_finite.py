@@ -8,7 +8,6 @@ import pytest
 
 from ddtop.wire.records import TrainingProgress
 from tests.jobs import FakeJob
-from tests.second_policy import Case, kinds
 
 
 def job_with(*losses: list[float | None]) -> FakeJob:
@@ -43,20 +42,6 @@ def test_the_rank_that_lost_it_is_named_while_others_report_a_number():
         "the loss of rank 1 has been nan or infinite since about step 1,040; ranks 0,2 report a"
         " number"
     )
-
-
-CASE = Case(
-    "one report of a lost loss",
-    "loss-not-finite.steps",
-    1000,
-    kinds(lambda: job_with([2.5, nan, nan, nan, nan], [2.5] * 5)),
-    ["loss-not-finite"],
-    [],
-)
-
-
-def test_the_policy_says_after_how_many_steps():
-    assert CASE.said_by_both() == (CASE.ours, CASE.theirs)
 
 
 def test_it_is_over_when_the_loss_is_a_number_again():

@@ -226,6 +226,7 @@ def test_steps_that_wait_for_another_rank_each_time_are_an_imbalance_and_nobody_
         " 30 ms of each 80 ms step"
     )
     assert "no rank was the last in more than 25% of 40 steps" in finding.evidence[0]
+    assert not any("loader" in line for line in finding.evidence)
 
 
 @pytest.mark.parametrize("more", [{"lateness_ms": 2.0}, {"age_s": 10}, {"waits": 0.1}], ids=str)

@@ -7,6 +7,7 @@ import pytest
 
 from ddtop.diagnosis.rules.slowdown import Slowdown, _is_apart
 from ddtop.wire.records import Pace, Speed, Spot
+from tests.diagnosis.rules.crowded import loaded
 from tests.diagnosis.rules.slowdown import job_of, speed
 from tests.jobs import FakeJob
 from tests.ranks import unix_ns
@@ -54,6 +55,17 @@ def test_the_loader_is_named():
 
     assert "most ranks wait 58 ms longer per step for data" in finding.summary
     assert "waiting for data: 60 ms a step now, 2 ms a step at its start" in finding.evidence
+
+
+@pytest.mark.parametrize(("delay_ratio", "told"), [(0.3, True), (0.15, False)])
+def test_ranks_that_lack_cpus_are_slower_for_that(delay_ratio, told):
+    job = FakeJob(2)
+    for rank in job.ranks:
+        rank.says["pace"] = Pace(speed(6.0), speed(10.0))
+    loaded(job, 30, run_delay_ns=delay_ratio)
+    (finding,) = (one for one in job.verdict().findings if one.kind == "slowdown")
+
+    assert finding.summary.endswith("more often ready to run without a CPU") == told
 
 
 def test_where_nothing_is_known_the_sentence_says_so():
