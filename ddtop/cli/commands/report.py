@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import io
 import os
@@ -161,6 +160,8 @@ class _Known:
 
 
 def _read_known(entry: registry.JobEntry) -> _Known:
+    import asyncio
+
     from ddtop.follow.engine import UnreachableError, left_behind, not_heard
     from ddtop.present.stacks import last_request
 
