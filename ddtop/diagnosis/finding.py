@@ -25,7 +25,8 @@ not report.
 class Patience:
     """How long a wait may last before it is critical, and why: "of its phase", "it polls".
 
-    `seconds`: since the wait began; infinite if it stays a warning.
+    `seconds`: since the wait began, of a finding since `since_unix_ns`; infinite if it stays a
+    warning.
     """
 
     seconds: float

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import inf
 
-from ddtop.diagnosis.finding import CRITICAL, INFO, WARNING
+from ddtop.diagnosis.finding import CRITICAL, INFO, WARNING, Patience
 from ddtop.model.account import does
 from ddtop.model.facts import Blame, PeerWait, RankFacts, Snapshot, State, Wait
 from ddtop.model.stacks import Owner, owner_of
@@ -323,8 +324,10 @@ def _progress_kind(rank: RankFacts, quiet_s: float, policy: Policy) -> str:
     return SPINS if same_line or rank.process.working is None else WORKS
 
 
-def severity_of(snapshot: Snapshot, still: Standstill, policy: Policy) -> str | None:
-    """None: too early for a finding."""
+def severity_of(
+    snapshot: Snapshot, still: Standstill, policy: Policy
+) -> tuple[str | None, Patience]:
+    """The severity, None if it is too early for a finding; and how long it stays a warning."""
     usual_s, limits = _usual_s(snapshot, still, policy), policy.of(StandstillLimits)
     warning_s = max(policy.no_progress_s, usual_s)
     critical_s = max(limits.no_progress_critical_s, limits.no_progress_habit_factor * usual_s)
@@ -332,20 +335,24 @@ def severity_of(snapshot: Snapshot, still: Standstill, policy: Policy) -> str | 
     busy = {still.stances[rank.rank] for rank in still.active if not is_in_pool(rank)}
     if STILL not in busy and (WORKS in busy or not still.any_is(STILL)):
         # The ranks work, or their wait looks like work.
-        return None if still.quiet_s < patient_s else INFO if WORKS in busy else WARNING
-    words = {word_of(rank) for rank in still.active}
+        severity = INFO if WORKS in busy else WARNING
+        return severity if still.quiet_s >= patient_s else None, Patience(inf, "it may work")
+    words, because = {word_of(rank) for rank in still.active}, "such a pause may be usual"
     if not still.all_are(STILL) or words & _PHASES:
-        warning_s, critical_s = critical_s, patient_s
+        warning_s, critical_s, because = critical_s, patient_s, "some of its ranks may work"
     elif not _needs_nobody(still, words, policy):
-        critical_s = patient_s
+        critical_s, because = patient_s, "what it asks may still answer"
     if "loader" in words or any(rank.process.stalled_since_unix_ns for rank in still.active):
         # After that time the rules for loaders and disks apply.
         warning_s = max(warning_s, policy.stall_alone_limit_s)
+    if not any(runs_own_code(rank) for rank in still.active) and not words <= COMMUNICATES:
+        critical_s, because = inf, "no rank is in code of the program"
+    elif still.unseen:
+        critical_s, because = inf, "some ranks were not seen"
+    patience = Patience(critical_s, because)
     if still.quiet_s < warning_s:
-        return None
-    own_code = any(runs_own_code(rank) for rank in still.active) or words <= COMMUNICATES
-    certain = own_code and not still.unseen
-    return CRITICAL if still.quiet_s >= critical_s and certain else WARNING
+        return None, patience
+    return CRITICAL if still.quiet_s >= critical_s else WARNING, patience
 
 
 def _usual_s(snapshot: Snapshot, still: Standstill, policy: Policy) -> float:

@@ -113,21 +113,8 @@ def held_up(finding: Finding, seen: HeldUp, at: Context) -> Said:
     if kind == Kind.LEFT_EARLY:
         tail += called_at(snapshot, first.waiters)
     lines = _evidence(snapshot, blames, policy)
-    until = _until(finding, seen.due_unix_s - now / 1e9)
     advice = _next_step(snapshot, kind, severity, lead, first, policy)
-    return Said(
-        f"{subject}; {tail}",
-        (*lines[:1], *filter(None, [until]), *lines[1:]),
-        with_timeout(advice, snapshot, first),
-        until,
-    )
-
-
-def _until(finding: Finding, left_s: float) -> str:
-    if finding.severity != WARNING or finding.patience is None:
-        return ""
-    when = "stays a warning" if left_s == float("inf") else f"critical in {duration(left_s)}"
-    return f"{when}, because {finding.patience.because}"
+    return Said(f"{subject}; {tail}", lines, with_timeout(advice, snapshot, first))
 
 
 def _replaced_text(ranks: tuple[int, ...], lead: RankFacts, became: str) -> str:

@@ -17,7 +17,6 @@ class Said(NamedTuple):
     summary: str
     evidence: tuple[str, ...] = ()
     advice: str = ""
-    until: str = ""
 
 
 Writer = Callable[[Finding, Any, Context], Said]

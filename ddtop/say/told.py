@@ -15,6 +15,7 @@ from ddtop.diagnosis.diagnoses import diagnose as found
 from ddtop.diagnosis.evidence import for_outside, parallel_line, troubles, without_countdown
 from ddtop.diagnosis.finding import (
     INFO,
+    WARNING,
     Cancelled,
     Context,
     Finding,
@@ -31,6 +32,7 @@ from ddtop.say.said import Said
 from ddtop.say.writers import AROUND, WRITERS
 from ddtop.wire.records import RUN
 from ddtop.words.sentences import expected_text, ranks_text
+from ddtop.words.units import duration
 
 OF_OTHERS = (Overdue, Until, Cancelled)
 """Records of findings that are made of others."""
@@ -110,8 +112,21 @@ def _of_others(seen: Overdue | Until | Cancelled) -> Said:
 
 
 def _completed(finding: Finding, at: Context) -> Finding:
-    told = _with_troubles(_with_places(finding, at.last_known), at.last_known, at.policy)
+    told = _with_places(_with_patience(finding, at.last_known), at.last_known)
+    told = _with_troubles(told, at.last_known, at.policy)
     return _with_changes(for_outside(told, at.last_known), at.policy.changes())
+
+
+def _with_patience(finding: Finding, snapshot: Snapshot) -> Finding:
+    """The warning, with the time at which it becomes critical, and why that late."""
+    patience = finding.patience
+    if finding.severity != WARNING or patience is None:
+        return finding
+    left_s = patience.seconds - (snapshot.time_unix_ns - finding.since_unix_ns) / 1e9
+    when = "stays a warning" if left_s == float("inf") else f"critical in {duration(left_s)}"
+    until = f"{when}, because {patience.because}"
+    evidence = (*finding.evidence[:1], until, *finding.evidence[1:])
+    return replace(finding, evidence=evidence, until=until)
 
 
 def _with_places(finding: Finding, snapshot: Snapshot) -> Finding:

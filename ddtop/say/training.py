@@ -1,4 +1,4 @@
-"""What is said of the training itself: its parameters, its loss, its data, its speed."""
+"""What is said of the training itself: parameters, loss, data, speed, and caught exceptions."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from ddtop.diagnosis.finding import Context, Finding
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.rules.data import Alone, WaitsForData, one_is_slow
 from ddtop.diagnosis.rules.diverged import Apart
+from ddtop.diagnosis.rules.exception_swallowed import PLACES_MAX, AlsoCatches, Swallowed
 from ddtop.diagnosis.rules.loss_not_finite import NotFinite
 from ddtop.diagnosis.rules.slowdown import (
     ALONE,
@@ -24,8 +25,8 @@ from ddtop.diagnosis.rules.slowdown import (
 )
 from ddtop.model.facts import RankFacts
 from ddtop.policy import Policy
-from ddtop.say.said import Said, Writer
-from ddtop.wire.records import Feed
+from ddtop.say.said import Around, Said, Writer
+from ddtop.wire.records import Caught, Feed
 from ddtop.words.sentences import about, file_line, number, quoted, ranks_text, verb
 
 EVIDENCE_MOST, LOADERS_MOST = 4, 8
@@ -240,11 +241,49 @@ def slowdown(finding: Finding, seen: Slower, _: Context) -> Said:
     )
 
 
+def swallowed(finding: Finding, seen: Swallowed, _: Context) -> Said:
+    """What only these ranks catch."""
+    ranks, (lead, caught) = finding.ranks, seen.places[0]
+    return Said(
+        f"{ranks_text(ranks)} {verb(ranks, 'catches', 'catch')} {caught.type} again and again at"
+        f" {_caught_text(lead, caught)}; the other ranks do not",
+        tuple(
+            f"{ranks_text(ranks)}: {one.type} at {one.file}:{one.line} in {one.function},"
+            f" {one.count:,} in {rank.reported.catching.watched_ns / 1e9:.1f} s of sampling, in"
+            " every sample"
+            for rank, one in seen.places[:PLACES_MAX]
+            if rank.reported.catching is not None
+        ),
+        "log the exception there with its traceback; a forward, a loss or a step must be skipped on"
+        " all ranks or on none",
+    )
+
+
+def also_catches(_: Finding, seen: AlsoCatches, __: Context, inner: Said) -> Said:
+    """A finding, with what its ranks catch."""
+    lines = [
+        f"rank {rank.rank} catches {caught.type} again and again at {_caught_text(rank, caught)}"
+        for rank, caught in seen.places
+    ]
+    return inner._replace(evidence=(*inner.evidence, *lines))
+
+
+def _caught_text(rank: RankFacts, caught: Caught) -> str:
+    catching = rank.reported.catching
+    watched_s = catching.watched_ns / 1e9 if catching is not None else 0.0
+    return (
+        f"{caught.file.rpartition('/')[2]}:{caught.line} in {caught.function} (about"
+        f" {caught.count / watched_s if watched_s else 0.0:,.0f} a second)"
+    )
+
+
 WRITERS: dict[type, Writer] = {
     Alone: not_distributed,
     Apart: diverged,
     Feed: sampling,
     NotFinite: not_finite,
     Slower: slowdown,
+    Swallowed: swallowed,
     WaitsForData: input_bound,
 }
+AROUND: dict[type, Around] = {AlsoCatches: also_catches}

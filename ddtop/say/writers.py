@@ -7,6 +7,7 @@ from ddtop.say import (
     blamed,
     calls,
     cycles,
+    ends,
     no_progress,
     other_jobs,
     resources,
@@ -20,11 +21,12 @@ WRITERS: dict[type, Writer] = {
     **blamed.WRITERS,
     **calls.WRITERS,
     **cycles.WRITERS,
+    **ends.WRITERS,
     **no_progress.WRITERS,
     **resources.WRITERS,
     **stalls.WRITERS,
     **stragglers.WRITERS,
     **training.WRITERS,
 }
-AROUND: dict[type, Around] = {**calls.AROUND, **other_jobs.AROUND}
+AROUND: dict[type, Around] = {**calls.AROUND, **other_jobs.AROUND, **training.AROUND}
 """The writers of findings that are made of another one: they also get the words of that one."""

@@ -30,11 +30,12 @@ def left_by(world, pid):
         ("collective-mismatch", 3, "rank 2: all_reduce of 2,048 float"),
         ("master-unreachable", 2, "occupant.py"),
         ("straggler", 3, "compare_with_neighbours (lagging.py:"),
+        ("rank-stopped", 2, "rank 1"),
     ],
 )
 def test_a_demo_names_its_fault_and_cleans_up(world, fault, ranks, said):
-    """Two demos run under torchrun, and one of them makes progress with its fault. The third has
-    plain processes beside a foreign process.
+    """Three demos run under torchrun, and one of them makes progress with its fault. The other one
+    has plain processes beside a foreign process.
     """
     done = world.ddtop("demo", "--fault", fault, "--ranks", str(ranks))
 

@@ -244,11 +244,3 @@ def test_torch_compile_has_the_same_graphs_with_and_without_ddtop(world):
 
     assert world.output(watched)[0] == world.output(without)[0]
     assert "graphs" in world.output(watched)[0]
-
-
-def test_the_demo_without_a_terminal_names_its_fault_and_cleans_up(world):
-    done = world.ddtop("demo", "--fault", "rank-stopped", "--ranks", "2")
-
-    assert done.returncode == 1, done.stderr
-    assert "rank-stopped" in done.stdout
-    assert world.processes() == set()

@@ -36,10 +36,9 @@ class LoaderStuck(Waits, of=Kind.LOADER_STUCK, was=""):
 
 
 class HeldUp(NamedTuple):
-    """Others wait for the ranks. `due_unix_s`: when that is critical."""
+    """Others wait for the ranks."""
 
     blames: tuple[Blame, ...]
-    due_unix_s: float
 
 
 class IoStalled(NamedTuple):
@@ -81,6 +80,12 @@ class _Charge(NamedTuple):
         the whole job stands."""
         return self.blame is None and self.severity == WARNING
 
+    def patience_since(self, since_unix_ns: int) -> Patience:
+        """Its patience, in seconds since then."""
+        assert self.patience is not None
+        later_s = (self.since_unix_ns - since_unix_ns) / 1e9
+        return Patience(later_s + self.patience.seconds, self.patience.because)
+
 
 def rule(context: Context) -> list[Finding]:
     """One finding for all ranks of the same kind, severity and cause."""
@@ -102,7 +107,7 @@ def _job_stands(context: Context) -> bool:
     still = standstill_of(context.snapshot, context.policy)
     if still is None or not still.all_are(STILL):
         return False
-    return severity_of(context.snapshot, still, context.policy) == CRITICAL
+    return severity_of(context.snapshot, still, context.policy)[0] == CRITICAL
 
 
 def _finding(severity: str, charges: list[_Charge]) -> Finding:
@@ -110,22 +115,21 @@ def _finding(severity: str, charges: list[_Charge]) -> Finding:
     ranks = tuple(sorted(charge.rank for charge in charges))
     blames = tuple(charge.blame for charge in charges if charge.blame is not None)
     first = min(blames, key=lambda blame: blame.since_unix_ns, default=None)
-    patience = None
+    since, patience = min(charge.since_unix_ns for charge in charges), None
     seen: IoStalled | WorkerStuck | HeldUp
     if kind == Kind.IO_STALL:
         seen = IoStalled(blames)
     elif kind == Kind.LOADER_STUCK:
         seen = WorkerStuck(cause, blames)
     else:
-        due = {_due_s(charge): charge.patience for charge in charges}
-        patience = due[min(due)]
-        seen = HeldUp(blames, min(due))
+        patience = min((charge.patience_since(since) for charge in charges), key=_seconds)
+        seen = HeldUp(blames)
     return Finding(
         kind,
         severity,
         ranks,
         tuple(sorted(waiters_of(blames) - set(ranks))),
-        min(charge.since_unix_ns for charge in charges),
+        since,
         group=first.group if first else None,
         op=first.op if first else None,
         seq=first.seq if first else None,
@@ -134,10 +138,8 @@ def _finding(severity: str, charges: list[_Charge]) -> Finding:
     )
 
 
-def _due_s(charge: _Charge) -> float:
-    """When the wait for this rank becomes critical, unix s."""
-    assert charge.patience is not None
-    return charge.since_unix_ns / 1e9 + charge.patience.seconds
+def _seconds(patience: Patience) -> float:
+    return patience.seconds
 
 
 # -- `not-in-collective`, `left-early`, `interpreter-frozen`

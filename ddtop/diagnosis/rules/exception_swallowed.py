@@ -7,13 +7,13 @@ critical finding blames such a rank, the exception is a line of that finding's e
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from ddtop.diagnosis.finding import CRITICAL, INFO, Context, Finding
 from ddtop.diagnosis.kinds import Kind
 from ddtop.model.facts import RankFacts, Snapshot, State
 from ddtop.policy import Limits, Policy
 from ddtop.wire.records import Caught
-from ddtop.words.sentences import ranks_text, verb
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,21 @@ class CaughtLimits(Limits, of=Kind.EXCEPTION_SWALLOWED, was="caught_"):
 PLACES_MAX = 4
 
 _Place = tuple[str, str, str, int]
+Catching = tuple[tuple[RankFacts, Caught], ...]
+"""Ranks, and what each catches again and again."""
+
+
+class Swallowed(NamedTuple):
+    """Each place at which the ranks catch an exception, as the first of them tells it."""
+
+    places: Catching
+
+
+class AlsoCatches(NamedTuple):
+    """A finding, and what its ranks catch."""
+
+    finding: Finding
+    places: Catching
 
 
 def rule(context: Context) -> list[Finding]:
@@ -49,7 +64,11 @@ def rule(context: Context) -> list[Finding]:
     for having in by_place.values():
         if _differs(having, judged):
             by_ranks.setdefault(tuple(rank.rank for rank, _ in having), []).append(having[0])
-    return [_finding(snapshot, ranks, places) for ranks, places in by_ranks.items()]
+    now = snapshot.time_unix_ns
+    return [
+        Finding(Kind.EXCEPTION_SWALLOWED, INFO, ranks, (), now, seen=Swallowed(tuple(places)))
+        for ranks, places in by_ranks.items()
+    ]
 
 
 def fold(context: Context, findings: list[Finding]) -> list[Finding]:
@@ -61,12 +80,13 @@ def fold(context: Context, findings: list[Finding]) -> list[Finding]:
     named: set[int] = set()
     for finding in context.found:
         if finding.severity == CRITICAL:
-            ranks = finding.ranks[:PLACES_MAX]
-            lines = [
-                line for rank in ranks for line in _lines(snapshot, rank, finding.victims, policy)
-            ]
-            if lines:
-                finding = replace(finding, evidence=(*finding.evidence, *lines))
+            places = tuple(
+                (rank, caught)
+                for rank in map(snapshot.rank, finding.ranks[:PLACES_MAX])
+                for caught in _caught(snapshot, rank, finding.victims, policy)
+            )
+            if places:
+                finding = replace(finding, seen=AlsoCatches(finding, places))
                 named.update(finding.ranks)
         explained.append(finding)
     return explained + [one for one in findings if not set(one.ranks) <= named]
@@ -102,65 +122,19 @@ def _differs(having: list[tuple[RankFacts, Caught]], judged: list[RankFacts]) ->
     )
 
 
-def _per_s(rank: RankFacts, caught: Caught) -> float:
-    return (
-        caught.count / (rank.reported.catching.watched_ns / 1e9)
-        if rank.reported.catching and rank.reported.catching.watched_ns
-        else 0.0
-    )
-
-
-def _text(rank: RankFacts, caught: Caught) -> str:
-    return (
-        f"{caught.file.rpartition('/')[2]}:{caught.line} in {caught.function} (about"
-        f" {_per_s(rank, caught):,.0f} a second)"
-    )
-
-
-def _finding(
-    snapshot: Snapshot, ranks: tuple[int, ...], places: list[tuple[RankFacts, Caught]]
-) -> Finding:
-    lead, caught = places[0]
-    evidence = [
-        f"{ranks_text(ranks)}: {one.type} at {one.file}:{one.line} in {one.function}, {one.count:,}"
-        f" in {rank.reported.catching.watched_ns / 1e9:.1f} s of sampling, in every sample"
-        for rank, one in places[:PLACES_MAX]
-        if rank.reported.catching is not None
-    ]
-    return Finding(
-        kind=Kind.EXCEPTION_SWALLOWED,
-        severity=INFO,
-        ranks=ranks,
-        victims=(),
-        since_unix_ns=snapshot.time_unix_ns,
-        summary=(
-            f"{ranks_text(ranks)} {verb(ranks, 'catches', 'catch')} {caught.type} again and again"
-            f" at {_text(lead, caught)}; the other ranks do not"
-        ),
-        evidence=tuple(evidence),
-        advice=(
-            "log the exception there with its traceback; a forward, a loss or a step must be"
-            " skipped on all ranks or on none"
-        ),
-    )
-
-
-def _lines(snapshot: Snapshot, number: int, victims: tuple[int, ...], policy: Policy) -> list[str]:
-    """The exceptions that this rank caught more than once in the last samples, and the ranks that
-    wait for it did not.
+def _caught(
+    snapshot: Snapshot, rank: RankFacts, victims: tuple[int, ...], policy: Policy
+) -> list[Caught]:
+    """The first exception that this rank caught more than once in the last samples, and the ranks
+    that wait for it did not.
     """
-    rank = snapshot.rank(number)
-    if rank.reported.catching is None or rank.gone or not rank.reported.catching.caught:
+    if rank.reported.catching is None or rank.gone:
         return []
     others = [snapshot.rank(victim).reported.catching for victim in victims]
     alike = {_place(caught) for other in others if other is not None for caught in other.caught}
-    recent = [
+    least = policy.of(CaughtLimits).recent_windows
+    return [
         caught
         for caught in rank.reported.catching.caught
-        if caught.count > 1 and caught.ago <= policy.of(CaughtLimits).recent_windows
-    ]
-    found = [caught for caught in recent if _place(caught) not in alike]
-    return [
-        f"rank {number} catches {caught.type} again and again at {_text(rank, caught)}"
-        for caught in found[:1]
-    ]
+        if caught.count > 1 and caught.ago <= least and _place(caught) not in alike
+    ][:1]

@@ -9,9 +9,10 @@ outside, the job is idle, and the finding is an info.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import inf
 from typing import NamedTuple
 
-from ddtop.diagnosis.finding import CRITICAL, INFO, WARNING, Context, Finding
+from ddtop.diagnosis.finding import CRITICAL, INFO, WARNING, Context, Finding, Patience
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.standstill import (
     COMMUNICATES,
@@ -72,10 +73,13 @@ def rule(context: Context) -> list[Finding]:
         return [_finding(still, INFO, idle=True)] if still.quiet_s >= policy.no_progress_s else []
     if _parted(still, policy):
         return [_finding(still, CRITICAL)]
-    severity = severity_of(snapshot, still, policy)
-    if severity == CRITICAL and _needs_numbers(still):
-        severity = WARNING
-    return [_finding(still, severity)] if severity is not None else []
+    severity, patience = severity_of(snapshot, still, policy)
+    if severity is not None and _needs_numbers(still):
+        severity, patience = INFO if severity == INFO else WARNING, _UNCOUNTED
+    return [_finding(still, severity, patience)] if severity is not None else []
+
+
+_UNCOUNTED = Patience(inf, "a hang looks like slow communication where no calls are counted")
 
 
 def _for_outside(still: Standstill, waits: list[Wait], policy: Policy) -> Finding:
@@ -173,11 +177,20 @@ def _waits_for_others(rank: RankFacts) -> bool:
     return is_in_pool(rank) or word_of(rank) in COMMUNICATES
 
 
-def _finding(still: Standstill, severity: str, idle: bool = False) -> Finding:
+def _finding(
+    still: Standstill, severity: str, patience: Patience | None = None, idle: bool = False
+) -> Finding:
     classes = classes_of(still.alive)
     every = tuple(rank.rank for rank in still.alive)
     ranks = () if severity == INFO else _culprits(still, classes) or every
     victims = tuple(rank for rank in every if rank not in ranks) if ranks else ()
     classes.sort(key=lambda place: not set(place.ranks) & set(ranks))
-    seen = Stands(still, classes, idle)
-    return Finding(Kind.NO_PROGRESS, severity, ranks, victims, still.since_unix_ns, seen=seen)
+    return Finding(
+        Kind.NO_PROGRESS,
+        severity,
+        ranks,
+        victims,
+        still.since_unix_ns,
+        patience=patience,
+        seen=Stands(still, classes, idle),
+    )

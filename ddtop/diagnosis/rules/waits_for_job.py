@@ -137,6 +137,7 @@ def _absent(snapshot: Snapshot, ends: Ends, old: Finding, policy: Policy) -> Fin
             severity=WARNING,
             ranks=ranks,
             victims=tuple(wait.rank for wait in foreign_waits(snapshot)),
+            patience=None,
             seen=Absent(old, ends, stands[0][0]),
             group=group.name,
             op=op,

@@ -1,5 +1,6 @@
 """Jobs in which the backend fails, and the errors that ranks report then."""
 
+BARRIER = "[Rank 0]: Rank 2 failed to pass monitoredBarrier in 3000 ms Original exception: ..."
 CLOSED = (
     "[/src/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:41233. This is"
     " typically caused by a remote worker crashing."
