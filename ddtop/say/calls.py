@@ -14,7 +14,7 @@ from ddtop.diagnosis.finding import CRITICAL, Context, Finding
 from ddtop.diagnosis.rules import calls_differ, group_calls, mismatch, stuck, threads
 from ddtop.model.ending import went_unix_ns
 from ddtop.model.facts import RankFacts, Snapshot
-from ddtop.say.said import Around, Said, Writer, age_text, group_text, spot_text
+from ddtop.say.said import Around, Said, Writer, age_text, group_text, spot_text, that_hold
 from ddtop.wire.names import EQUAL_BYTES
 from ddtop.wire.records import GroupMade
 from ddtop.words.sentences import (
@@ -124,7 +124,7 @@ def other_calls(finding: Finding, seen: mismatch.OtherCalls, at: Context) -> Sai
     """What each side has called."""
     name, age = group_text(at, finding.group or ""), age_text(at, seen.since_unix_ns)
     texts = tuple(_side_text(ranks, seen) for ranks in seen.sides)
-    rows = (
+    advice = that_hold(
         (finding.op is None, SAME_CALLS),
         (
             len({call.root for call in seen.calls.values()} - {None}) > 1,
@@ -138,8 +138,7 @@ def other_calls(finding: Finding, seen: mismatch.OtherCalls, at: Context) -> Sai
             True,
             "pass tensors of the same size and dtype on all ranks (pad, or gather the sizes first)",
         ),
-    )
-    advice = next(text for holds, text in rows if holds)
+    )[0]
     if seen.last is not None:
         aborted = f"{ranks_text(seen.aborted)} {verb(seen.aborted, 'was', 'were')} aborted for it"
         return Said(
