@@ -249,9 +249,11 @@ def sharing(finding: Finding, seen: threads.Sharing | threads.Led, at: Context) 
 def led(finding: Finding, seen: threads.Led, at: Context, inner: Said) -> Said:
     """The same, and what it has led to."""
     own, after = sharing(finding, seen, at), seen.finding
-    what = inner.summary
-    if isinstance(after.seen, stuck.AllInside):
-        what = inside_text(after, after.seen, at)
+    what = (
+        inside_text(after, after.seen, at)
+        if isinstance(after.seen, stuck.AllInside)
+        else inner.summary
+    )
     return Said(f"{own.summary}; {what}", (*own.evidence, *inner.evidence), own.advice)
 
 

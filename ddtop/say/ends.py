@@ -92,14 +92,13 @@ def first(finding: Finding, seen: First, at: Context) -> Said:
     if finding.kind == Kind.LEFT_EARLY:
         return _left(finding, seen, at)
     rank, ended = seen.first, seen.first.process.exit
-    killed = ended is not None and finding.kind == Kind.RANK_KILLED
+    killed = finding.kind == Kind.RANK_KILLED
     said = _killed(rank, ended) if killed and ended else _crashed(finding, rank, at)
     after = [one for one in finding.victims if at.snapshot.rank(one).gone]
     then = f"{ranks_text(after)} ended after it" if after else ""
     if seen.wait is not None:
         then = waits_clause(at.snapshot, seen.wait, finding.ranks, seen.waiting)
-    over = at.snapshot.ended is not None
-    orphans = () if ended is None or over else ended.orphans
+    orphans = ended.orphans if ended is not None and at.snapshot.ended is None else ()
     sockets = (ended.orphan_sockets or 0) if ended is not None else 0
     outlived = _outlived_text(rank, orphans, sockets)
     pids = " ".join(map(str, orphans[:8]))
@@ -113,12 +112,8 @@ def first(finding: Finding, seen: First, at: Context) -> Said:
 
 def _crashed(finding: Finding, rank: RankFacts, at: Context) -> Said:
     error = rank.reported.exception if fatal_exception(rank) else None
-    if error is not None:
-        said = _raised(finding.ranks, rank, error, at)
-    else:
-        said = _exited(finding.ranks, rank)
-    save = fatal_save(rank, at.policy)
-    if save is None:
+    said = _raised(finding.ranks, rank, error, at) if error else _exited(finding.ranks, rank)
+    if (save := fatal_save(rank, at.policy)) is None:
         return said
     full = is_full(save.free_bytes, save.total_bytes, at.policy)
     left = f"{size_text(save.free_bytes)} of {size_text(save.total_bytes)} left"
@@ -444,9 +439,8 @@ def _at_text(ranks: list[RankFacts]) -> str:
     rank, place = ranks[0], ranks[0].reported.place
     if place is None:
         return ""
-    spot = where_text(rank)
-    if rank.gone:
-        spot = f"last seen in {place.function}, {file_line(place)}"
+    last = f"last seen in {place.function}, {file_line(place)}"
+    spot = last if rank.gone else where_text(rank)
     return f" (rank {rank.rank} {spot})" if len(ranks) > 1 else f" ({spot})"
 
 

@@ -36,16 +36,13 @@ def awaited(finding: Finding, seen: Awaited, at: Context) -> Said:
 
 
 def _left_to_wait(joining: Joining) -> str:
-    if joining.init == "MPI_Init":
-        return "MPI_Init has no timeout"
-    if not joining.inside:
-        return f"{joining.init} has ended"
-    left_s = timeout_s(joining) - joining.waited_s
-    return (
-        f"{joining.init} times out in {duration(left_s)}"
-        if left_s > 0
-        else "its timeout has passed"
-    )
+    left_s = max(0.0, timeout_s(joining) - joining.waited_s)
+    return that_hold(
+        (joining.init == "MPI_Init", "MPI_Init has no timeout"),
+        (not joining.inside, f"{joining.init} has ended"),
+        (left_s, f"{joining.init} times out in {duration(left_s)}"),
+        (True, "its timeout has passed"),
+    )[0]
 
 
 def _killed(finding: Finding, seen: Awaited, _: Context) -> Said:
@@ -239,17 +236,21 @@ def launcher(_: Finding, seen: WaitingLauncher, __: Context) -> Said:
     waited, missing = duration(seen.waited_s), seen.nodes - (seen.nodes_there or 0)
     others = f"the other nodes of {seen.nodes}"
     nodes = f"{missing} of {seen.nodes} nodes" if seen.nodes_there else others
-    text = f"has waited {waited} for {nodes} at {seen.place}"
-    advice = (
-        "start it on the other nodes, with the same --nnodes and the same address; to test the"
-        " connection from there"
+    why = WHY_NOT.get(seen.probe or "", seen.probe)
+    waits, advice = (
+        (
+            f"has waited {waited} for {nodes} at {seen.place}",
+            "start it on the other nodes, with the same --nnodes and the same address; to test the"
+            " connection from there",
+        )
+        if seen.probe is None
+        else (
+            f"cannot reach the store at {seen.place} ({why}), for {waited}",
+            "start the node that opens the store there; check --rdzv-endpoint or --master-addr",
+        )
     )
-    if seen.probe is not None:
-        why = WHY_NOT.get(seen.probe, seen.probe)
-        text = f"cannot reach the store at {seen.place} ({why}), for {waited}"
-        advice = "start the node that opens the store there; check --rdzv-endpoint or --master-addr"
     return Said(
-        f"the launcher of {seen.script} (pid {seen.pid}) {text}; no rank yet",
+        f"the launcher of {seen.script} (pid {seen.pid}) {waits}; no rank yet",
         (),
         f"{advice}: nc -zv {' '.join(map(quoted, seen.place.split(':')))}",
     )
