@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -276,6 +276,17 @@ class Follower:
         return self.job.policy.longest_wait_s + STUCK_LATE_S
 
 
+def seen(job: str, turns: Iterable[tuple[int, Iterable[bytes]]]) -> tuple[Snapshot, Verdict]:
+    """What a viewer sees in the end that looks at each of these times (unix ns), with the frames
+    that have come by then. There must be one."""
+    follower = Follower(job)
+    for at_unix_ns, data in turns:
+        for one in data:
+            follower.take(one)
+        found = follower.look(at_unix_ns)
+    return found
+
+
 def why_silent(entry: registry.JobEntry) -> str:
     """A sentence about a relay that does not answer: what its process does, how many ranks live
     here, and the next step."""
@@ -356,7 +367,7 @@ def _as_unheard(
 
 
 def _nothing_known(entry: registry.JobEntry, why: str) -> tuple[Snapshot, Verdict]:
-    snapshot, verdict = Follower(entry.job).look(entry.heartbeat_unix_ns)
+    snapshot, verdict = seen(entry.job, [(entry.heartbeat_unix_ns, ())])
     return _as_unheard(entry, replace(snapshot, world_size=0), verdict, why)
 
 

@@ -125,7 +125,6 @@ class Fleet(Generic[T]):
         self._links: ViewerLinks | None = None
         self._changed = threading.Condition()
         self._stop = threading.Event()
-        self._ranks = 0
         self._threads: list[threading.Thread] = []
         self.failure: BaseException | None = None
         self._turns = contextlib.ExitStack()
@@ -303,7 +302,6 @@ class Fleet(Generic[T]):
 
     def _look(self) -> None:
         now = time.monotonic()
-        ranks = 0
         total_s = sum(value.cost_s for value in self._followed.values())
         for followed in self._followed.values():
             follower = followed.follower
@@ -325,20 +323,17 @@ class Fleet(Generic[T]):
             followed.looked = time.monotonic()
             followed.cost_s = time.thread_time() - worked
             pause_s = max(LOOK_S, followed.cost_s / JOB_SHARE, total_s / LOOK_SHARE)
-            wavers, enough = follower.judge.wavers, follower.policy.first_verdict_looks
-            followed.settled = followed.settled or (followed.looks >= enough and not wavers)
-            if wavers or not followed.settled:
+            followed.settled = followed.settled or follower.settled
+            if not follower.settled:
                 pause_s = max(SECOND_LOOK_S, 2 * followed.cost_s)
             followed.due = followed.looked + min(pause_s, LOOK_MOST_S)
             facts = list(snapshot.ranks)
             del snapshot, verdict
-            ranks += len(facts)
             free(facts)
             if self._stop.is_set():
                 return
-        if ranks:
-            self._ranks = max(ranks, self._ranks)
-            expect_ranks(self._ranks)
+        known = (one.follower for one in self._followed.values() if one.follower is not None)
+        expect_ranks(sum(len(follower.job.ranks) for follower in known))
 
     def _show(self) -> None:
         self._shown = tuple(

@@ -13,6 +13,23 @@ class Says(Enum):
         r"DataLoader worker \(pid.{0,40}(killed by signal|exited unexpectedly)"
     )
     """Torch raises this in the rank within five seconds after a worker's death."""
+    GAVE_UP = re.compile(
+        r"connectfullmesh|timed out|timeout|failed to (connect|listen)|client socket|EADDRINUSE"
+        r"|address already in use|name or service|name resolution|getaddrinfo|gai error|hostname"
+        r"|connection (refused|reset|closed)|clients joined|permission denied|no such file"
+        r"|broken pipe|socket",
+        re.IGNORECASE,
+    )
+    """The ranks did not meet: the store, the network, or the others failed."""
+    NO_STORE = re.compile(
+        r"client socket|failed to connect|name or service|name resolution|getaddrinfo|gai error"
+        r"|hostname",
+        re.IGNORECASE,
+    )
+    """It never had a connection to the store. The error about missing peers is a different one."""
+    PORT_TAKEN = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
+    MESH = re.compile(r"connectfullmesh", re.IGNORECASE)
+    """It failed while the ranks connected to each other."""
     TIMEOUT = re.compile(r"timed out|timeout", re.IGNORECASE)
     TRUNCATED = re.compile(r"MPI_ERR_TRUNCATE|message truncated", re.IGNORECASE)
     GPU_SHARED = re.compile(
@@ -47,6 +64,7 @@ _NAMED = re.compile(
     re.IGNORECASE,
 )
 _ADDRESS = re.compile(r"\bpeer (?:\[([^\]\s]{1,80})\]:|([\w.-]{1,80})[:<])(\d{1,5})\b")
+_REMOTE = re.compile(r"remote=\[([^\]]{1,60})\]:(\d{1,5})")
 
 
 def named_in(text: str) -> tuple[int, ...]:
@@ -61,6 +79,12 @@ def address_in(text: str) -> str | None:
     """The peer's address in an error text: "Connection closed by peer [10.0.0.2]:41233"."""
     match = _ADDRESS.search(text)
     return f"{match[1] or match[2]}:{match[3]}" if match is not None else None
+
+
+def remote_in(text: str) -> str | None:
+    """The address to which gloo could not connect: "remote=[10.0.0.2]:41233"."""
+    match = _REMOTE.search(text)
+    return ":".join(match.groups()) if match is not None else None
 
 
 def reason_in(text: str) -> str:

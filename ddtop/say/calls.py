@@ -18,6 +18,7 @@ from ddtop.say.said import Around, Said, Writer, age_text, group_text, spot_text
 from ddtop.wire.names import EQUAL_BYTES
 from ddtop.wire.records import GroupMade
 from ddtop.words.sentences import (
+    by_value,
     collective_text,
     file_line,
     made_text,
@@ -79,38 +80,35 @@ def inside_text(finding: Finding, seen: stuck.AllInside, at: Context) -> str:
 
 def _places(members: Sequence[RankFacts]) -> list[str]:
     """Where the ranks are in the program, a line for each place; ranks at one place together."""
-    found: dict[str, list[int]] = {}
-    for member in members:
-        place = member.reported.place
-        if place is not None:
-            below = f" › {place.callee}" if place.callee else ""
-            text = f"at {place.file}:{place.line} {place.function}{below}"
-            found.setdefault(text, []).append(member.rank)
-    lines = [
-        f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} {text}" for text, ranks in found.items()
-    ]
-    return lines[:PLACES_MAX]
+    places = ((member.rank, member.reported.place) for member in members)
+    texts = {
+        rank: f"at {place.file}:{place.line} {place.function}"
+        + (f" › {place.callee}" if place.callee else "")
+        for rank, place in places
+        if place is not None
+    }
+    found = [*by_value(texts).items()][:PLACES_MAX]
+    return [f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} {text}" for text, ranks in found]
 
 
 def out_of_step(finding: Finding, seen: calls_differ.OutOfStep, at: Context) -> Said:
     """Who has made another call since when, and who waits."""
-    parting = seen.parting
+    parting, waiting, waits_in = seen
     odd, others = ranks_text(parting.ranks), ranks_text(parting.others)
     spot = f"{parting.spot} of {group_text(at, parting.group)}"
-    number = plural(abs(parting.more), "call")
-    instead = f"{number} {'more' if parting.more > 0 else 'fewer'} than {others}"
-    if parting.made.calls is None:
-        instead += f", which {made_text(parting.instead, parting.made)}"
-    subject, pronoun = f"{odd} and {others} have", odd
-    if finding.ranks:
-        subject = f"{odd} {verb(parting.ranks, 'has', 'have')}"
-        pronoun = verb(parting.ranks, "it", "they")
-    if finding.severity == CRITICAL:
-        waiting = seen.waiting
-        instead += f"; {ranks_text(waiting)} {verb(waiting, 'waits', 'wait')} in #{seen.waits_in}"
+    more = f"{plural(abs(parting.more), 'call')} {'more' if parting.more > 0 else 'fewer'}"
+    usual = f", which {made_text(parting.instead, parting.made)}"
+    subject, pronoun = (
+        (f"{odd} {verb(parting.ranks, 'has', 'have')}", verb(parting.ranks, "it", "they"))
+        if finding.ranks
+        else (f"{odd} and {others} have", odd)
+    )
+    waits = f"; {ranks_text(waiting)} {verb(waiting, 'waits', 'wait')} in #{waits_in}"
     return Said(
         f"{subject} been out of step since {spot} ({age_text(at, parting.since_unix_ns)}):"
-        f" {pronoun} {made_text(parting.made, parting.instead)}, {instead}",
+        f" {pronoun} {made_text(parting.made, parting.instead)}, {more} than {others}"
+        f"{usual if parting.made.calls is None else ''}"
+        f"{waits if finding.severity == CRITICAL else ''}",
         # The same site twice: here its caller is always told.
         tuple(
             f"{ranks}: {made_text(site, site)} ({spot})"

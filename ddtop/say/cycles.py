@@ -30,15 +30,13 @@ def circle(finding: Finding, seen: Circle, at: Context) -> Said:
             tuple(lines),
             evidence.SAME_CALLS,
         )
-    shown = "; ".join(lines[:3]) + ("; ..." if len(lines) > 3 else "")
     tags = [text for wait in single if (text := evidence.other_tag(at.snapshot, wait)) is not None]
-    if tags:
-        shown += f"; but {tags[0]}"
-        lines += _sent_texts(at.snapshot, single)
+    more = ["..."] if len(lines) > 3 else []
+    shown = (*lines[:3], *more, *(f"but {text}" for text in tags[:1]))
     return Said(
         f"{ranks_text(seen.ranks)} {verb(seen.ranks, 'has', 'have')} waited for each other for"
-        f" {age_text(at, seen.since_unix_ns)}: {shown}",
-        tuple(lines),
+        f" {age_text(at, seen.since_unix_ns)}: {'; '.join(shown)}",
+        (*lines, *(_sent_texts(at.snapshot, single) if tags else ())),
         "make the tags of send and recv match, or receive first what was sent first"
         if tags
         else _order_advice(single, len(single) < len(seen.by)),
@@ -85,39 +83,34 @@ def _stray_send(single: Sequence[PeerWait]) -> tuple[int, int, int] | None:
         return None
     sender, peer = sends[0].rank, sends[0].peer
     receives = {wait.rank: wait.peer for wait in single if wait.call in RECEIVES}
-    waiter = next(
-        (rank for rank, source in receives.items() if source == sender and rank != peer), None
-    )
-    return (
-        (sender, peer, waiter)
-        if waiter is not None and receives.get(peer) not in (None, sender)
-        else None
-    )
+    waiting = [rank for rank, source in receives.items() if source == sender and rank != peer]
+    stray = waiting and receives.get(peer) not in (None, sender)
+    return (sender, peer, waiting[0]) if stray else None
 
 
 def _unmatched(odd: Sequence[PeerWait], finding: Finding, seen: Circle, at: Context) -> Said:
     snapshot, first = at.snapshot, most_certain(odd)
     waiting = sorted({wait.rank for wait in odd})
-    subject = f"rank {first.rank} waits in {waiters.peer_text(first)}"
-    subject += spot_text(snapshot.rank(first.rank).reported.place)
-    if waiting != [*finding.ranks]:
-        calls = list(dict.fromkeys(map(waiters.peer_text, odd)))[:3]
-        subject = f"{ranks_text(waiting)} wait in {' and '.join(calls)}"
-    instead = _instead_text(first, odd, seen, at)
-    if (stray := evidence.other_tag(snapshot, first)) is not None:
-        instead += f", and {stray}"
-    advice = (
-        "check that each recv has its send, with the same peer and tag, and that both ranks take"
-        " the same branch"
+    calls = list(dict.fromkeys(map(waiters.peer_text, odd)))[:3]
+    subject = (
+        f"{ranks_text(waiting)} wait in {' and '.join(calls)}"
+        if waiting != [*finding.ranks]
+        else f"rank {first.rank} waits in {waiters.peer_text(first)}"
+        + spot_text(snapshot.rank(first.rank).reported.place)
     )
-    if (total := evidence.too_few_receives(snapshot, first)) is not None:
-        instead += f"; {total}"
-        advice = "receive once for each message: a receive from any rank takes only one"
+    stray, total = (
+        evidence.other_tag(snapshot, first),
+        evidence.too_few_receives(snapshot, first),
+    )
     lines = [_wait_text(seen, rank, at) for rank in seen.ranks[:8]]
     return Said(
-        f"{subject}, but {instead}; no progress for {age_text(at, seen.since_unix_ns)}",
+        f"{subject}, but {_instead_text(first, odd, seen, at)}{f', and {stray}' if stray else ''}"
+        f"{f'; {total}' if total else ''}; no progress for {age_text(at, seen.since_unix_ns)}",
         (*_sent_texts(snapshot, odd), *lines),
-        advice,
+        "receive once for each message: a receive from any rank takes only one"
+        if total
+        else "check that each recv has its send, with the same peer and tag, and that both ranks"
+        " take the same branch",
     )
 
 

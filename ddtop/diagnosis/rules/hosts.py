@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ddtop.diagnosis.finding import CRITICAL, INFO, WARNING, Context, Finding
 from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.rendezvous import INIT, Joining, entered_unix_ns, joining_of, path_line
-from ddtop.diagnosis.waiters import waits_clause
+from ddtop.diagnosis.rendezvous import INIT, Joining, entered_unix_ns, joining_of, says
 from ddtop.model.ending import comm_failure, first_to_go, has_failed
+from ddtop.model.errors import Says
 from ddtop.model.facts import Blame, HostSeen, RankFacts, Snapshot, State
 from ddtop.model.wait_graph import LOST, waiters_of
 from ddtop.policy import Limits, Policy
-from ddtop.words.sentences import clipped, file_line, quoted, ranks_text, tensor_text, verb
-from ddtop.words.units import duration
 
 # -- `host-lost`: nothing is received from a whole host, its relay and all of its ranks, while the
 #    hub and other hosts report
@@ -23,13 +22,18 @@ from ddtop.words.units import duration
 # with its ranks complete, its ranks are alive.
 
 
-HOSTS_NAMED = 4
+class LostHost(NamedTuple):
+    """A host, and its ranks."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Lost:
     host: HostSeen
-    ranks: tuple[RankFacts, ...]
+    ranks: Sequence[RankFacts]
+
+
+class Lost(NamedTuple):
+    """Lost hosts, and the first wait for one of their ranks."""
+
+    hosts: Sequence[LostHost]
+    first: Blame | None = None
 
 
 @dataclass(frozen=True)
@@ -53,14 +57,12 @@ def host_lost(context: Context) -> list[Finding]:
     for rank in ranks:
         by_sender.setdefault(rank.agent.sender, []).append(rank)
     lost = [
-        _Lost(host, tuple(by_sender[host.sender]))
-        for host in snapshot.seen
-        if host.sender in by_sender
+        LostHost(host, by_sender[host.sender]) for host in snapshot.seen if host.sender in by_sender
     ]
     cut = [host for host in lost if _takes_part(host, snapshot, policy)]
     rest = [host for host in lost if host not in cut]
     findings = [_of_gone(rest, snapshot)] if rest else []
-    return [*findings, _of_cut(cut, snapshot)] if cut else findings
+    return [*findings, _finding(INFO, (), Lost(cut))] if cut else findings
 
 
 def _is_over(snapshot: Snapshot, policy: Policy) -> bool:
@@ -76,7 +78,7 @@ def _is_over(snapshot: Snapshot, policy: Policy) -> bool:
     return not bad or not comm_failure(first_to_go(others, policy)[0])
 
 
-def _takes_part(lost: _Lost, snapshot: Snapshot, policy: Policy) -> bool:
+def _takes_part(lost: LostHost, snapshot: Snapshot, policy: Policy) -> bool:
     at = lost.host.completing_unix_ns
     if at is None:
         return False
@@ -87,114 +89,22 @@ def _takes_part(lost: _Lost, snapshot: Snapshot, policy: Policy) -> bool:
     )
 
 
-def _of_gone(lost: list[_Lost], snapshot: Snapshot) -> Finding:
-    now, ranks, since = snapshot.time_unix_ns, _ranks(lost), _since_unix_ns(lost)
+def _of_gone(hosts: list[LostHost], snapshot: Snapshot) -> Finding:
+    ranks = {rank.rank for host in hosts for rank in host.ranks}
     blames = [
         blame
         for blame in snapshot.blames
-        if blame.condition == LOST and blame.due and blame.root in set(ranks)
+        if blame.condition == LOST and blame.due and blame.root in ranks
     ]
     first = min(blames, key=lambda blame: blame.since_unix_ns, default=None)
-    victims = tuple(sorted(waiters_of(blames) - set(ranks)))
-    it = "it" if len(lost) == 1 else "them"
-    silent = duration((now - since) / 1e9)
-    summary = (
-        f"{_names(lost)} ({ranks_text(ranks)}) {verb(lost, 'has', 'have')} not reported for"
-        f" {silent}"
-    )
-    harmless = first is None and snapshot.moving > 0
-    if first is not None:
-        summary += f"; {waits_clause(snapshot, first, ranks, victims, it)}"
-    elif harmless:
-        summary += f"; no rank waits for {it} yet"
-    else:
-        summary += "; no other rank makes progress"
-    names = " ".join(quoted(host.host.host) for host in lost[:HOSTS_NAMED])
-    return Finding(
-        kind=Kind.HOST_LOST,
-        severity=WARNING if harmless else CRITICAL,
-        ranks=ranks,
-        victims=victims,
-        since_unix_ns=since,
-        summary=summary,
-        evidence=_evidence(lost, snapshot, first),
-        advice=(
-            f"check that {it} {verb(lost, 'is', 'are')} up and reachable: ping {names}; then check"
-            " power, link and scheduler state"
-        ),
-    )
+    severity = WARNING if first is None and snapshot.moving > 0 else CRITICAL
+    return _finding(severity, sorted(waiters_of(blames) - ranks), Lost(hosts, first))
 
 
-def _of_cut(lost: list[_Lost], snapshot: Snapshot) -> Finding:
-    now, ranks, since = snapshot.time_unix_ns, _ranks(lost), _since_unix_ns(lost)
-    summary = (
-        f"only ddtop's connection to {_names(lost)} ({ranks_text(ranks)}) has been cut for"
-        f" {duration((now - since) / 1e9)}: collectives with {'its' if len(lost) == 1 else 'their'}"
-        " ranks still complete, and the job continues"
-    )
-    return Finding(
-        kind=Kind.HOST_LOST,
-        severity=INFO,
-        ranks=ranks,
-        victims=(),
-        since_unix_ns=since,
-        summary=summary,
-        evidence=_evidence(lost, snapshot, None),
-        advice=(
-            "nothing to fix in the job; ddtop cannot see these ranks until the connection is back:"
-            " check the network and firewalls between that host and the hub"
-        ),
-    )
-
-
-def _ranks(lost: list[_Lost]) -> tuple[int, ...]:
-    return tuple(sorted(rank.rank for host in lost for rank in host.ranks))
-
-
-def _since_unix_ns(lost: list[_Lost]) -> int:
-    return min(host.host.heard_unix_ns for host in lost)
-
-
-def _names(lost: list[_Lost]) -> str:
-    names = [host.host.host for host in lost[:HOSTS_NAMED]]
-    more = f" and {len(lost) - HOSTS_NAMED} more" if len(lost) > HOSTS_NAMED else ""
-    return f"{'host' if len(lost) == 1 else 'hosts'} {', '.join(names)}{more}"
-
-
-def _evidence(lost: list[_Lost], snapshot: Snapshot, first: Blame | None) -> tuple[str, ...]:
-    now = snapshot.time_unix_ns
-    lines = []
-    for host in lost[:HOSTS_NAMED]:
-        lines += [
-            line
-            for rank in host.ranks[:2]
-            if (line := _last_text(rank, host.host, now)) is not None
-        ]
-    answering = sum(not host.quiet for host in snapshot.seen)
-    lines.append(f"{answering} of {len(snapshot.seen)} hosts answer, including the hub")
-    waiter = snapshot.rank(first.waiters[0]) if first is not None else None
-    if waiter is not None and (place := waiter.reported.place) is not None:
-        lines.append(f"rank {waiter.rank} waits at {file_line(place)} {place.function}")
-    return tuple(lines)
-
-
-def _last_text(rank: RankFacts, host: HostSeen, now_unix_ns: int) -> str | None:
-    """What the rank did in its last report."""
-    parts = []
-    if rank.progress.iteration is not None:
-        parts.append(f"iteration {rank.progress.iteration:,}")
-    if rank.comm.collective is not None:
-        parts.append(f"{tensor_text(rank.comm.collective)} #{rank.comm.collective.seq}")
-    elif (done := next((group for group in rank.comm.groups if group.last_op), None)) is not None:
-        parts.append(f"after {done.last_op} #{done.enqueued - (done.p2p_offset or 0)}")
-    if rank.reported.place is not None:
-        parts.append(f"{file_line(rank.reported.place)} {rank.reported.place.function}")
-    ago = duration((now_unix_ns - (rank.agent.heard_unix_ns or host.heard_unix_ns)) / 1e9)
-    return (
-        f"rank {rank.rank} on {host.host}, last report {ago} ago: {', '.join(parts)}"
-        if parts
-        else None
-    )
+def _finding(severity: str, victims: Sequence[int], seen: Lost) -> Finding:
+    ranks = sorted(rank.rank for host in seen.hosts for rank in host.ranks)
+    since = min(host.host.heard_unix_ns for host in seen.hosts)
+    return Finding(Kind.HOST_LOST, severity, tuple(ranks), tuple(victims), since, seen=seen)
 
 
 # -- `peer-unreachable`: ranks reach the store, but not the address at which another rank listens
@@ -203,18 +113,18 @@ def _last_text(rank: RankFacts, host: HostSeen, now_unix_ns: int) -> str | None:
 # no socket shows why.
 
 
-_ADVICE = (
-    "name the interface that the hosts share: GLOO_SOCKET_IFNAME (gloo), NCCL_SOCKET_IFNAME"
-    " (NCCL); ip -br addr lists them; if it is right, check for a firewall between these hosts"
-)
-_AGAIN = (
-    "start the job again by hand: ranks of a restarted job may connect to addresses of the previous"
-    " attempt"
-)
-_MESH = re.compile(r"connectfullmesh", re.IGNORECASE)
-_REMOTE = re.compile(r"remote=\[([^\]]{1,60})\]:(\d{1,5})")
-_BRIDGES = ("172.17.", "192.168.122.")
-"""Addresses of docker0 and virbr0, which exist on every host separately."""
+class Apart(NamedTuple):
+    """The ranks that try to connect to others in vain, or that failed there."""
+
+    joining: Joining
+    ranks: Sequence[RankFacts]
+
+
+class NotReturned(NamedTuple):
+    """For how long all ranks have been inside."""
+
+    joining: Joining
+    waited_s: float
 
 
 @dataclass(frozen=True)
@@ -237,7 +147,7 @@ def unreachable(context: Context) -> list[Finding]:
     if joining is None:
         return []
     if not joining.inside:
-        return _after_the_end(snapshot, joining)
+        return _after_the_end(joining)
     return _cannot_connect(snapshot, joining, policy) or _does_not_return(snapshot, joining, policy)
 
 
@@ -245,41 +155,22 @@ def _cannot_connect(snapshot: Snapshot, joining: Joining, policy: Policy) -> lis
     dialling = [
         rank
         for rank in joining.inside
-        if _dials(rank) and _waited_s(snapshot, rank) > policy.init_missing_limit_s
+        if dials(rank) and waited_s(snapshot, rank) > policy.init_missing_limit_s
     ]
     if not dialling:
         return []
-    dialled = sorted({dial for rank in dialling for dial in _dials(rank)})
-    found = [
-        rank
+    dialled = {dial for rank in dialling for dial in dials(rank)}
+    ranks = tuple(
+        rank.rank
         for rank in snapshot.ranks
-        if rank.comm.rendezvous is not None and set(rank.comm.rendezvous.listens) & set(dialled)
-    ]
-    ranks = tuple(rank.rank for rank in found)
-    callers = tuple(rank.rank for rank in dialling)
-    whose = f"{ranks_text(ranks)} at " if ranks else ""
-    waited_s = max(_waited_s(snapshot, rank) for rank in dialling)
-    return [
-        Finding(
-            kind=Kind.PEER_UNREACHABLE,
-            severity=CRITICAL,
-            ranks=ranks,
-            victims=joining.waiting_without(ranks),
-            since_unix_ns=joining.since_unix_ns,
-            summary=(
-                f"{ranks_text(callers)} {verb(callers, 'has', 'have')} reached the store, but not"
-                f" {whose}{', '.join(dialled[:4])}{_kind_of(dialled, snapshot)}, in {INIT} for"
-                f" {duration(waited_s)}"
-            ),
-            evidence=tuple(
-                f"rank {rank.rank} on {rank.host} tries to connect to {', '.join(_dials(rank))}"
-                " and gets no answer"
-                for rank in dialling[:6]
-            )
-            + tuple(line for rank in found[:4] if (line := _interface_line(rank)) is not None),
-            advice=_advice(snapshot),
-        )
-    ]
+        if rank.comm.rendezvous is not None and set(rank.comm.rendezvous.listens) & dialled
+    )
+    return [_apart(ranks, Apart(joining, dialling))]
+
+
+def _apart(ranks: tuple[int, ...], seen: Apart) -> Finding:
+    victims, since = seen.joining.waiting_without(ranks), seen.joining.since_unix_ns
+    return Finding(Kind.PEER_UNREACHABLE, CRITICAL, ranks, victims, since, seen=seen)
 
 
 def _does_not_return(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Finding]:
@@ -297,107 +188,35 @@ def _does_not_return(snapshot: Snapshot, joining: Joining, policy: Policy) -> li
         or any(rank.process.working is not False for rank in inside)
     ):
         return []
-    waited_s = min(_waited_s(snapshot, rank) for rank in inside)
-    more_s = policy.of(PeerUnreachable).init_stuck_rank_s * size
-    if waited_s <= policy.of(PeerUnreachable).init_stuck_limit_s + more_s:
+    since_s = min(waited_s(snapshot, rank) for rank in inside)
+    limits, more_s = policy.of(PeerUnreachable), policy.of(PeerUnreachable).init_stuck_rank_s * size
+    if since_s <= limits.init_stuck_limit_s + more_s:
         return []
-    evidence = [f"all {size} ranks are inside, the last one for {duration(waited_s)}"]
-    advice = (
-        "see which call they are in: ddtop stacks --native; name the interface that the hosts"
-        " share: GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME"
-    )
-    if snapshot.attempt:
-        evidence.append(
-            f"attempt {snapshot.attempt} of this job: the store may still hold keys of the"
-            " previous attempt"
-        )
-        advice = f"{_AGAIN}; {advice}"
     return [
         Finding(
-            kind=Kind.COLLECTIVE_STUCK,
-            severity=CRITICAL
-            if waited_s > policy.of(PeerUnreachable).init_stuck_critical_s + more_s
-            else WARNING,
-            ranks=(),
-            victims=joining.victims,
-            since_unix_ns=max(entered_unix_ns(rank) or 0 for rank in inside),
-            summary=(
-                f"{ranks_text(joining.victims)} have all been in {INIT} for {duration(waited_s)};"
-                " no rank is missing, and none makes progress"
-            ),
-            evidence=(
-                *evidence,
-                *(line for rank in inside[:4] if (line := path_line(rank)) is not None),
-            ),
-            advice=advice,
+            Kind.COLLECTIVE_STUCK,
+            CRITICAL if since_s > limits.init_stuck_critical_s + more_s else WARNING,
+            (),
+            joining.victims,
+            max(entered_unix_ns(rank) or 0 for rank in inside),
             op=INIT,
+            seen=NotReturned(joining, since_s),
         )
     ]
 
 
-def _after_the_end(snapshot: Snapshot, joining: Joining) -> list[Finding]:
+def _after_the_end(joining: Joining) -> list[Finding]:
     """Ranks failed while they connected to each other, and no rank ended before them."""
-    failed = [
-        rank
-        for rank in joining.gave_up
-        if rank.reported.exception is not None and _MESH.search(rank.reported.exception.text)
-    ]
-    if not failed:
-        return []
-    texts = [rank.reported.exception.text for rank in failed if rank.reported.exception is not None]
-    dialled = sorted(
-        {f"{match[1]}:{match[2]}" for text in texts if (match := _REMOTE.search(text))}
-    )
-    callers = tuple(rank.rank for rank in failed)
-    at = f" at {', '.join(dialled[:4])}" if dialled else ""
-    return [
-        Finding(
-            kind=Kind.PEER_UNREACHABLE,
-            severity=CRITICAL,
-            ranks=(),
-            victims=joining.victims,
-            since_unix_ns=joining.since_unix_ns,
-            summary=(
-                f"{ranks_text(callers)} reached the store, but not the"
-                f" others{at}{_kind_of(dialled, snapshot)}, and gave up in {INIT}"
-            ),
-            evidence=tuple(
-                f"rank {rank} raised {clipped(text, 160)}"
-                for rank, text in zip(callers[:4], texts, strict=False)
-            ),
-            advice=_advice(snapshot),
-        )
-    ]
+    failed = [rank for rank in joining.gave_up if says(rank, Says.MESH)]
+    return [_apart((), Apart(joining, failed))] if failed else []
 
 
-def _dials(rank: RankFacts) -> tuple[str, ...]:
+def dials(rank: RankFacts) -> tuple[str, ...]:
+    """The addresses that it tries in vain, once it has reached the store."""
     way = rank.comm.rendezvous
     return way.dials if way is not None and "ESTABLISHED" in (way.sockets or ()) else ()
 
 
-def _waited_s(snapshot: Snapshot, rank: RankFacts) -> float:
+def waited_s(snapshot: Snapshot, rank: RankFacts) -> float:
+    """How long it has been inside (s)."""
     return (snapshot.time_unix_ns - (entered_unix_ns(rank) or snapshot.time_unix_ns)) / 1e9
-
-
-def _advice(snapshot: Snapshot) -> str:
-    return f"{_AGAIN}; {_ADVICE}" if snapshot.attempt else _ADVICE
-
-
-def _kind_of(dialled: list[str], snapshot: Snapshot) -> str:
-    if any(address.startswith("127.") for address in dialled):
-        several = len({rank.host for rank in snapshot.ranks if rank.host}) > 1
-        return " (loopback: each host reaches only itself)" if several else ""
-    return (
-        " (a container bridge)" if any(address.startswith(_BRIDGES) for address in dialled) else ""
-    )
-
-
-def _interface_line(rank: RankFacts) -> str | None:
-    if rank.hello is None:
-        return None
-    names = [
-        f"{name}={rank.hello.environment[name]}"
-        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-        if name in rank.hello.environment
-    ]
-    return f"rank {rank.rank} on {rank.host}: {', '.join(names) or 'GLOO_SOCKET_IFNAME is not set'}"

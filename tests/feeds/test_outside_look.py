@@ -1,4 +1,4 @@
-"""The policy of this viewer decides how ranks that were started without ddtop are read."""
+"""How ranks that were started without ddtop are read, and for how long a place of theirs counts."""
 
 import subprocess
 import sys
@@ -53,7 +53,7 @@ def seen_apart(source, looks):
     return one
 
 
-def test_the_policy_says_how_long_a_place_is_shown_that_is_not_seen_again(source_by):
+def test_a_place_that_is_not_seen_again_is_shown_as_long_as_the_policy_says(source_by):
     def shown(source):
         one = seen_apart(source, 1)
         return source._state_of(one, one.placed_mono_s + 15, False).place is not None
@@ -62,7 +62,7 @@ def test_the_policy_says_how_long_a_place_is_shown_that_is_not_seen_again(source
     assert shown(source_by(place_old_s=20.0))
 
 
-def test_the_policy_says_how_often_a_rank_that_runs_elsewhere_is_looked_at_closely(source_by):
+def test_a_rank_that_runs_elsewhere_is_looked_at_closely_for_so_many_looks(source_by):
     def pause_s(source):
         return source._pause_s(seen_apart(source, POLICY.stack_apart_looks))
 

@@ -1,4 +1,4 @@
-"""The policy of this viewer decides when a command gives up."""
+"""When a watch gives up on a relay that is not heard."""
 
 import time
 
@@ -9,7 +9,7 @@ from ddtop.policy import POLICY
 from tests.ui import builders
 
 
-def test_the_policy_says_when_the_events_of_a_silent_relay_are_waited_for_no_more(monkeypatch):
+def test_a_silent_relay_is_given_up_after_the_time_that_the_policy_says(monkeypatch):
     snapshot = builders.healthy()
     lost = Look(snapshot, builders.calm(snapshot), "relay not heard", contact_age_s=120.0)
 
