@@ -34,7 +34,7 @@ from ddtop.words.sentences import COLLECTIVE
 
 
 @dataclass(frozen=True)
-class NotInCollective(Waits, of=Kind.NOT_IN_COLLECTIVE, was=""):
+class NotInCollective(Waits, of=Kind.NOT_IN_COLLECTIVE):
     """`not-in-collective`. A rank is blamed after its own limit, so `wait_s` can only be longer."""
 
     working_critical_factor: float = 5.0
@@ -59,7 +59,7 @@ class NotInCollective(Waits, of=Kind.NOT_IN_COLLECTIVE, was=""):
 
 
 @dataclass(frozen=True)
-class PhaseLimits(Limits, of="phase", was="phase_"):
+class PhaseLimits(Limits, of="phase"):
     """How long a checkpoint, a validation or a compilation may last."""
 
     overdue_factor: float = 3.0
@@ -229,6 +229,8 @@ class Blamed:
     def __init__(self, snapshot: Snapshot, policy: Policy) -> None:
         self._snapshot, self._policy = snapshot, policy
         self._idle = Idle(snapshot, policy)
+        self.least_s = policy.of(NotInCollective).wait_s or 0.0
+        """So long others wait at least before `not-in-collective`."""
         alive = sum(1 for rank in snapshot.ranks if not rank.gone)
         waiting = waiters_of(snapshot.blames) | {blame.root for blame in snapshot.blames}
         self._all_wait = len(waiting) >= alive

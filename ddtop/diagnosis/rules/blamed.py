@@ -16,7 +16,7 @@ from ddtop.diagnosis.evidence import reporters
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Context, Finding, Patience
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.nccl import launched_less
-from ddtop.diagnosis.patience import Blamed, NotInCollective, new_program
+from ddtop.diagnosis.patience import Blamed, new_program
 from ddtop.diagnosis.standstill import STILL, severity_of, standstill_of
 from ddtop.diagnosis.stuck_worker import COLLECTIVE, DEAD, HALTED, LOCKED, cause_of
 from ddtop.model.facts import Blame, RankFacts, Snapshot, State
@@ -26,12 +26,12 @@ from ddtop.policy import Policy, Waits
 
 
 @dataclass(frozen=True)
-class IoStall(Waits, of=Kind.IO_STALL, was=""):
+class IoStall(Waits, of=Kind.IO_STALL):
     """`io-stall`, where others wait for the rank. Before `wait_s` that is `not-in-collective`."""
 
 
 @dataclass(frozen=True)
-class LoaderStuck(Waits, of=Kind.LOADER_STUCK, was=""):
+class LoaderStuck(Waits, of=Kind.LOADER_STUCK):
     """`loader-stuck`, where others wait for the rank or all workers are locked."""
 
 
@@ -150,7 +150,6 @@ def _elsewhere(context: Context) -> Iterator[_Charge]:
     backend."""
     snapshot, blamed = context.snapshot, Blamed(context.snapshot, context.policy)
     explained = context.explained | reporters(snapshot)
-    least_s = context.policy.of(NotInCollective).wait_s or 0.0
     for blame in snapshot.blames:
         stuck = cause_of(snapshot.rank(blame.root)) is not None
         if blame.root in explained or stuck or not blamed.at_fault(blame):
@@ -159,7 +158,7 @@ def _elsewhere(context: Context) -> Iterator[_Charge]:
         kind = next(kind for kind, holds in KINDS if holds(case))
         since = blame.since_unix_ns
         waited_s = (snapshot.time_unix_ns - since) / 1e9
-        if kind != Kind.NOT_IN_COLLECTIVE or waited_s >= least_s:
+        if kind != Kind.NOT_IN_COLLECTIVE or waited_s >= blamed.least_s:
             patience = blamed.patience(blame, kind)
             severity = CRITICAL if waited_s > patience.seconds else WARNING
             yield _Charge(kind, severity, blame.root, since, blame, patience=patience)
@@ -313,7 +312,7 @@ def _severity(
 
 
 @dataclass(frozen=True)
-class GilHeld(Waits, of="gil-held", was=""):
+class GilHeld(Waits, of="gil-held"):
     """What NCCL's own reports say, if nobody else can. `wait_s`: of ranks that are read from
     outside."""
 

@@ -25,7 +25,7 @@ from ddtop.wire.records import GroupProgress
 
 
 @dataclass(frozen=True)
-class CommError(Waits, of=Kind.COMM_ERROR, was="comm_error_"):
+class CommError(Waits, of=Kind.COMM_ERROR):
     """`comm-error`. `wait_s`: such a wait before the error was a timeout."""
 
     after_s: float = 2.0

@@ -20,7 +20,7 @@ from ddtop.wire.records import Feed
 
 
 @dataclass(frozen=True)
-class InputBound(Limits, of=Kind.INPUT_BOUND, was="input_bound_"):
+class InputBound(Limits, of=Kind.INPUT_BOUND):
     """`input-bound`."""
 
     steps: int = 5
@@ -115,7 +115,7 @@ def one_is_slow(rank: RankFacts, policy: Policy) -> bool:
 
 
 @dataclass(frozen=True)
-class SamplerLimits(Limits, of=Kind.SAMPLER_NOT_DISTRIBUTED, was=""):
+class SamplerLimits(Limits, of=Kind.SAMPLER_NOT_DISTRIBUTED):
     """`sampler-not-distributed` and `epoch-not-set`."""
 
     feed_steps: int = 8
@@ -184,7 +184,7 @@ def _is_undivided(feeds: list[Feed], policy: Policy) -> bool:
 
 
 @dataclass(frozen=True)
-class NotDistributed(Limits, of=Kind.NOT_DISTRIBUTED, was=""):
+class NotDistributed(Limits, of=Kind.NOT_DISTRIBUTED):
     """`not-distributed`."""
 
     alone_s: float = 30.0

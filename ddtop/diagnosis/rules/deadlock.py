@@ -23,7 +23,7 @@ from ddtop.wire.records import Group
 
 
 @dataclass(frozen=True)
-class Deadlock(Waits, of="deadlock", was=""):
+class Deadlock(Waits, of="deadlock"):
     """`wait-cycle` and `unmatched-p2p`."""
 
 

@@ -47,7 +47,7 @@ from ddtop.words.sentences import (
 
 
 @dataclass(frozen=True)
-class SaveLimits(Limits, of="save", was="save_"):
+class SaveLimits(Limits, of="save"):
     """Which end belongs to a save that failed."""
 
     ends_s: float = 5.0

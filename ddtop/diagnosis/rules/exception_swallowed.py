@@ -17,7 +17,7 @@ from ddtop.wire.records import Caught
 
 
 @dataclass(frozen=True)
-class CaughtLimits(Limits, of=Kind.EXCEPTION_SWALLOWED, was="caught_"):
+class CaughtLimits(Limits, of=Kind.EXCEPTION_SWALLOWED):
     """`exception-swallowed`."""
 
     windows: int = 6

@@ -218,7 +218,7 @@ def _others_hold_it(rank: RankFacts, context: Context) -> bool:
 
 
 @dataclass(frozen=True)
-class GpuLow(Limits, of=Kind.GPU_MEMORY_LOW, was="gpu_"):
+class GpuLow(Limits, of=Kind.GPU_MEMORY_LOW):
     """`gpu-memory-low`."""
 
     memory_low_ratio: float = 0.03
@@ -232,7 +232,7 @@ class GpuLow(Limits, of=Kind.GPU_MEMORY_LOW, was="gpu_"):
 
 
 @dataclass(frozen=True)
-class GpuThrottled(Limits, of=Kind.GPU_THROTTLED, was=""):
+class GpuThrottled(Limits, of=Kind.GPU_THROTTLED):
     """`gpu-throttled`."""
 
     step_slower_factor: float = 1.25

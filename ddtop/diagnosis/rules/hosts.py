@@ -37,7 +37,7 @@ class Lost(NamedTuple):
 
 
 @dataclass(frozen=True)
-class HostLost(Limits, of=Kind.HOST_LOST, was="host_lost_"):
+class HostLost(Limits, of=Kind.HOST_LOST):
     """`host-lost`."""
 
     step_factor: float = 3.0
@@ -128,7 +128,7 @@ class NotReturned(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PeerUnreachable(Limits, of=Kind.PEER_UNREACHABLE, was=""):
+class PeerUnreachable(Limits, of=Kind.PEER_UNREACHABLE):
     """`peer-unreachable`."""
 
     init_stuck_limit_s: float = 15.0

@@ -27,7 +27,7 @@ from ddtop.wire.records import Hello, Rendezvous, StoreFile
 
 
 @dataclass(frozen=True)
-class RendezvousLimits(Waits, of="rendezvous", was=""):
+class RendezvousLimits(Waits, of="rendezvous"):
     """`duplicate-rank`, `rendezvous-mismatch`, `stale-store`, `master-unreachable`."""
 
     store_clock_s: float = 2.0

@@ -28,7 +28,7 @@ from ddtop.wire.records import Disk, HostState, Limit
 
 
 @dataclass(frozen=True)
-class ResourceLimits(Limits, of="resources", was=""):
+class ResourceLimits(Limits, of="resources"):
     """`memory-pressure` and `disk-full`, and the quota of a host that is `cpu-oversubscribed`."""
 
     throttled_ratio: float = 0.2
@@ -181,7 +181,7 @@ def _of_disks(
 
 
 @dataclass(frozen=True)
-class Oversubscribed(Limits, of=Kind.CPU_OVERSUBSCRIBED, was="oversubscribed_"):
+class Oversubscribed(Limits, of=Kind.CPU_OVERSUBSCRIBED):
     """`cpu-oversubscribed`."""
 
     own_ratio: float = 0.5

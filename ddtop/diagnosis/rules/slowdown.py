@@ -16,7 +16,7 @@ from ddtop.wire.records import Speed
 
 
 @dataclass(frozen=True)
-class Slowdown(Limits, of=Kind.SLOWDOWN, was="slowdown_"):
+class Slowdown(Limits, of=Kind.SLOWDOWN):
     """`slowdown`."""
 
     info_ratio: float = 0.1

@@ -22,7 +22,7 @@ from ddtop.wire.records import HelperEnd
 
 
 @dataclass(frozen=True)
-class Starting(Waits, of="starting", was=""):
+class Starting(Waits, of="starting"):
     """`late-to-init` and `rank-missing`."""
 
     init_late_warning_s: float = 10.0

@@ -18,7 +18,7 @@ from ddtop.policy import Limits, Policy
 
 
 @dataclass(frozen=True)
-class Cost(Limits, of="cost", was="straggler_"):
+class Cost(Limits, of="cost"):
     """What a straggler costs, as a share of the step."""
 
     critical_ratio: float = 0.5
@@ -90,7 +90,7 @@ def straggler_by_stack(context: Context) -> list[Finding]:
 
 
 @dataclass(frozen=True)
-class SyncBound(Limits, of=Kind.SYNC_BOUND, was="sync_bound_"):
+class SyncBound(Limits, of=Kind.SYNC_BOUND):
     """`sync-bound`."""
 
     ratio: float = 0.4

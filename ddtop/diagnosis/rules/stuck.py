@@ -13,7 +13,7 @@ from ddtop.wire.names import MPI_FILE_COLLECTIVES
 
 
 @dataclass(frozen=True)
-class Stuck(Waits, of=Kind.COLLECTIVE_STUCK, was=""):
+class Stuck(Waits, of=Kind.COLLECTIVE_STUCK):
     """`collective-stuck`."""
 
 

@@ -73,7 +73,7 @@ def _scripts(hellos: dict[int, Hello]) -> dict[int, str]:
 
 
 @dataclass(frozen=True)
-class WrongBackend(Limits, of=Kind.WRONG_BACKEND, was=""):
+class WrongBackend(Limits, of=Kind.WRONG_BACKEND):
     """`wrong-backend`."""
 
     gloo_bytes: int = 4 << 20
