@@ -136,7 +136,7 @@ def test_a_limit_that_only_one_file_of_the_model_or_the_rules_reads_is_in_that_f
 
 @pytest.mark.parametrize("name", BLOCKS)
 def test_a_block_is_read_in_its_own_file_and_in_words_and_each_of_its_limits_is(name):
-    """A limit judges in one place. `say/` may name it, and may show the numbers that it is about."""
+    """A limit judges in one place. Words may name it."""
     block = BLOCKS[name]
     own = Path(sys.modules[block.__module__].__file__).relative_to(ROOM).as_posix()
     asks = re.compile(rf"\b(?:of|wait_s)\({block.__name__}\)")

@@ -313,6 +313,31 @@ def _just_left(rank: RankFacts, policy: Policy) -> bool:
     )
 
 
+def has_fewer_batches(snapshot: Snapshot, rank: RankFacts, blame: Blame, policy: Policy) -> bool:
+    """Whether its DataLoader is exhausted and has delivered fewer batches than that of a waiter."""
+    loader = rank.loader.report
+    if loader is None or loader.exhausted_unix_ns is None or not loader.exhausted:
+        return False
+    before_ns = int(policy.of(NotInCollective).dry_before_progress_s * 1e9)
+    if (
+        rank.progress.last_unix_ns is not None
+        and loader.exhausted_unix_ns < rank.progress.last_unix_ns - before_ns
+    ):
+        return False
+    others = [snapshot.rank(waiter) for waiter in blame.waiters]
+    ahead = [
+        facts
+        for facts in others
+        if facts.loader.report is not None and facts.loader.report.exhausted < loader.exhausted
+    ]
+    return bool(ahead) and all(
+        facts.loader.report is not None
+        and rank.loader.report is not None
+        and facts.loader.report.batches > rank.loader.report.batches
+        for facts in ahead
+    )
+
+
 # -- How a rank's phase changes the time limits of those who wait for it: a checkpoint, a
 #    validation or a compilation takes long
 

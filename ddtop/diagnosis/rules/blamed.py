@@ -16,7 +16,7 @@ from ddtop.diagnosis.evidence import reporters
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Context, Finding, Patience
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.nccl import launched_less
-from ddtop.diagnosis.patience import Blamed, new_program
+from ddtop.diagnosis.patience import Blamed, has_fewer_batches, new_program
 from ddtop.diagnosis.standstill import STILL, severity_of, standstill_of
 from ddtop.diagnosis.stuck_worker import COLLECTIVE, DEAD, HALTED, LOCKED, cause_of
 from ddtop.model.facts import Blame, RankFacts, Snapshot, State
@@ -177,7 +177,7 @@ def _ends(case: _Case) -> bool:
 
 
 def _has_left(case: _Case) -> bool:
-    return case.rank.reported.phase == "leaving" or _has_fewer_batches(*case)
+    return case.rank.reported.phase == "leaving" or has_fewer_batches(*case)
 
 
 KINDS: tuple[tuple[Kind, Callable[[_Case], bool]], ...] = (
@@ -187,31 +187,6 @@ KINDS: tuple[tuple[Kind, Callable[[_Case], bool]], ...] = (
     (Kind.NOT_IN_COLLECTIVE, lambda _: True),
 )
 """The first that holds is the kind of the finding about a rank that no disk or worker holds."""
-
-
-def _has_fewer_batches(snapshot: Snapshot, rank: RankFacts, blame: Blame, policy: Policy) -> bool:
-    """Whether its DataLoader is exhausted and has delivered fewer batches than that of a waiter."""
-    loader = rank.loader.report
-    if loader is None or loader.exhausted_unix_ns is None or not loader.exhausted:
-        return False
-    before_ns = int(policy.of(NotInCollective).dry_before_progress_s * 1e9)
-    if (
-        rank.progress.last_unix_ns is not None
-        and loader.exhausted_unix_ns < rank.progress.last_unix_ns - before_ns
-    ):
-        return False
-    others = [snapshot.rank(waiter) for waiter in blame.waiters]
-    ahead = [
-        facts
-        for facts in others
-        if facts.loader.report is not None and facts.loader.report.exhausted < loader.exhausted
-    ]
-    return bool(ahead) and all(
-        facts.loader.report is not None
-        and rank.loader.report is not None
-        and facts.loader.report.batches > rank.loader.report.batches
-        for facts in ahead
-    )
 
 
 # -- `io-stall`: the main thread stays in one uninterruptible sleep (state D), and its I/O does not
