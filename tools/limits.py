@@ -150,6 +150,8 @@ class Jury:
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Judge all places, in place of running the tests."""
+        if session.testsfailed:
+            raise session.Failed("some tests cannot be imported")
         self.items = {item.nodeid: item for item in session.items}
         places, lines = self.kept / "places.json", self.kept / "results.jsonl"
         if not places.exists():
