@@ -57,6 +57,27 @@ def test_the_loader_is_named():
     assert "waiting for data: 60 ms a step now, 2 ms a step at its start" in finding.evidence
 
 
+@pytest.mark.parametrize(
+    ("more", "ranks", "cause"),
+    [
+        ((0.2, 0.2), (), "all ranks spend more of their time in collectives"),
+        ((0.1, 0.1), (), "and no measurement shows why"),
+        ((0.2, 0.2, 0.04, 0.2), (2,), "rank 2 takes longer, and the others wait"),
+        ((0.2, 0.2, 0.06, 0.2), (), "all ranks spend more of their time in collectives"),
+        ((0.2, 0.2, 0.0, 0.1), (), "all ranks spend more of their time in collectives"),
+        ((0.4,) * 6 + (0.0, 0.0), (6, 7), "ranks 6,7 take longer, and the others wait"),
+        ((0.4,) * 5 + (0.0,) * 3, (), "all ranks spend more of their time in collectives"),
+    ],
+)
+def test_time_in_collectives_explains_it_if_it_has_grown_enough_on_enough_ranks(more, ranks, cause):
+    finding = job_of(
+        *(Pace(speed(6.0, wait_ratio=0.1 + one), speed(10.0)) for one in more)
+    ).finding()
+
+    assert finding.ranks == ranks
+    assert finding.summary.endswith(cause)
+
+
 @pytest.mark.parametrize(("delay_ratio", "told"), [(0.3, True), (0.15, False)])
 def test_ranks_that_lack_cpus_are_slower_for_that(delay_ratio, told):
     job = FakeJob(2)
