@@ -9,7 +9,7 @@ nobody does, the function gets twice as much, then a hundredth and a hundred tim
     only noticed far off  there is no test at the edge of the limit
 
 Tests read the unchanged limits, so one that computes its times from the policy notices like any
-other. Which tests come where is found by a run of those of `ROOMS`, which takes three minutes.
+other. Which tests come where is found by a run of all of `QUICK` and `SLOWER`: three minutes.
 
 `--only` takes the beginning of a limit (`not-in-collective`, `still_limit_s`) or of a place
 (`diagnosis/rules/straggler.py`). `--into FOLDER` keeps all results, and goes on after those that
@@ -41,8 +41,10 @@ from tools.recorded.record import JOBS, ZOO
 
 ROOT = Path(__file__).resolve().parents[1]
 CODE = f"{ROOT / 'ddtop'}{os.sep}"
-ROOMS = ("model", "diagnosis", "present", "feeds", "follow", "sim", "cli/check", "relay/gpus")
-"""Their tests read limits, and are quick."""
+QUICK = ("model", "diagnosis", "present", "sim")
+"""The tests of these rooms judge all places."""
+SLOWER = ("feeds", "follow", "cli/check", "relay/gpus")
+"""Tests that start processes: they judge the places of their own room."""
 NEAR, FAR = (0.5, 2.0), (0.01, 100.0)
 NEAREST = 100
 """So many tests are run before the recorded jobs, and the others after them."""
@@ -148,6 +150,8 @@ class Jury:
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Judge all places, in place of running the tests."""
+        if session.testsfailed:
+            raise session.Failed("some tests cannot be imported")
         self.items = {item.nodeid: item for item in session.items}
         places, lines = self.kept / "places.json", self.kept / "results.jsonl"
         if not places.exists():
@@ -244,8 +248,10 @@ class Jury:
     def _nearest_first(self, place: Place) -> list[str]:
         """The tests that come there: those of its file, then those that come to few places."""
         own = f"test_{Path(place.code.partition(':')[0]).stem}"
+        rooms = tuple(f"tests/{one}/" for one in (*QUICK, place.code.partition("/")[0]))
         places = Counter(one for tests in self.tests.values() for one in tests)
-        return sorted(self.tests.get(place, []), key=lambda one: (own not in one, places[one]))
+        tests = [one for one in self.tests.get(place, []) if one.startswith(rooms)]
+        return sorted(tests, key=lambda one: (own not in one, places[one]))
 
 
 def main() -> None:
@@ -260,7 +266,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         jury = Jury(Path(folder), given.only, given.into)
         options = ("-q", "-s", "-p", "no:cacheprovider", "-p", "no:xdist")
-        pytest.main([*options, *(f"tests/{room}" for room in ROOMS)], [jury])
+        pytest.main([*options, *(f"tests/{room}" for room in (*QUICK, *SLOWER))], [jury])
     judged = jury.judged.items()
     far = [f"{place}" for place, (factor, who) in judged if who and factor in FAR]
     unseen = [f"{place}" for place, (_, who) in judged if not who]

@@ -32,7 +32,7 @@ from ddtop.words.units import duration
 
 
 @dataclass(frozen=True)
-class Space(Limits, of="space", was=""):
+class Space(Limits, of="space"):
     """From when there is little room for addresses or files."""
 
     address_low_ratio: float = 0.06

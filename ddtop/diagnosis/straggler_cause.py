@@ -15,7 +15,7 @@ from ddtop.wire.records import ACTIVITIES, HostState, Spot, by_function
 
 
 @dataclass(frozen=True)
-class CauseLimits(Limits, of="straggler-cause", was="cause_"):
+class CauseLimits(Limits, of="straggler-cause"):
     """What explains that a rank is late."""
 
     part: float = 0.5
@@ -34,7 +34,7 @@ class CauseLimits(Limits, of="straggler-cause", was="cause_"):
 
 
 @dataclass(frozen=True)
-class SpotLimits(Limits, of="spot", was="spot_"):
+class SpotLimits(Limits, of="spot"):
     """Which places in a program are shown."""
 
     least_ratio: float = 0.05

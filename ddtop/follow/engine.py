@@ -603,8 +603,10 @@ class Engine:
         on_news: Callable[[Answers], None] = lambda _: None,
         clock: Callable[[], int] = time.time_ns,
         bounds: Bounds = Bounds(),
+        period: Callable[[float, bool], float] | None = None,
     ) -> None:
-        self._bounds = bounds
+        """`period`: as `period_of_looks_s`, which is the default."""
+        self._bounds, self._period = bounds, period or period_of_looks_s
         self.full = False
         """The memory limit is reached: the engine accepts no more data and makes no more looks."""
         self._job, self._clock = job, clock
@@ -683,17 +685,27 @@ class Engine:
             while not self._stop:
                 self._wake.wait(self._pause_s())
                 self._wake.clear()
-                self._take_in()
-                self._go_back()
-                if time.monotonic() - self._handed_over > SHOWN_S:
-                    self._free_looks(1)
-                if self._is_due():
-                    self._look()
+                self.turn()
                 if self._per_s > MANY_PER_S and not self._queue and not self._stop:
                     time.sleep(NAP_S)
         except BaseException as error:  # noqa: BLE001 - whatever it is, the loop says it and ends
             self.failure = error
             self._on_news(())
+
+    def turn(self) -> None:
+        """Apply what has come, and look if it is time. For a thread that has many engines: those
+        are not started, and `forget` what was seen."""
+        self._take_in()
+        self._go_back()
+        if time.monotonic() - self._handed_over > SHOWN_S:
+            self._free_looks(1)
+        if self._is_due():
+            self._look()
+
+    def forget(self) -> None:
+        """Free the facts of all looks. Until the next one `seen` is None."""
+        self.seen = None
+        self._free_looks(0)
 
     def _pause_s(self) -> float:
         return (
@@ -810,7 +822,7 @@ class Engine:
         cost_s = time.thread_time() - worked
         self._began, self._cost_s = began, cost_s
         self._due_first = began + 2 * cost_s
-        self._due = began + period_of_looks_s(cost_s, not follower.settled)
+        self._due = began + self._period(cost_s, not follower.settled)
         if began > self._counted_from:
             self._per_s = self._taken / (began - self._counted_from)
             self._taken, self._counted_from = 0, began

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from ddtop.policy import POLICY, Policy
+from ddtop.policy import Policy
 from ddtop.wire.mpi import MpiState
 from ddtop.wire.records import (
     BESIDE,
@@ -674,7 +674,7 @@ class RankFields(msgspec.Struct, gc=False):
     #: The GPUs of other ranks wait for its GPU.
     gpu_late: GpuLate | None = None
     #: The limits by which `ddtop.model.account` says what it does.
-    policy: Policy = POLICY
+    policy: Policy = Policy()
 
     @property
     def host(self) -> str | None:

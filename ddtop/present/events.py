@@ -13,7 +13,7 @@ from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.present.documents import ended_json, finding_json, progress_json
 from ddtop.present.now import end_text
 from ddtop.present.text import clean
-from ddtop.say.stragglers import NOT_MEASURED
+from ddtop.say.topics.stragglers import NOT_MEASURED
 from ddtop.wire.records import OF_LOOKS, HostState, Order
 from ddtop.words import units
 from ddtop.words.sentences import only_steps, progress_text, ranks_text

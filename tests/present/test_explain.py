@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from ddtop.diagnosis.explain import PAGES, explain
-from ddtop.diagnosis.explain.page import Explanation
+from ddtop.diagnosis.page import Explanation
 from ddtop.policy import POLICY
 from ddtop.present.explain import explain_text, kinds_text
 from ddtop.present.findings import finding_lines

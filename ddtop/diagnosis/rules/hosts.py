@@ -8,7 +8,9 @@ from typing import NamedTuple
 
 from ddtop.diagnosis.finding import CRITICAL, INFO, WARNING, Context, Finding
 from ddtop.diagnosis.kinds import Kind
+from ddtop.diagnosis.page import Explanation
 from ddtop.diagnosis.rendezvous import INIT, Joining, entered_unix_ns, joining_of, says
+from ddtop.diagnosis.row import RuleRow
 from ddtop.model.ending import comm_failure, first_to_go, has_failed
 from ddtop.model.errors import Says
 from ddtop.model.facts import Blame, HostSeen, RankFacts, Snapshot, State
@@ -30,7 +32,7 @@ class Lost(NamedTuple):
 
 
 @dataclass(frozen=True)
-class HostLost(Limits, of=Kind.HOST_LOST, was="host_lost_"):
+class HostLost(Limits, of=Kind.HOST_LOST):
     """`host-lost`."""
 
     step_factor: float = 3.0
@@ -118,7 +120,7 @@ class NotReturned(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PeerUnreachable(Limits, of=Kind.PEER_UNREACHABLE, was=""):
+class PeerUnreachable(Limits, of=Kind.PEER_UNREACHABLE):
     """`peer-unreachable`."""
 
     init_stuck_limit_s: float = 15.0
@@ -210,3 +212,96 @@ def dials(rank: RankFacts) -> tuple[str, ...]:
 def waited_s(snapshot: Snapshot, rank: RankFacts) -> float:
     """How long it has been inside (s)."""
     return (snapshot.time_unix_ns - (entered_unix_ns(rank) or snapshot.time_unix_ns)) / 1e9
+
+
+ROWS = (
+    RuleRow(
+        unreachable,
+        (Kind.PEER_UNREACHABLE, Kind.COLLECTIVE_STUCK),
+        "the addresses that a rank inside init_process_group connects to",
+        silenced_by=("rendezvous", "starting"),
+    ),
+    RuleRow(
+        host_lost,
+        (Kind.HOST_LOST,),
+        "when each host last reported, and whether collectives with its ranks complete",
+        needs=("seen",),
+    ),
+)
+PAGES = (
+    Explanation(
+        kind=Kind.HOST_LOST,
+        severity="critical; a warning while no rank waits; info while its collectives still"
+        " complete",
+        brief="a whole host has stopped reporting",
+        meaning=(
+            "The relay of a host and all of its ranks stopped reporting at the same time, while"
+            " the hub and other hosts still report. The host is down or hangs, or its network is"
+            " cut. Its ranks are `lost`: their last reports are old, and no other finding uses"
+            " them."
+        ),
+        found=(
+            (
+                "Nothing has arrived from that host for {host_lost_s}, on the hub's clock. If only"
+                " the relay had died, a new one would have replaced it by then. While the hub"
+                " itself does not report, no host counts as lost. A host is not lost if all its"
+                " ranks had ended."
+            ),
+            (
+                "It is critical if ranks of other hosts wait for its ranks, and a warning if none"
+                " waits and the others make progress."
+            ),
+            (
+                "It is an info if a collective with its ranks has completed since then. The ranks "
+                "are alive, and only ddtop's own connection is cut."
+            ),
+        ),
+        steps=(
+            "Is it up, and can it be reached from the hub's host?\nping HOST; ssh HOST uptime",
+            (
+                "What does the scheduler say about it?\nsinfo -R; scontrol show node HOST; kubectl"
+                " describe node HOST"
+            ),
+            (
+                "If it is up, look at its network link and its log:\nip -s link; dmesg -T | tail"
+                " -50; ibstat"
+            ),
+            (
+                "If it is down, the others wait until torch's timeout. End the job and start it"
+                " without that host, or let torchrun do that (--nnodes=MIN:MAX --max-restarts)."
+            ),
+            (
+                "If only ddtop's connection is cut, check its address and port on that host:\nddtop"
+                " doctor"
+            ),
+        ),
+        no_demo="it takes two hosts, and a network that is cut between them",
+    ),
+    Explanation(
+        kind=Kind.PEER_UNREACHABLE,
+        severity="critical",
+        brief="ranks reach the store, but not each other",
+        meaning=(
+            "The ranks reach the store and have each other's addresses, but some of these addresses"
+            " cannot be reached. A host has several network interfaces, and the library chose one"
+            " that the others cannot reach: loopback, a container bridge, a second network card."
+        ),
+        found=(
+            (
+                "A rank inside init_process_group has a connection to the store and has been"
+                " trying to reach another address for {init_missing_limit_s}. The listening"
+                " sockets of the other ranks show whose address it is."
+            ),
+        ),
+        steps=(
+            "Which networks do the hosts share?\nip -br addr",
+            (
+                "Name the shared one on all ranks (for gloo; NCCL uses NCCL_SOCKET_IFNAME):\n"
+                "export GLOO_SOCKET_IFNAME=eth0"
+            ),
+            "The host's own name must not resolve to 127.0.1.1:\ngetent hosts $(hostname)",
+            "If the address is right, a firewall may drop the packets:\nnc -zv ADDR PORT",
+        ),
+        no_demo="it takes two hosts, or interfaces that cannot reach each other",
+    ),
+)

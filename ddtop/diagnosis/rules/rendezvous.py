@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from ddtop.diagnosis.finding import CRITICAL, Context, Finding
 from ddtop.diagnosis.kinds import Kind
+from ddtop.diagnosis.page import Explanation
 from ddtop.diagnosis.rendezvous import (
     LOOPBACK,
     Joining,
@@ -20,6 +21,7 @@ from ddtop.diagnosis.rendezvous import (
     says,
     store_of,
 )
+from ddtop.diagnosis.row import RuleRow
 from ddtop.model.errors import Says
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.policy import Policy, Waits
@@ -27,7 +29,7 @@ from ddtop.wire.records import Hello, Rendezvous, StoreFile
 
 
 @dataclass(frozen=True)
-class RendezvousLimits(Waits, of="rendezvous", was=""):
+class RendezvousLimits(Waits, of="rendezvous"):
     """`duplicate-rank`, `rendezvous-mismatch`, `stale-store`, `master-unreachable`."""
 
     store_clock_s: float = 2.0
@@ -330,3 +332,153 @@ def _cannot_reach_store(way: Rendezvous) -> bool:
 def leads_elsewhere(way: Rendezvous) -> bool:
     """Whether the store is on this host, but the address is not."""
     return way.local is False and way.listener_ours is True
+
+
+ROWS = (
+    RuleRow(
+        rule,
+        (Kind.DUPLICATE_RANK, Kind.STALE_STORE, Kind.RENDEZVOUS_MISMATCH, Kind.MASTER_UNREACHABLE),
+        "what each rank passes to init_process_group, and the sockets of its process",
+    ),
+)
+PAGES = (
+    Explanation(
+        kind=Kind.MASTER_UNREACHABLE,
+        severity="critical",
+        brief="ranks cannot reach the store at MASTER_ADDR",
+        meaning=(
+            "Rank 0 (or torchrun) opens a store at MASTER_ADDR:MASTER_PORT, and all ranks connect"
+            " to it. The ranks named here have no connection to it, or another program holds the"
+            " port and they are connected to that program."
+        ),
+        found=(
+            (
+                "ddtop reads the sockets of each rank inside init_process_group, and sees which"
+                " process of the host listens on that port. The relay also tries to connect, and"
+                " notes the result: refused, timed out, no such name, or open."
+            ),
+            (
+                "This must last for {rendezvous.wait_s}, or rank 0 must have found its port in use."
+                " If the connection is refused because rank 0 has not started yet, the finding is"
+                " rank-missing or late-to-init."
+            ),
+            (
+                "If a torchrun has no ranks yet, and its stack shows that it is connecting to the"
+                " store, it is a warning after {starting.init_late_warning_s}, and critical after"
+                " {starting.store_dial_critical_s}."
+            ),
+        ),
+        steps=(
+            (
+                "See which address the ranks use:\nddtop attach JOB, Enter on a rank: MASTER_ADDR,"
+                " MASTER_PORT"
+            ),
+            (
+                "Refused: rank 0 listens on another address or port, or has ended.\nss -tlnp |"
+                " grep PORT    (on rank 0's host)"
+            ),
+            (
+                "Timed out: the address or port is wrong, or there is a firewall between the"
+                " hosts.\nnc -zv ADDR PORT"
+            ),
+            "No such name: use a name that all hosts can resolve.\ngetent hosts NAME",
+            (
+                "Another program uses the port: end it, or choose another port. torchrun"
+                " --standalone finds a free one."
+            ),
+            (
+                "Do not use localhost as the address of a job on several hosts. On each host it"
+                " means that host itself."
+            ),
+        ),
+    ),
+    Explanation(
+        kind=Kind.DUPLICATE_RANK,
+        severity="critical",
+        brief="two processes claim the same rank",
+        meaning=(
+            "Two processes have the same RANK. The group counts only one of them and waits for a"
+            " rank number that nobody has, or the second rank 0 fails because the first one uses"
+            " the port."
+        ),
+        found=(
+            (
+                "Both processes have reported the same rank, and neither is the parent of the "
+                "other. The finding appears after {rendezvous.wait_s} in init_process_group, or as "
+                "soon as one of them has failed."
+            ),
+            (
+                "Or a child of a rank has been in the job's init_process_group, with the rank's "
+                "number, for {rendezvous.wait_s}. A child that makes a group of its own is not a "
+                "rank, and is not judged."
+            ),
+        ),
+        steps=(
+            (
+                "The evidence lists both pids and their parents:\nps -o pid,ppid,lstart,args -p"
+                " PID1,PID2"
+            ),
+            "srun with torchrun: start one task per node (--ntasks-per-node=1).",
+            "srun alone: take RANK from SLURM_PROCID and LOCAL_RANK from SLURM_LOCALID.",
+            "Started by hand: set a different RANK in each shell.",
+        ),
+        before=("dist.init_process_group('gloo', rank=0, world_size=2)    # in both",),
+        after=("dist.init_process_group('gloo')       # RANK as the launcher sets it",),
+    ),
+    Explanation(
+        kind=Kind.RENDEZVOUS_MISMATCH,
+        severity="critical",
+        brief="ranks disagree about WORLD_SIZE, store or backend",
+        meaning=(
+            "To find each other, all ranks need the same WORLD_SIZE, the same MASTER_ADDR and"
+            " MASTER_PORT (or init_method) and the same backend. The ranks named here have other"
+            " values than most ranks."
+        ),
+        found=(
+            (
+                "ddtop compares the environment and arguments of all ranks once a rank has been in"
+                " init_process_group for {rendezvous.wait_s}. Different names of one host count as"
+                " equal; so do cpu:gloo and gloo."
+            ),
+            (
+                "If the ranks split into two equal halves, the half without rank 0 is at fault,"
+                " because rank 0 creates the store."
+            ),
+        ),
+        steps=(
+            "The evidence shows the address that each rank uses, and which process listens there.",
+            (
+                "Set the variables once, in one place for all ranks. If the port is random, let"
+                " one rank choose it and send it to all."
+            ),
+            "torchrun sets all of this by itself.",
+        ),
+        before=("os.environ['MASTER_PORT'] = str(free_port())    # on every rank",),
+        after=("port = os.environ['MASTER_PORT']       # set once, where all are started",),
+    ),
+    Explanation(
+        kind=Kind.STALE_STORE,
+        severity="critical",
+        brief="the file:// store is old or cannot be used",
+        meaning=(
+            "With init_method=file://PATH the ranks exchange their addresses in a file. A file"
+            " from an earlier run holds the addresses of processes that have ended. Some ranks"
+            " then fail with a refused connection, and others wait."
+        ),
+        found=(
+            (
+                "Each rank records the file's size, age and owner just before init_process_group."
+                " The file is stale if it was not empty, it was older than the job's first"
+                " process, and the ranks fail or have not joined for {rendezvous.wait_s}."
+            ),
+            "If the ranks cannot write to the path, the finding is the same.",
+        ),
+        steps=(
+            "Remove the file and start again:\nrm PATH",
+            "Give each run its own file, on a disk that all hosts share.",
+            "Remove the file before the ranks start, not in the program itself.",
+        ),
+        before=("init_method='file:///data/store'",),
+        after=("init_method=f'file:///data/store-{os.environ[\"SLURM_JOB_ID\"]}'",),
+    ),
+)

@@ -13,7 +13,9 @@ from typing import NamedTuple
 from ddtop import launch
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Context, Finding
 from ddtop.diagnosis.kinds import Kind
+from ddtop.diagnosis.page import Explanation
 from ddtop.diagnosis.rendezvous import LOOPBACK, Joining, has_entered, joining_of, store_of
+from ddtop.diagnosis.row import RuleRow
 from ddtop.diagnosis.standstill import sleep_left_s
 from ddtop.model.ending import CANCEL_SIGNALS, has_failed
 from ddtop.model.facts import Candidate, RankFacts, Snapshot, State
@@ -22,7 +24,7 @@ from ddtop.wire.records import HelperEnd
 
 
 @dataclass(frozen=True)
-class Starting(Waits, of="starting", was=""):
+class Starting(Waits, of="starting"):
     """`late-to-init` and `rank-missing`."""
 
     init_late_warning_s: float = 10.0
@@ -316,3 +318,104 @@ def launcher_waits(context: Context) -> list[Finding]:
         if missing and waited_s >= least_s:
             findings.append(Finding(kind, severity, (), (), since, seen=launcher))
     return findings
+
+
+ROWS = (
+    RuleRow(
+        launcher_waits,
+        (Kind.RANK_MISSING, Kind.MASTER_UNREACHABLE),
+        "launchers without ranks: their command lines and sockets",
+        needs=("launchers",),
+    ),
+    RuleRow(
+        rule,
+        (Kind.LEFT_EARLY, Kind.RANK_KILLED, Kind.LATE_TO_INIT, Kind.RANK_MISSING),
+        "which ranks are inside init_process_group, alive outside, dead or never seen",
+        silenced_by=("rendezvous",),
+    ),
+)
+PAGES = (
+    Explanation(
+        kind=Kind.RANK_MISSING,
+        severity="critical; a warning if the rank may run on a host that does not report",
+        brief="not started; others wait in init_process_group",
+        meaning=(
+            "WORLD_SIZE is larger than the number of ranks that were started. The started ranks"
+            " wait for the missing ones in init_process_group, by default for 30 minutes (10 with"
+            " NCCL), and print nothing."
+        ),
+        found=(
+            (
+                "Every process with RANK and WORLD_SIZE reports as soon as it starts. No process"
+                " with this rank number has reported on any host, and other ranks have been in"
+                " init_process_group for {init_missing_limit_s}."
+            ),
+            (
+                "It is a warning if a variable (SLURM_NNODES, GROUP_WORLD_SIZE) names more hosts"
+                " than report here."
+            ),
+            (
+                "Before there are any ranks, torchrun waits for its nodes. The connections to its"
+                " store show how many nodes have come. It is a warning after"
+                " {init_missing_limit_s}, and critical after {starting.init_missing_critical_s}."
+            ),
+        ),
+        steps=(
+            "Count the processes that were started:\nps -eo pid,args | grep SCRIPT",
+            (
+                "torchrun: --nnodes times --nproc-per-node is the world size. Start torchrun on"
+                " every node."
+            ),
+            (
+                "Slurm: use one task per rank, or one torchrun per node, not both:\nsqueue -j ID"
+                " -o '%D nodes, %C cpus'"
+            ),
+            (
+                "Started by hand: start a process with the missing RANK, or set WORLD_SIZE to the"
+                " number of processes, on all ranks."
+            ),
+            "The rank may run without DDTOP=1. Then ddtop cannot see it.",
+        ),
+        before=("mp.spawn(train, args=(4,), nprocs=3)     # world_size=4",),
+        after=("mp.spawn(train, args=(world,), nprocs=world)",),
+    ),
+    Explanation(
+        kind=Kind.LATE_TO_INIT,
+        severity="critical; a warning while the rank visibly works",
+        brief="alive, but not in init_process_group, where others wait",
+        meaning=(
+            "The rank is alive but has not called init_process_group yet: it imports, prepares"
+            " data, or sleeps. The others are inside and wait for it."
+        ),
+        found=(
+            (
+                "The rank has reported but has not called init_process_group. Or it is a process"
+                " of the same job that has no rank number yet (mp.spawn)."
+            ),
+            (
+                "It is critical if the rank makes no progress at one line and others have been"
+                " inside for {starting.wait_s}. While the rank works or imports, or pauses in a"
+                " sleep that ends soon, it is a warning after {starting.init_late_warning_s}, which"
+                " is shown once it has stood for {brief.stood_s}, and critical after"
+                " {starting.init_late_critical_s} or half of the group's timeout."
+            ),
+        ),
+        steps=(
+            (
+                "The finding names its source line. See what it waits for there:\nddtop stacks JOB"
+                " --rank R"
+            ),
+            "If the import of torch is slow, copy the environment to a local disk of each host.",
+            (
+                "If one rank downloads or preprocesses data, do that before the job. Or let all "
+                "ranks join first, and then wait in a barrier with a long timeout."
+            ),
+        ),
+        before=(
+            "if int(os.environ['RANK']) == 0:",
+            "    tokenise_everything()                 # 40 minutes",
+            "dist.init_process_group('gloo')",
+        ),
+        after=("dist.init_process_group('gloo', timeout=timedelta(hours=2))",),
+    ),
+)

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from ddtop.diagnosis.finding import WARNING, Context, Finding
 from ddtop.diagnosis.kinds import Kind
+from ddtop.diagnosis.page import Explanation
+from ddtop.diagnosis.row import RuleRow
 from ddtop.model.errors import Says
 from ddtop.model.facts import Snapshot
 from ddtop.policy import Limits, Policy
@@ -73,7 +75,7 @@ def _scripts(hellos: dict[int, Hello]) -> dict[int, str]:
 
 
 @dataclass(frozen=True)
-class WrongBackend(Limits, of=Kind.WRONG_BACKEND, was=""):
+class WrongBackend(Limits, of=Kind.WRONG_BACKEND):
     """`wrong-backend`."""
 
     gloo_bytes: int = 4 << 20
@@ -131,3 +133,76 @@ def _nccl_without(snapshot: Snapshot) -> list[Finding]:
         return []
     ranks, since = tuple(without), next(iter(without.values()))
     return [Finding(Kind.WRONG_BACKEND, WARNING, ranks, (), since, seen=Backend(0))]
+
+
+ROWS = (
+    RuleRow(
+        version_skew,
+        (Kind.VERSION_SKEW,),
+        "versions of Python and torch, and a digest of the script",
+    ),
+    RuleRow(
+        backend,
+        (Kind.WRONG_BACKEND,),
+        "exceptions about NCCL, and the size of gradients on GPUs that go through gloo",
+    ),
+)
+PAGES = (
+    Explanation(
+        kind=Kind.WRONG_BACKEND,
+        severity="warning",
+        brief="the backend does not fit the device of the tensors",
+        meaning=(
+            "The program asked for NCCL, but torch finds no GPU or was built without NCCL. Then"
+            " init_process_group or the first collective raises an exception, and the ranks end."
+            " Or gradients on GPUs go through gloo, which copies them to the host and back in each"
+            " step."
+        ),
+        found=(
+            "A rank's exception says that NCCL or a GPU is missing.",
+            (
+                "Or torch has NCCL, each rank has its own GPU, and a DistributedDataParallel model"
+                " with some MiB of gradients on a GPU uses gloo for CUDA tensors. A second gloo"
+                " group, for barriers and objects, is fine."
+            ),
+        ),
+        steps=(
+            'To train on CPUs: init_process_group("gloo").',
+            (
+                "To train on GPUs: check that the job sees them and that this torch is built for "
+                'them:\nnvidia-smi; python -c "import torch; print(torch.version.cuda)"'
+            ),
+            (
+                "To use both: call init_process_group() without a backend. CPU tensors then use"
+                " gloo, and CUDA tensors use NCCL."
+            ),
+        ),
+        no_demo="its ranks end at once, and the finding then is `rank-crashed`",
+    ),
+    Explanation(
+        kind=Kind.VERSION_SKEW,
+        severity="warning",
+        brief="ranks run different torch, Python or scripts",
+        meaning=(
+            "The ranks do not run the same code. Two versions may call different collectives, or "
+            "call them in a different order. The job then hangs, at the start or later, or the "
+            "results differ."
+        ),
+        found=(
+            (
+                "Each rank reports its Python, its torch once it is imported, and a digest of its"
+                " script. Scripts with different names differ on purpose, so they are not"
+                " compared."
+            ),
+        ),
+        steps=(
+            "The evidence shows one line per version.",
+            (
+                "Use one environment for all ranks: the same container, or the same folder on a"
+                " shared disk."
+            ),
+            "Compare the copies of the script:\nsha256sum SCRIPT    (on each host)",
+        ),
+        no_demo="it takes ranks with two installations of torch or Python",
+    ),
+)

@@ -8,8 +8,8 @@ from ddtop.diagnosis.rules.hosts import Apart, Lost, NotReturned, dials, waited_
 from ddtop.diagnosis.waiters import waits_clause
 from ddtop.model.errors import remote_in
 from ddtop.model.facts import HostSeen, RankFacts, Snapshot
-from ddtop.say.rendezvous import path_lines
 from ddtop.say.said import Said, Writer, age_text, spot_text
+from ddtop.say.topics.rendezvous import path_lines
 from ddtop.words.sentences import clipped, quoted, ranks_text, tensor_text, verb
 from ddtop.words.units import duration
 

@@ -34,10 +34,10 @@ from ddtop.diagnosis.straggler_cause import (
 from ddtop.model.facts import Balance, Device, GpuLate, Late, RankFacts
 from ddtop.model.stragglers import LateByStack
 from ddtop.policy import Policy
-from ddtop.say.gpus import CLOCKS, COOL, COOLING, command, gpu_text, holders_text, why_held
 from ddtop.say.places import where_text
-from ddtop.say.resources import running_text
 from ddtop.say.said import Said, Writer, group_text, that_hold, waits_text
+from ddtop.say.topics.gpus import CLOCKS, COOL, COOLING, command, gpu_text, holders_text, why_held
+from ddtop.say.topics.resources import running_text
 from ddtop.wire.records import ACTIVITIES, HostLoad, ProcessLoad, Spot, by_function
 from ddtop.words.sentences import about, ranks_text, verb
 from ddtop.words.units import long_size

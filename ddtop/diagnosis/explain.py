@@ -8,21 +8,16 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 
-from ddtop.diagnosis.explain import ends, gpus, slow, stalls, starting, waits
-from ddtop.diagnosis.explain.page import Explanation, fill
+from ddtop.diagnosis.kinds import Kind
+from ddtop.diagnosis.page import Explanation, fill
+from ddtop.diagnosis.table import MODULES
 from ddtop.policy import Policy
 
 PAGES: dict[str, Explanation] = {
     page.kind: page
-    for page in (
-        *waits.WAITS,
-        *waits.DEADLOCKS,
-        *ends.PAGES,
-        *stalls.STALLS,
-        *stalls.HOSTS,
-        *slow.PAGES,
-        *gpus.PAGES,
-        *starting.PAGES,
+    for page in sorted(
+        (page for module in MODULES for page in module.PAGES),
+        key=lambda page: list(Kind).index(page.kind),
     )
 }
 """By kind, in the order in which they are listed; the values of the policy are not in them yet."""

@@ -13,8 +13,8 @@ from ddtop.launch.launchers import is_elastic
 from ddtop.model.facts import Candidate, Snapshot, WaitingLauncher
 from ddtop.model.stacks import Owner, owner_of
 from ddtop.say.places import where_text
-from ddtop.say.rendezvous import WHY_NOT, path_lines, so_far, wait_text, words_of
 from ddtop.say.said import Said, Writer, age_text, that_hold
+from ddtop.say.topics.rendezvous import WHY_NOT, path_lines, so_far, wait_text, words_of
 from ddtop.words.sentences import exit_text, file_line, quoted, rank_list, ranks_text, verb
 from ddtop.words.units import duration
 
