@@ -24,17 +24,10 @@ from ddtop.policy import Limits, Policy
 # with its ranks complete, its ranks are alive.
 
 
-class LostHost(NamedTuple):
-    """A host, and its ranks."""
-
-    host: HostSeen
-    ranks: Sequence[RankFacts]
-
-
 class Lost(NamedTuple):
-    """Lost hosts, and the first wait for one of their ranks."""
+    """Lost hosts with their ranks, and the first wait for one of these."""
 
-    hosts: Sequence[LostHost]
+    hosts: Sequence[tuple[HostSeen, Sequence[RankFacts]]]
     first: Blame | None = None
 
 
@@ -58,10 +51,8 @@ def host_lost(context: Context) -> list[Finding]:
     by_sender: dict[str | None, list[RankFacts]] = {}
     for rank in ranks:
         by_sender.setdefault(rank.agent.sender, []).append(rank)
-    lost = [
-        LostHost(host, by_sender[host.sender]) for host in snapshot.seen if host.sender in by_sender
-    ]
-    cut = [host for host in lost if _takes_part(host, snapshot, policy)]
+    lost = [(host, by_sender[host.sender]) for host in snapshot.seen if host.sender in by_sender]
+    cut = [host for host in lost if _takes_part(host[0], snapshot, policy)]
     rest = [host for host in lost if host not in cut]
     findings = [_of_gone(rest, snapshot)] if rest else []
     return [*findings, _finding(INFO, (), Lost(cut))] if cut else findings
@@ -80,8 +71,8 @@ def _is_over(snapshot: Snapshot, policy: Policy) -> bool:
     return not bad or not comm_failure(first_to_go(others, policy)[0])
 
 
-def _takes_part(lost: LostHost, snapshot: Snapshot, policy: Policy) -> bool:
-    at = lost.host.completing_unix_ns
+def _takes_part(lost: HostSeen, snapshot: Snapshot, policy: Policy) -> bool:
+    at = lost.completing_unix_ns
     if at is None:
         return False
     step_s = max((rank.progress.step_ms or 0.0 for rank in snapshot.ranks), default=0.0) / 1000
@@ -91,8 +82,8 @@ def _takes_part(lost: LostHost, snapshot: Snapshot, policy: Policy) -> bool:
     )
 
 
-def _of_gone(hosts: list[LostHost], snapshot: Snapshot) -> Finding:
-    ranks = {rank.rank for host in hosts for rank in host.ranks}
+def _of_gone(hosts: Sequence[tuple[HostSeen, Sequence[RankFacts]]], snapshot: Snapshot) -> Finding:
+    ranks = {rank.rank for _, theirs in hosts for rank in theirs}
     blames = [
         blame
         for blame in snapshot.blames
@@ -104,8 +95,8 @@ def _of_gone(hosts: list[LostHost], snapshot: Snapshot) -> Finding:
 
 
 def _finding(severity: str, victims: Sequence[int], seen: Lost) -> Finding:
-    ranks = sorted(rank.rank for host in seen.hosts for rank in host.ranks)
-    since = min(host.host.heard_unix_ns for host in seen.hosts)
+    ranks = sorted(rank.rank for _, theirs in seen.hosts for rank in theirs)
+    since = min(host.heard_unix_ns for host, _ in seen.hosts)
     return Finding(Kind.HOST_LOST, severity, tuple(ranks), tuple(victims), since, seen=seen)
 
 
@@ -123,10 +114,9 @@ class PartedHosts(NamedTuple):
 
 
 class NotReturned(NamedTuple):
-    """For how long all ranks have been inside."""
+    """All ranks are inside."""
 
     joining: Joining
-    waited_s: float
 
 
 @dataclass(frozen=True)
@@ -202,7 +192,7 @@ def _does_not_return(snapshot: Snapshot, joining: Joining, policy: Policy) -> li
             joining.victims,
             max(entered_unix_ns(rank) or 0 for rank in inside),
             op=INIT,
-            seen=NotReturned(joining, since_s),
+            seen=NotReturned(joining),
         )
     ]
 

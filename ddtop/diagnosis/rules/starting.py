@@ -298,12 +298,21 @@ def launcher_waits(context: Context) -> list[Finding]:
     policy, now, findings = context.policy, context.snapshot.time_unix_ns, []
     limits = policy.of(Starting)
     for launcher in context.snapshot.launchers:
-        if launcher.probe is None:
-            kind, missing = Kind.RANK_MISSING, launcher.nodes > (launcher.nodes_there or 1)
-            least_s, critical_s = policy.init_missing_limit_s, limits.init_missing_critical_s
-        else:
-            kind, missing = Kind.MASTER_UNREACHABLE, launcher.probe != "open"
-            least_s, critical_s = limits.init_late_warning_s, limits.store_dial_critical_s
+        kind, missing, least_s, critical_s = (
+            (
+                Kind.RANK_MISSING,
+                launcher.nodes > (launcher.nodes_there or 1),
+                policy.init_missing_limit_s,
+                limits.init_missing_critical_s,
+            )
+            if launcher.probe is None
+            else (
+                Kind.MASTER_UNREACHABLE,
+                launcher.probe != "open",
+                limits.init_late_warning_s,
+                limits.store_dial_critical_s,
+            )
+        )
         since, waited_s = now - int(launcher.waited_s * 1e9), launcher.waited_s
         severity = CRITICAL if waited_s >= critical_s else WARNING
         if missing and waited_s >= least_s:

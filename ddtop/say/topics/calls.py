@@ -15,7 +15,7 @@ from ddtop.model.ending import went_unix_ns
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.say import waiters
 from ddtop.say.evidence import NEW_GROUP_RULE, SAME_CALLS
-from ddtop.say.said import Around, Said, Writer, age_text, group_text, spot_text
+from ddtop.say.said import Around, Said, Writer, age_text, group_text, spot_text, that_hold
 from ddtop.wire.names import EQUAL_BYTES
 from ddtop.wire.records import GroupMade
 from ddtop.words.sentences import (
@@ -125,7 +125,7 @@ def other_calls(finding: Finding, seen: mismatch.OtherCalls, at: Context) -> Sai
     """What each side has called."""
     name, age = group_text(at, finding.group or ""), age_text(at, seen.since_unix_ns)
     texts = tuple(_side_text(ranks, seen) for ranks in seen.sides)
-    rows = (
+    advice = that_hold(
         (finding.op is None, SAME_CALLS),
         (
             len({call.root for call in seen.calls.values()} - {None}) > 1,
@@ -139,8 +139,7 @@ def other_calls(finding: Finding, seen: mismatch.OtherCalls, at: Context) -> Sai
             True,
             "pass tensors of the same size and dtype on all ranks (pad, or gather the sizes first)",
         ),
-    )
-    advice = next(text for holds, text in rows if holds)
+    )[0]
     if seen.last is not None:
         aborted = f"{ranks_text(seen.aborted)} {verb(seen.aborted, 'was', 'were')} aborted for it"
         return Said(
@@ -251,9 +250,11 @@ def sharing(finding: Finding, seen: threads.Sharing | threads.Led, at: Context) 
 def led(finding: Finding, seen: threads.Led, at: Context, inner: Said) -> Said:
     """The same, and what it has led to."""
     own, after = sharing(finding, seen, at), seen.finding
-    what = inner.summary
-    if isinstance(after.seen, stuck.AllInside):
-        what = inside_text(after, after.seen, at)
+    what = (
+        inside_text(after, after.seen, at)
+        if isinstance(after.seen, stuck.AllInside)
+        else inner.summary
+    )
     return Said(f"{own.summary}; {what}", (*own.evidence, *inner.evidence), own.advice)
 
 

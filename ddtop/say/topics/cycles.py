@@ -10,7 +10,7 @@ from ddtop.diagnosis.rules.deadlock import ByHand, Circle, misses, most_certain,
 from ddtop.diagnosis.waiters import group_by_hand
 from ddtop.model.facts import PeerWait, Snapshot
 from ddtop.say import evidence, waiters
-from ddtop.say.said import Said, Writer, age_text, group_text, spot_text
+from ddtop.say.said import Said, Writer, age_text, group_text, spot_text, that_hold
 from ddtop.wire.names import GROUP_MAKERS, RECEIVES, SENDS
 from ddtop.words.sentences import collective_text, quoted, ranks_text, verb
 from ddtop.words.units import duration
@@ -49,7 +49,7 @@ def _order_advice(single: Sequence[PeerWait], with_others: bool) -> str:
     stray, alone = _stray_send(single), single and not with_others
     local = any(wait.made is not None and wait.made.local for wait in single)
     of_mpi = any(wait.group is not None for wait in single)
-    rows = (
+    return that_hold(
         (
             alone and all(wait.call in RECEIVES for wait in single),
             "no rank sends: check the source of each receive (does that neighbour send to this"
@@ -71,8 +71,7 @@ def _order_advice(single: Sequence[PeerWait], with_others: bool) -> str:
             + ("Sendrecv" if of_mpi else "batch_isend_irecv"),
         ),
         (True, "use the groups in the same order on all ranks, and leave out no call of them"),
-    )
-    return next(advice for holds, advice in rows if holds).format(*stray or ())
+    )[0].format(*stray or ())
 
 
 def _stray_send(single: Sequence[PeerWait]) -> tuple[int, int, int] | None:

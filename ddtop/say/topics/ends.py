@@ -22,7 +22,7 @@ from ddtop.model.facts import RankFacts
 from ddtop.model.wait_graph import comparable_seq
 from ddtop.say.evidence import end_line, left_advice, size_text
 from ddtop.say.places import where_text
-from ddtop.say.said import Said, Writer, group_text, spot_text
+from ddtop.say.said import Said, Writer, group_text, spot_text, that_hold
 from ddtop.say.waiters import called_at, waits_clause
 from ddtop.wire.mpi import MpiCall
 from ddtop.wire.records import Exit, HelperEnd, LastException, WorkerEnd
@@ -93,38 +93,28 @@ def first(finding: Finding, seen: First, at: Context) -> Said:
     if finding.kind == Kind.LEFT_EARLY:
         return _left(finding, seen, at)
     rank, ended = seen.first, seen.first.process.exit
-    killed = ended is not None and finding.kind == Kind.RANK_KILLED
+    killed = finding.kind == Kind.RANK_KILLED
     said = _killed(rank, ended) if killed and ended else _crashed(finding, rank, at)
     after = [one for one in finding.victims if at.snapshot.rank(one).gone]
     then = f"{ranks_text(after)} ended after it" if after else ""
     if seen.wait is not None:
         then = waits_clause(at.snapshot, seen.wait, finding.ranks, seen.waiting)
-    over = at.snapshot.ended is not None
-    orphans = () if ended is None or over else ended.orphans
-    outlived = _outlived_text(
-        rank, orphans, (ended.orphan_sockets or 0) if ended is not None else 0
-    )
+    orphans = ended.orphans if ended is not None and at.snapshot.ended is None else ()
+    sockets = (ended.orphan_sockets or 0) if ended is not None else 0
+    outlived = _outlived_text(rank, orphans, sockets)
     pids = " ".join(map(str, orphans[:8]))
-    lines = (
-        [f"{outlived} (pids {pids}): as long as they live, its peers see no disconnect"]
-        if orphans and ended is not None and ended.orphan_sockets
-        else []
-    )
+    held = f"{outlived} (pids {pids}): as long as they live, its peers see no disconnect"
     return Said(
         "; ".join(filter(None, (said.summary, then, outlived))),
-        (*said.evidence, *_evidence(rank, at), *lines),
+        (*said.evidence, *_evidence(rank, at), *that_hold((orphans and sockets, held))),
         f"{said.advice}; end these processes: kill {pids}" if orphans else said.advice,
     )
 
 
 def _crashed(finding: Finding, rank: RankFacts, at: Context) -> Said:
     error = rank.reported.exception if fatal_exception(rank) else None
-    if error is not None:
-        said = _raised(finding.ranks, rank, error, at)
-    else:
-        said = _exited(finding.ranks, rank)
-    save = fatal_save(rank, at.policy)
-    if save is None:
+    said = _raised(finding.ranks, rank, error, at) if error else _exited(finding.ranks, rank)
+    if (save := fatal_save(rank, at.policy)) is None:
         return said
     full = is_full(save.free_bytes, save.total_bytes, at.policy)
     left = f"{size_text(save.free_bytes)} of {size_text(save.total_bytes)} left"
@@ -145,7 +135,7 @@ def _raised(ranks: Sequence[int], rank: RankFacts, error: LastException, at: Con
     alive = f"; {whose} is still alive" if rank.process.exit is None else ""
     text = f" {error.type}: {error.text}"
     cures = (cure.format(rank.rank) for part, cure in _CURES.items() if part in text)
-    usual = (
+    advice = (
         f"fix that exception: {'every rank' if every else who} raised it, so the cause is not the"
         " data or the host of a single rank"
         if several
@@ -155,7 +145,7 @@ def _raised(ranks: Sequence[int], rank: RankFacts, error: LastException, at: Con
     return Said(
         f"{'all ranks' if every else who} {_raised_text(error)}{alive}",
         (),
-        _worker_advice(error.worker) if worker_gone else next(cures, usual),
+        _worker_advice(error.worker) if worker_gone else next(cures, advice),
     )
 
 
@@ -163,24 +153,23 @@ def _exited(ranks: Sequence[int], rank: RankFacts) -> Said:
     code = rank.process.exit.code if rank.process.exit is not None else None
     passed_on, lost = (code or 0) - _PASSED_ON, lost_launcher(rank)
     how = "MPI's Abort, sys.exit" if rank.comm.mpi is not None else "sys.exit"
-    rows = (
-        (
-            passed_on in _OF_SIGNALS,
-            f"shells and containers end with {code} after signal {passed_on}:"
-            f" {_OF_SIGNALS.get(passed_on)}",
-        ),
-        (lost, "find out who killed mpirun, or its daemon on that host: dmesg | grep -i kill"),
-        (
-            True,
-            f"read the output of rank {rank.rank}: it ended itself with {how} or os._exit, perhaps"
-            " after it caught an exception",
-        ),
-    )
     return Said(
         f"{ranks_text(ranks) if lost else f'rank {rank.rank}'} ended with exit code {code}"
         + (": their launcher is gone" if lost else ""),
         (),
-        next(advice for holds, advice in rows if holds),
+        that_hold(
+            (
+                passed_on in _OF_SIGNALS,
+                f"shells and containers end with {code} after signal {passed_on}:"
+                f" {_OF_SIGNALS.get(passed_on)}",
+            ),
+            (lost, "find out who killed mpirun, or its daemon on that host: dmesg | grep -i kill"),
+            (
+                True,
+                f"read the output of rank {rank.rank}: it ended itself with {how} or os._exit,"
+                " perhaps after it caught an exception",
+            ),
+        )[0],
     )
 
 
@@ -194,27 +183,28 @@ def _killed(rank: RankFacts, ended: Exit) -> Said:
         if by_ddtop
         else f"{name} was killed by {how}"
     )
-    rows = (
-        (
-            ended.oom,
-            "the host or cgroup ran out of memory: use fewer workers or smaller batches, or raise"
-            " the limit",
-        ),
-        (
-            by_ddtop,
-            "set DDTOP_FRAMES=off, start the job again, and report this to the authors of ddtop",
-        ),
-        (ended.signal in _OF_SIGNALS, _OF_SIGNALS.get(ended.signal or 0, "")),
-        (True, "find out who sent the signal, then start the job again"),
-    )
-    lines = (
-        (ended.oom_line is not None, f"kernel log: {clipped(ended.oom_line or '', 200)}"),
-        (by_ddtop, f"{name}: it died while ddtop was reading the stacks of its threads"),
-    )
     return Said(
         died + (f" in iteration {iteration:,}" if iteration is not None else ""),
-        tuple(line for holds, line in lines if holds),
-        next(advice for holds, advice in rows if holds),
+        tuple(
+            that_hold(
+                (ended.oom_line is not None, f"kernel log: {clipped(ended.oom_line or '', 200)}"),
+                (by_ddtop, f"{name}: it died while ddtop was reading the stacks of its threads"),
+            )
+        ),
+        that_hold(
+            (
+                ended.oom,
+                "the host or cgroup ran out of memory: use fewer workers or smaller batches, or"
+                " raise the limit",
+            ),
+            (
+                by_ddtop,
+                "set DDTOP_FRAMES=off, start the job again, and report this to the authors of"
+                " ddtop",
+            ),
+            (ended.signal in _OF_SIGNALS, _OF_SIGNALS.get(ended.signal or 0, "")),
+            (True, "find out who sent the signal, then start the job again"),
+        )[0],
     )
 
 
@@ -368,13 +358,12 @@ def helper(finding: Finding, seen: HelperEnd, at: Context) -> Said:
         how += f" {exit_text(seen.code, seen.signal)}"
         advice = f"read the output of pid {seen.pid}; the ranks did not fail on their own"
         advice = _OF_SIGNALS.get(seen.signal or 0, advice)
-    rows = (
+    end = that_hold(
         (ranks, f"{ranks_text(ranks)} {verb(ranks, 'was', 'were')} ended because of it"),
         # Nothing is known of a parent that a signal ended long after its ranks.
         (seen.signal is not None, "all ranks ended then"),
         (True, "all ranks had finished by then"),
-    )
-    end = next(text for holds, text in rows if holds)
+    )[0]
     lines = [f"pid {seen.pid}: {seen.command}"] if seen.command else []
     ended = list(map(at.snapshot.rank, ranks[:6]))
     return Said(f"{name} {how}; {end}", (*lines, *_ends(ended, at)), advice)
@@ -415,27 +404,6 @@ def failed(finding: Finding, seen: Failed, at: Context) -> Said:
     lines += [f"the peer's address: {address}"] if address is not None else []
     own = [f"rank {seen.first.rank}: {error}"] if seen.first.reported.exception is None else []
     host = address.rpartition(":")[0] if address is not None else "PEER"
-    rows = (
-        (
-            any(rank.reported.phase == "leaving" for rank in ranks),
-            "leave the group together: dist.barrier() before destroy_process_group() or the end of"
-            " the program",
-        ),
-        (
-            ranks and how == "timed out",
-            f"find out why {ranks_text(finding.ranks)} did not join in time; if it had work to do:"
-            " init_process_group(..., timeout=timedelta(hours=2))",
-        ),
-        (
-            ranks,
-            f"read the output of {ranks_text(finding.ranks)}, and check that its host is up",
-        ),
-        (
-            True,
-            f"check the links between the hosts: ip -s link; ss -tni dst {quoted(host)}; dmesg on"
-            " both; check for firewalls that drop idle connections",
-        ),
-    )
     return Said(
         f"{what} {how} on {ranks_text(finding.victims)}: {because}",
         (
@@ -443,7 +411,27 @@ def failed(finding: Finding, seen: Failed, at: Context) -> Said:
             *lines[:8],
             *nccl.ras_lines(at.snapshot, at.policy)[:3],
         ),
-        next(advice for holds, advice in rows if holds),
+        that_hold(
+            (
+                any(rank.reported.phase == "leaving" for rank in ranks),
+                "leave the group together: dist.barrier() before destroy_process_group() or the end"
+                " of the program",
+            ),
+            (
+                ranks and how == "timed out",
+                f"find out why {ranks_text(finding.ranks)} did not join in time; if it had work to"
+                " do: init_process_group(..., timeout=timedelta(hours=2))",
+            ),
+            (
+                ranks,
+                f"read the output of {ranks_text(finding.ranks)}, and check that its host is up",
+            ),
+            (
+                True,
+                f"check the links between the hosts: ip -s link; ss -tni dst {quoted(host)}; dmesg"
+                " on both; check for firewalls that drop idle connections",
+            ),
+        )[0],
     )
 
 
@@ -452,9 +440,8 @@ def _at_text(ranks: list[RankFacts]) -> str:
     rank, place = ranks[0], ranks[0].reported.place
     if place is None:
         return ""
-    spot = where_text(rank)
-    if rank.gone:
-        spot = f"last seen in {place.function}, {file_line(place)}"
+    last = f"last seen in {place.function}, {file_line(place)}"
+    spot = last if rank.gone else where_text(rank)
     return f" (rank {rank.rank} {spot})" if len(ranks) > 1 else f" ({spot})"
 
 

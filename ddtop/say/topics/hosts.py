@@ -20,10 +20,10 @@ def lost(finding: Finding, seen: Lost, at: Context) -> Said:
     """Which hosts are lost, and who waits for their ranks."""
     hosts, ranks, snapshot = seen.hosts, finding.ranks, at.last_known
     it, its = verb(hosts, "it", "them"), verb(hosts, "its", "their")
-    named = [host.host.host for host in hosts[:HOSTS_NAMED]]
+    named = [host.host for host, _ in hosts[:HOSTS_NAMED]]
     more = f" and {len(hosts) - HOSTS_NAMED} more" if len(hosts) > HOSTS_NAMED else ""
     name = f"{verb(hosts, 'host', 'hosts')} {', '.join(named)}{more} ({ranks_text(ranks)})"
-    age = age_text(at, min(host.host.heard_unix_ns for host in hosts))
+    age = age_text(at, min(host.heard_unix_ns for host, _ in hosts))
     evidence = _evidence(seen, snapshot)
     if finding.severity == INFO:
         return Said(
@@ -49,9 +49,9 @@ def lost(finding: Finding, seen: Lost, at: Context) -> Said:
 
 def _evidence(seen: Lost, snapshot: Snapshot) -> tuple[str, ...]:
     lines = [
-        _last_text(rank, host.host, snapshot.time_unix_ns)
-        for host in seen.hosts[:HOSTS_NAMED]
-        for rank in host.ranks[:2]
+        _last_text(rank, host, snapshot.time_unix_ns)
+        for host, ranks in seen.hosts[:HOSTS_NAMED]
+        for rank in ranks[:2]
     ]
     answering = sum(not host.quiet for host in snapshot.seen)
     lines.append(f"{answering} of {len(snapshot.seen)} hosts answer, including the hub")
@@ -149,7 +149,8 @@ def _interface_line(rank: RankFacts) -> str:
 
 def not_returned(_: Finding, seen: NotReturned, at: Context) -> Said:
     """That all are inside, and that nobody knows why it does not return."""
-    inside, waited, snapshot = seen.joining.inside, duration(seen.waited_s), at.snapshot
+    inside, snapshot = seen.joining.inside, at.snapshot
+    waited = duration(min(waited_s(snapshot, rank) for rank in inside))
     evidence = [f"all {snapshot.world_size} ranks are inside, the last one for {waited}"]
     advice = (
         "see which call they are in: ddtop stacks --native; name the interface that the hosts"

@@ -203,7 +203,7 @@ def stale(finding: Finding, seen: rendezvous.Stale, at: Context) -> Said:
         f" {ranks_text(ranks)} {verb(ranks, 'looks', 'look')} for processes of an earlier run"
         + (f" by {file.owner}" if file.owner else ""),
         (*(f"rank {rank} found {one.bytes or 0:,} bytes there" for rank, one in found), *ends),
-        f"remove it and start again: rm {file.path}",
+        f"remove it and start again: rm {quoted(file.path)}",
     )
 
 

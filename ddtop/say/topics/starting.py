@@ -13,7 +13,7 @@ from ddtop.model.facts import Candidate, Snapshot, WaitingLauncher
 from ddtop.model.stacks import Owner, owner_of
 from ddtop.say.evidence import place_line, process_line, stack_lines
 from ddtop.say.places import where_text
-from ddtop.say.said import Said, Writer, age_text
+from ddtop.say.said import Said, Writer, age_text, that_hold
 from ddtop.say.topics.rendezvous import WHY_NOT, path_lines, so_far, wait_text, words_of
 from ddtop.words.sentences import exit_text, file_line, quoted, rank_list, ranks_text, verb
 from ddtop.words.units import duration
@@ -31,34 +31,27 @@ def awaited(finding: Finding, seen: Awaited, at: Context) -> Said:
             f"every rank must enter {joining.init}, even a rank that has nothing to do",
         )
     write = _OF.get(finding.kind, _candidates if seen.candidates else _late)
-    summary, evidence, advice = write(finding, seen, at)
-    return Said(summary, tuple(evidence), f"{advice}; {_left_to_wait(joining)}")
-
-
-_Parts = tuple[str, Sequence[str], str]
-"""(summary, evidence, advice)."""
+    said = write(finding, seen, at)
+    return said._replace(advice=f"{said.advice}; {_left_to_wait(joining)}")
 
 
 def _left_to_wait(joining: Joining) -> str:
-    if joining.init == "MPI_Init":
-        return "MPI_Init has no timeout"
-    if not joining.inside:
-        return f"{joining.init} has ended"
-    left_s = timeout_s(joining) - joining.waited_s
-    return (
-        f"{joining.init} times out in {duration(left_s)}"
-        if left_s > 0
-        else "its timeout has passed"
-    )
+    left_s = max(0.0, timeout_s(joining) - joining.waited_s)
+    return that_hold(
+        (joining.init == "MPI_Init", "MPI_Init has no timeout"),
+        (not joining.inside, f"{joining.init} has ended"),
+        (left_s, f"{joining.init} times out in {duration(left_s)}"),
+        (True, "its timeout has passed"),
+    )[0]
 
 
-def _killed(finding: Finding, seen: Awaited, _: Context) -> _Parts:
+def _killed(finding: Finding, seen: Awaited, _: Context) -> Said:
     ranks, joining, dead = finding.ranks, seen.joining, seen.dead[:8]
     how = ", ".join(f"pid {helper.pid} by {exit_text(None, helper.signal)}" for helper in dead)
-    return (
+    return Said(
         f"{ranks_text(ranks)} {verb(ranks, 'was', 'were')} killed before {joining.init} ({how});"
         f" {wait_text(joining)} for {verb(ranks, 'it', 'them')}, {so_far(joining)}",
-        [f"pid {helper.pid}: {helper.command}" for helper in dead if helper.command],
+        tuple(f"pid {helper.pid}: {helper.command}" for helper in dead if helper.command),
         "find out who sent the signal: SIGKILL usually comes from the out-of-memory killer (dmesg |"
         " grep -i kill)",
     )
@@ -67,7 +60,7 @@ def _killed(finding: Finding, seen: Awaited, _: Context) -> _Parts:
 # -- Alive, and not there
 
 
-def _late(finding: Finding, seen: Awaited, at: Context) -> _Parts:
+def _late(finding: Finding, seen: Awaited, at: Context) -> Said:
     ranks, init = finding.ranks, seen.joining.init
     late, it = list(map(at.snapshot.rank, ranks)), verb(ranks, "it", "them")
     lead, place = late[0], late[0].reported.place
@@ -79,38 +72,37 @@ def _late(finding: Finding, seen: Awaited, at: Context) -> _Parts:
         imports = place is not None and place.waits_on == "import"
         works = "working " if lead.process.working and not imports else ""
         doing = f"{verb(ranks, 'is', 'are')} not in {init} yet, still {works}{where_text(lead)}"
-    rows = (
-        (finding.severity == WARNING and init == "MPI_Init", f"let {it} finish"),
-        (
-            finding.severity == WARNING,
-            f"let {it} finish; do work that takes minutes before the start, or set a longer"
-            " timeout=",
-        ),
-        (
-            still,
-            f"see what {verb(ranks, 'it waits', 'they wait')} for: ddtop stacks"
-            f" {quoted(at.snapshot.job)} --rank {rank_list(ranks)}",
-        ),
-        (
-            init == INIT,
-            "move this work before the start of the job, or give init_process_group a longer"
-            " timeout=",
-        ),
-        (True, f"move this work before the start of the job, or after {init}"),
-    )
     lines = (line for rank in late[:4] for line in (process_line(rank), place_line(rank)))
-    return (
+    return Said(
         f"{ranks_text(ranks)} {doing}; {wait_text(seen.joining)} for {it}, {so_far(seen.joining)}",
-        [*filter(None, lines), *(line for rank in late[:2] for line in stack_lines(rank))],
-        next(advice for holds, advice in rows if holds),
+        (*filter(None, lines), *(line for rank in late[:2] for line in stack_lines(rank))),
+        that_hold(
+            (finding.severity == WARNING and init == "MPI_Init", f"let {it} finish"),
+            (
+                finding.severity == WARNING,
+                f"let {it} finish; do work that takes minutes before the start, or set a longer"
+                " timeout=",
+            ),
+            (
+                still,
+                f"see what {verb(ranks, 'it waits', 'they wait')} for: ddtop stacks"
+                f" {quoted(at.snapshot.job)} --rank {rank_list(ranks)}",
+            ),
+            (
+                init == INIT,
+                "move this work before the start of the job, or give init_process_group a longer"
+                " timeout=",
+            ),
+            (True, f"move this work before the start of the job, or after {init}"),
+        )[0],
     )
 
 
-def _candidates(finding: Finding, seen: Awaited, at: Context) -> _Parts:
+def _candidates(finding: Finding, seen: Awaited, at: Context) -> Said:
     pid = seen.candidates[0].process.pid
-    return (
+    return Said(
         f"{_candidates_text(finding, seen, at)}; {wait_text(seen.joining)}, {so_far(seen.joining)}",
-        list(map(_candidate_line, seen.candidates[:8])),
+        tuple(map(_candidate_line, seen.candidates[:8])),
         f"see what it is: ps -fp {pid}; if it is Python, see where it is: py-spy dump --pid {pid}",
     )
 
@@ -145,7 +137,7 @@ def _candidates_do(candidates: Sequence[Candidate]) -> str:
     frames = candidacy.frames if candidacy is not None else ()
     own = (frame for frame in frames if owner_of(frame) is Owner.USER)
     places = (f"stuck in {frame.function} ({file_line(frame)})" for frame in own)
-    rows = (
+    return that_hold(
         (
             all(candidate.stands_still for candidate in candidates),
             next(places, f"stuck (in {call})" if call else "stuck"),
@@ -156,8 +148,7 @@ def _candidates_do(candidates: Sequence[Candidate]) -> str:
         ),
         (any(candidate.working or candidate.woke for candidate in candidates), "still working"),
         (True, "alive"),
-    )
-    return next(text for holds, text in rows if holds)
+    )[0]
 
 
 def _candidate_line(candidate: Candidate) -> str:
@@ -190,7 +181,7 @@ _ELSEWHERE = {
 """By the word in `Awaited.elsewhere`."""
 
 
-def _missing(finding: Finding, seen: Awaited, at: Context) -> _Parts:
+def _missing(finding: Finding, seen: Awaited, at: Context) -> Said:
     snapshot, ranks, words = at.snapshot, finding.ranks, words_of(seen.joining)
     number = f"={ranks[0]}" if len(ranks) == 1 else f" {rank_list(ranks[:64])}"
     last = f"no process with {words.number}{number} was seen on any host that reports"
@@ -201,9 +192,9 @@ def _missing(finding: Finding, seen: Awaited, at: Context) -> _Parts:
         why = _ELSEWHERE[str(word)].format(*numbers)
         last = f"only {', '.join(hosts[:8])} {verb(hosts, 'reports', 'report')} here, {why}"
     joined = f"{verb(ranks, 'has', 'have')} not joined: {words.size} is {snapshot.world_size}"
-    return (
+    return Said(
         f"{ranks_text(ranks)} {joined}, {wait_text(seen.joining)}, {so_far(seen.joining)}; {last}",
-        [f"{ranks_text(there)} on {', '.join(hosts[:8])}", *path_lines(seen.joining.inside[:4])],
+        (f"{ranks_text(there)} on {', '.join(hosts[:8])}", *path_lines(seen.joining.inside[:4])),
         _start_advice(finding, seen, snapshot),
     )
 
@@ -211,7 +202,7 @@ def _missing(finding: Finding, seen: Awaited, at: Context) -> _Parts:
 def _start_advice(finding: Finding, seen: Awaited, snapshot: Snapshot) -> str:
     hellos = [rank.hello for rank in snapshot.ranks if rank.hello is not None]
     size = words_of(seen.joining).size.lower()
-    rows = (
+    return that_hold(
         (
             seen.elsewhere,
             "check that the job runs on the other hosts: ddtop status"
@@ -231,8 +222,7 @@ def _start_advice(finding: Finding, seen: Awaited, snapshot: Snapshot) -> str:
             True,
             f"start it with RANK={finding.ranks[0]}, or set WORLD_SIZE={len(hellos)} on all ranks",
         ),
-    )
-    return next(advice for holds, advice in rows if holds)
+    )[0]
 
 
 _OF = {Kind.RANK_KILLED: _killed, Kind.RANK_MISSING: _missing}
@@ -246,17 +236,21 @@ def launcher(_: Finding, seen: WaitingLauncher, __: Context) -> Said:
     waited, missing = duration(seen.waited_s), seen.nodes - (seen.nodes_there or 0)
     others = f"the other nodes of {seen.nodes}"
     nodes = f"{missing} of {seen.nodes} nodes" if seen.nodes_there else others
-    text = f"has waited {waited} for {nodes} at {seen.place}"
-    advice = (
-        "start it on the other nodes, with the same --nnodes and the same address; to test the"
-        " connection from there"
+    why = WHY_NOT.get(seen.probe or "", seen.probe)
+    waits, advice = (
+        (
+            f"has waited {waited} for {nodes} at {seen.place}",
+            "start it on the other nodes, with the same --nnodes and the same address; to test the"
+            " connection from there",
+        )
+        if seen.probe is None
+        else (
+            f"cannot reach the store at {seen.place} ({why}), for {waited}",
+            "start the node that opens the store there; check --rdzv-endpoint or --master-addr",
+        )
     )
-    if seen.probe is not None:
-        why = WHY_NOT.get(seen.probe, seen.probe)
-        text = f"cannot reach the store at {seen.place} ({why}), for {waited}"
-        advice = "start the node that opens the store there; check --rdzv-endpoint or --master-addr"
     return Said(
-        f"the launcher of {seen.script} (pid {seen.pid}) {text}; no rank yet",
+        f"the launcher of {seen.script} (pid {seen.pid}) {waits}; no rank yet",
         (),
         f"{advice}: nc -zv {' '.join(map(quoted, seen.place.split(':')))}",
     )
