@@ -267,7 +267,7 @@ def test_a_finding_takes_five_files_with_its_limit_and_its_scenarios(copy):
 FINDING = """
 import subprocess, sys
 from pathlib import Path
-from ddtop.diagnosis.limits import BLOCKS
+from ddtop.policy import BLOCKS
 from docs.generate import PAGES
 from tests.findings import anew
 

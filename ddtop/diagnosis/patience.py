@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ddtop.diagnosis.evidence import timeout_s
 from ddtop.diagnosis.finding import Patience
 from ddtop.diagnosis.kinds import Kind
+from ddtop.diagnosis.shortage import timeout_s
 from ddtop.diagnosis.standstill import Idle, pauses
 from ddtop.diagnosis.waiters import makes_by_hand
 from ddtop.model.account import NOTHING, SHORT_SLEEPS, does, wakes_often

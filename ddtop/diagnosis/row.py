@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from ddtop.diagnosis.evidence import is_reported
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Context, Finding
 from ddtop.diagnosis.kinds import Is, Kind
+from ddtop.diagnosis.shortage import is_reported
 
 Rule = Callable[[Context], list[Finding]]
 Fold = Callable[[Context, list[Finding]], list[Finding]]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
 
-from ddtop.diagnosis.evidence import delay_of, is_short_of, limits_of, used_cores_of
 from ddtop.diagnosis.gpus import device_of, held_by_more_than_load, lasting_strangers
+from ddtop.diagnosis.shortage import delay_of, is_short_of, limits_of, used_cores_of
 from ddtop.model.facts import Device, Late, RankFacts, Snapshot
 from ddtop.policy import Limits, Policy
 from ddtop.wire.records import ACTIVITIES, HostState, Spot, by_function

@@ -15,7 +15,7 @@ import click
 
 import ddtop
 from ddtop import private, registry
-from ddtop.cli.errors import UNREACHABLE, Command, CommandError, Trait
+from ddtop.cli.errors import UNREACHABLE, CommandError, DdtopCommand, Trait
 from ddtop.cli.options import JOB, NO_SOURCE, WAIT
 from ddtop.cli.output import WIDTH, without_controls
 from ddtop.cli.place import LOCALS, PLACE, Hosts, Local, There, place_of, run_there, typed_command
@@ -37,7 +37,7 @@ STDOUT = "-"
 
 
 @click.command(
-    "report", cls=Command, exits="0; 3 no contact", traits=Trait.FROM_OUTSIDE | Trait.OF_ENDED
+    "report", cls=DdtopCommand, exits="0; 3 no contact", traits=Trait.FROM_OUTSIDE | Trait.OF_ENDED
 )
 @JOB
 @WAIT

@@ -12,7 +12,7 @@ import click
 
 from ddtop import registry
 from ddtop.cli import completion
-from ddtop.cli.errors import NOT_HEARD, UNREACHABLE, USAGE, Command, CommandError, Trait
+from ddtop.cli.errors import NOT_HEARD, UNREACHABLE, USAGE, CommandError, DdtopCommand, Trait
 from ddtop.cli.options import AS_JSON, JOB, NO_SOURCE, WAIT
 from ddtop.cli.output import without_controls
 from ddtop.cli.place import PLACE, Here, Hosts, Pids, led, print_each
@@ -48,7 +48,7 @@ class Wanted:
 
 @click.command(
     "stacks",
-    cls=Command,
+    cls=DdtopCommand,
     exits="0; 1 some ranks did not answer; 3 no contact; 4 the relay is not heard",
     traits=Trait.FROM_OUTSIDE,
 )
@@ -185,7 +185,7 @@ async def _ask(job: Joined, wanted: Wanted) -> _Found:
     check_ranks(wanted.ranks, job.snapshot)
     if wanted.last or job.snapshot.ended is not None:
         return _last_stacks(*await job.watch(0.0), wanted)
-    dump = await job.stacks(wanted.ranks, wanted.how, Patience())
+    dump = await job.stacks(wanted.ranks, wanted.how, WaitNotice())
     if dump.refused is not None and dump.expected is None:
         raise CommandError(f"ddtop: {dump.refused}", UNREACHABLE)
     snapshot, verdict = await job.watch(0.0)
@@ -193,7 +193,7 @@ async def _ask(job: Joined, wanted: Wanted) -> _Found:
     return _Found(found, snapshot, verdict, dump.refused)
 
 
-class Patience:
+class WaitNotice:
     """Shows a user at a terminal once what the command waits for."""
 
     def __init__(self) -> None:

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ddtop.diagnosis.evidence import reporters
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Context, Finding, Patience
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.nccl import launched_less
 from ddtop.diagnosis.page import Explanation
 from ddtop.diagnosis.patience import Blamed, has_fewer_batches, new_program
 from ddtop.diagnosis.row import OF_WAITS, RUNS, RuleRow
+from ddtop.diagnosis.shortage import reporters
 from ddtop.diagnosis.standstill import STILL, severity_of, standstill_of
 from ddtop.diagnosis.stuck_worker import COLLECTIVE, DEAD, HALTED, LOCKED, cause_of
 from ddtop.model.facts import Blame, RankFacts, Snapshot, State

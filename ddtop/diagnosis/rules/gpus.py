@@ -29,7 +29,7 @@ from ddtop.wire.records import Xid
 # -- `gpu-shared` if NCCL refuses it: two ranks are on one GPU, and a rank crashes
 
 
-class Refused(NamedTuple):
+class RefusedGpu(NamedTuple):
     """The crash of a rank on the GPU of another."""
 
     finding: Finding
@@ -44,7 +44,7 @@ def gpu_duplicate(context: Context) -> list[Finding]:
         if ranks:
             changed = replace(crash, kind=Kind.GPU_SHARED, severity=CRITICAL, ranks=ranks)
             victims = tuple(rank for rank in crash.victims if rank not in ranks)
-            return [replace(changed, victims=victims, seen=Refused(crash))]
+            return [replace(changed, victims=victims, seen=RefusedGpu(crash))]
     return []
 
 
@@ -185,7 +185,7 @@ def fold_crash(context: Context, findings: list[Finding]) -> list[Finding]:
     by_crash = {
         one.seen.finding.identity: one
         for one in findings
-        if isinstance(one.seen, (Refused, Unavailable))
+        if isinstance(one.seen, (RefusedGpu, Unavailable))
     }
     return [by_crash.get(finding.identity, finding) for finding in context.found]
 

@@ -106,7 +106,7 @@ def _finding(severity: str, victims: Sequence[int], seen: Lost) -> Finding:
 # no socket shows why.
 
 
-class Apart(NamedTuple):
+class PartedHosts(NamedTuple):
     """The ranks that try to connect to others in vain, or that failed there."""
 
     joining: Joining
@@ -157,10 +157,10 @@ def _cannot_connect(snapshot: Snapshot, joining: Joining, policy: Policy) -> lis
         for rank in snapshot.ranks
         if rank.comm.rendezvous is not None and set(rank.comm.rendezvous.listens) & dialled
     )
-    return [_apart(ranks, Apart(joining, dialling))]
+    return [_apart(ranks, PartedHosts(joining, dialling))]
 
 
-def _apart(ranks: tuple[int, ...], seen: Apart) -> Finding:
+def _apart(ranks: tuple[int, ...], seen: PartedHosts) -> Finding:
     victims, since = seen.joining.waiting_without(ranks), seen.joining.since_unix_ns
     return Finding(Kind.PEER_UNREACHABLE, CRITICAL, ranks, victims, since, seen=seen)
 
@@ -200,7 +200,7 @@ def _does_not_return(snapshot: Snapshot, joining: Joining, policy: Policy) -> li
 def _after_the_end(joining: Joining) -> list[Finding]:
     """Ranks failed while they connected to each other, and no rank ended before them."""
     failed = [rank for rank in joining.gave_up if says(rank, Says.MESH)]
-    return [_apart((), Apart(joining, failed))] if failed else []
+    return [_apart((), PartedHosts(joining, failed))] if failed else []
 
 
 def dials(rank: RankFacts) -> tuple[str, ...]:

@@ -7,7 +7,11 @@ from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
 
-from ddtop.diagnosis.evidence import (
+from ddtop.diagnosis.finding import WARNING, Context, Finding
+from ddtop.diagnosis.kinds import Kind
+from ddtop.diagnosis.page import Explanation
+from ddtop.diagnosis.row import MOVES, RuleRow, job_has_ended
+from ddtop.diagnosis.shortage import (
     ADDRESSES,
     at_most,
     delay_of,
@@ -17,10 +21,6 @@ from ddtop.diagnosis.evidence import (
     threads_delay_of,
     used_cores_of,
 )
-from ddtop.diagnosis.finding import WARNING, Context, Finding
-from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.page import Explanation
-from ddtop.diagnosis.row import MOVES, RuleRow, job_has_ended
 from ddtop.diagnosis.straggler_cause import LIMIT, cause_of
 from ddtop.model.facts import RankFacts, Snapshot, State
 from ddtop.policy import Limits, Policy

@@ -3,7 +3,18 @@ do."""
 
 from __future__ import annotations
 
-from ddtop.diagnosis.evidence import (
+from ddtop.diagnosis.finding import CRITICAL, WARNING, Context, Finding
+from ddtop.diagnosis.kinds import Kind
+from ddtop.diagnosis.nccl import ras_lines
+from ddtop.diagnosis.patience import may_have_raised, new_program, phase_of, polls_or_works
+from ddtop.diagnosis.rules.blamed import HeldUp, NotLaunched
+from ddtop.diagnosis.standstill import pauses, sleep_left_s
+from ddtop.diagnosis.waiters import makes_by_hand
+from ddtop.model.account import CPU, FRAMES, OTHER_WORLD, awaited_path, does
+from ddtop.model.facts import Blame, RankFacts, Snapshot, State
+from ddtop.model.wait_graph import STILL
+from ddtop.policy import Policy
+from ddtop.say.evidence import (
     CHILDREN,
     NEW_GROUP_RULE,
     call_lines,
@@ -17,19 +28,9 @@ from ddtop.diagnosis.evidence import (
     whom_to_ask,
     with_timeout,
 )
-from ddtop.diagnosis.finding import CRITICAL, WARNING, Context, Finding
-from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.nccl import ras_lines
-from ddtop.diagnosis.patience import may_have_raised, new_program, phase_of, polls_or_works
-from ddtop.diagnosis.rules.blamed import HeldUp, NotLaunched
-from ddtop.diagnosis.standstill import pauses, sleep_left_s
-from ddtop.diagnosis.waiters import by_hand_line, called_at, makes_by_hand, waits_clause
-from ddtop.model.account import CPU, FRAMES, OTHER_WORLD, awaited_path, does
-from ddtop.model.facts import Blame, RankFacts, Snapshot, State
-from ddtop.model.wait_graph import STILL
-from ddtop.policy import Policy
 from ddtop.say.places import phase_clause, where_text
 from ddtop.say.said import Said, Writer
+from ddtop.say.waiters import by_hand_line, called_at, waits_clause
 from ddtop.wire.names import (
     FINALIZE,
     GROUP_MAKERS,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddtop.diagnosis import evidence, waiters
 from ddtop.diagnosis.finding import Context, Finding
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.rules.deadlock import ByHand, Circle, misses, most_certain, tags_differ
+from ddtop.diagnosis.waiters import group_by_hand
 from ddtop.model.facts import PeerWait, Snapshot
+from ddtop.say import evidence, waiters
 from ddtop.say.said import Said, Writer, age_text, group_text, spot_text, that_hold
 from ddtop.wire.names import GROUP_MAKERS, RECEIVES, SENDS
 from ddtop.words.sentences import collective_text, quoted, ranks_text, verb
@@ -156,7 +157,7 @@ def _call_text(seen: Circle, rank: int, at: Context) -> str:
 def by_hand(finding: Finding, seen: ByHand, at: Context) -> Said:
     """Which rank makes which group."""
     ranks = list(map(at.snapshot.rank, finding.ranks))
-    groups = [group for rank in ranks if (group := waiters.group_by_hand(rank)) is not None]
+    groups = [group for rank in ranks if (group := group_by_hand(rank)) is not None]
     shown = ", ".join(
         f"rank {rank} makes {group.name}"
         for rank, group in zip(finding.ranks[:3], groups, strict=False)

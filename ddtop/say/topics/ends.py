@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ddtop.diagnosis import nccl
-from ddtop.diagnosis.evidence import end_line, is_full, left_advice, size_text
 from ddtop.diagnosis.finding import Context, Finding
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.rules.comm_error import Failed
-from ddtop.diagnosis.rules.departures import First, Gone, fatal_save
-from ddtop.diagnosis.waiters import called_at, waits_clause
+from ddtop.diagnosis.rules.departures import Departed, First, fatal_save
+from ddtop.diagnosis.shortage import is_full
 from ddtop.model.ending import (
     SENT_SIGNALS,
     fatal_exception,
@@ -21,8 +20,10 @@ from ddtop.model.ending import (
 from ddtop.model.errors import Says, address_in, reason_in
 from ddtop.model.facts import RankFacts
 from ddtop.model.wait_graph import comparable_seq
+from ddtop.say.evidence import end_line, left_advice, size_text
 from ddtop.say.places import where_text
 from ddtop.say.said import Said, Writer, group_text, spot_text, that_hold
+from ddtop.say.waiters import called_at, waits_clause
 from ddtop.wire.mpi import MpiCall
 from ddtop.wire.records import Exit, HelperEnd, LastException, WorkerEnd
 from ddtop.words.sentences import (
@@ -308,7 +309,7 @@ def _last_call(rank: RankFacts, gone: RankFacts, at: Context) -> str:
     return next(calls, "")
 
 
-def gone(finding: Finding, seen: Gone, at: Context) -> Said:
+def gone(finding: Finding, seen: Departed, at: Context) -> Said:
     """Who was cancelled, or has gone and may be the cause."""
     ranks, several = ranks_text([rank.rank for rank in seen.ranks]), len(seen.ranks) > 1
     evidence = _ends(seen.ranks[:8], at)
@@ -444,4 +445,4 @@ def _at_text(ranks: list[RankFacts]) -> str:
     return f" (rank {rank.rank} {spot})" if len(ranks) > 1 else f" ({spot})"
 
 
-WRITERS: dict[type, Writer] = {Failed: failed, First: first, Gone: gone, HelperEnd: helper}
+WRITERS: dict[type, Writer] = {Failed: failed, First: first, Departed: gone, HelperEnd: helper}

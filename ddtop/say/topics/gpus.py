@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from statistics import median
 
-from ddtop.diagnosis.evidence import ONE_GPU_EACH
 from ddtop.diagnosis.finding import Context, Finding
 from ddtop.diagnosis.gpus import (
     device_of,
@@ -21,13 +20,14 @@ from ddtop.diagnosis.rules.gpus import (
     GpuLow,
     GpuThrottled,
     InUse,
-    Refused,
+    RefusedGpu,
     Unavailable,
     gpu_late,
 )
 from ddtop.model.errors import Says
 from ddtop.model.facts import Device, RankFacts
 from ddtop.model.gpus import VISIBLE
+from ddtop.say.evidence import ONE_GPU_EACH
 from ddtop.say.said import Around, Said, Writer, age_text, that_hold, waits_text
 from ddtop.wire.records import AMD, Gpu, GpuProcess
 from ddtop.words.sentences import quoted, rank_list, ranks_text, verb
@@ -147,7 +147,7 @@ def free_text(gpus: Iterable[Gpu]) -> str:
 # -- A rank that crashed because of its GPU
 
 
-def refused(finding: Finding, _: Refused, __: Context, inner: Said) -> Said:
+def refused(finding: Finding, _: RefusedGpu, __: Context, inner: Said) -> Said:
     """Which ranks are on one GPU."""
     ranks = finding.ranks
     what = "is on the GPU of another rank" if len(ranks) == 1 else "are on the same GPU"
@@ -419,4 +419,4 @@ def _memory_of(finding: Finding, seen: InUse, at: Context) -> tuple[str, ...]:
 
 
 WRITERS: dict[type, Writer] = {Broken: broken, InUse: in_use}
-AROUND: dict[type, Around] = {Refused: refused, Unavailable: unavailable}
+AROUND: dict[type, Around] = {RefusedGpu: refused, Unavailable: unavailable}

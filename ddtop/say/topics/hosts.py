@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from ddtop.diagnosis.finding import INFO, WARNING, Context, Finding
 from ddtop.diagnosis.rendezvous import INIT
-from ddtop.diagnosis.rules.hosts import Apart, Lost, NotReturned, dials, waited_s
-from ddtop.diagnosis.waiters import waits_clause
+from ddtop.diagnosis.rules.hosts import Lost, NotReturned, PartedHosts, dials, waited_s
 from ddtop.model.errors import remote_in
 from ddtop.model.facts import HostSeen, RankFacts, Snapshot
 from ddtop.say.said import Said, Writer, age_text, spot_text
 from ddtop.say.topics.rendezvous import path_lines
+from ddtop.say.waiters import waits_clause
 from ddtop.words.sentences import clipped, quoted, ranks_text, tensor_text, verb
 from ddtop.words.units import duration
 
@@ -94,7 +94,7 @@ _BRIDGES = ("172.17.", "192.168.122.")
 """Addresses of docker0 and virbr0, which exist on every host separately."""
 
 
-def apart(finding: Finding, seen: Apart, at: Context) -> Said:
+def apart(finding: Finding, seen: PartedHosts, at: Context) -> Said:
     """Which ranks cannot reach which addresses."""
     callers, snapshot = tuple(rank.rank for rank in seen.ranks), at.snapshot
     advice = f"{_AGAIN}; {_ADVICE}" if snapshot.attempt else _ADVICE
@@ -170,4 +170,4 @@ def not_returned(_: Finding, seen: NotReturned, at: Context) -> Said:
     )
 
 
-WRITERS: dict[type, Writer] = {Apart: apart, Lost: lost, NotReturned: not_returned}
+WRITERS: dict[type, Writer] = {PartedHosts: apart, Lost: lost, NotReturned: not_returned}

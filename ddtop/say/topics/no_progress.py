@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from ddtop.diagnosis.evidence import call_lines, place_line, process_line, stack_lines, whom_to_ask
 from ddtop.diagnosis.finding import Context, Finding
 from ddtop.diagnosis.rules.no_progress import AtOnePlace, ForOutside, Stands
 from ddtop.diagnosis.standstill import COMMUNICATES, STILL, Standstill, word_of
-from ddtop.diagnosis.waiters import foreign_text
 from ddtop.model.facts import RankFacts, Snapshot
+from ddtop.say.evidence import call_lines, place_line, process_line, stack_lines, whom_to_ask
 from ddtop.say.places import where_text
 from ddtop.say.said import Said, Writer
+from ddtop.say.waiters import foreign_text
 from ddtop.words.sentences import quoted, ranks_text, verb
 from ddtop.words.units import duration, plural
 

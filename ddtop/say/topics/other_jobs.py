@@ -5,10 +5,11 @@ from __future__ import annotations
 from ddtop.diagnosis.finding import Context, Finding
 from ddtop.diagnosis.rules.waits_for_job import Absent, Crossed, Ends
 from ddtop.diagnosis.standstill import COMMUNICATES
-from ddtop.diagnosis.waiters import first_wait, waits_clause
+from ddtop.diagnosis.waiters import first_wait
 from ddtop.model.facts import Snapshot
 from ddtop.say.places import where_text
 from ddtop.say.said import Around, Said
+from ddtop.say.waiters import waits_clause
 from ddtop.wire.records import FarEnd
 from ddtop.words.sentences import (
     WAITS,

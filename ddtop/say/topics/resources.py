@@ -2,14 +2,6 @@
 
 from __future__ import annotations
 
-from ddtop.diagnosis.evidence import (
-    ADDRESSES,
-    delay_of,
-    is_full,
-    size_text,
-    threads_delay_of,
-    used_cores_of,
-)
 from ddtop.diagnosis.finding import Context, Finding
 from ddtop.diagnosis.rules.resources import (
     CGROUP,
@@ -25,7 +17,9 @@ from ddtop.diagnosis.rules.resources import (
     pinned_cpus,
     throttled_ratio,
 )
+from ddtop.diagnosis.shortage import ADDRESSES, delay_of, is_full, threads_delay_of, used_cores_of
 from ddtop.model.facts import RankFacts
+from ddtop.say.evidence import size_text
 from ddtop.say.said import Said, Writer, that_hold, waits_text
 from ddtop.wire.records import HostLoad, HostState
 from ddtop.words.sentences import about, ranks_text, verb

@@ -4,13 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddtop.diagnosis.evidence import (
-    loader_line,
-    place_line,
-    process_line,
-    stack_lines,
-    with_timeout,
-)
 from ddtop.diagnosis.finding import Context, Finding
 from ddtop.diagnosis.rules.blamed import IoStalled, WorkerStuck
 from ddtop.diagnosis.rules.stalls import Halted
@@ -25,12 +18,13 @@ from ddtop.diagnosis.stuck_worker import (
     worker_dump,
     worker_wait,
 )
-from ddtop.diagnosis.waiters import waits_clause
 from ddtop.model.account import does, stack_line
 from ddtop.model.facts import Blame, RankFacts, Snapshot
 from ddtop.model.progress import is_helpless
+from ddtop.say.evidence import loader_line, place_line, process_line, stack_lines, with_timeout
 from ddtop.say.places import where_text
 from ddtop.say.said import Said, Writer
+from ddtop.say.waiters import waits_clause
 from ddtop.words.sentences import ranks_text, verb
 from ddtop.words.units import duration
 

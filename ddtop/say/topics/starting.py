@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddtop.diagnosis.evidence import place_line, process_line, stack_lines
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Context, Finding
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.rendezvous import INIT, Joining
@@ -12,6 +11,7 @@ from ddtop.diagnosis.rules.starting import Awaited, timeout_s
 from ddtop.launch.launchers import is_elastic
 from ddtop.model.facts import Candidate, Snapshot, WaitingLauncher
 from ddtop.model.stacks import Owner, owner_of
+from ddtop.say.evidence import place_line, process_line, stack_lines
 from ddtop.say.places import where_text
 from ddtop.say.said import Said, Writer, age_text, that_hold
 from ddtop.say.topics.rendezvous import WHY_NOT, path_lines, so_far, wait_text, words_of

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
-from ddtop.diagnosis.evidence import delay_of
 from ddtop.diagnosis.finding import Context, Finding
 from ddtop.diagnosis.gpus import device_of, held_by_more_than_load, lasting_strangers
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.rules.straggler import Communication, Imbalance, SyncBound
+from ddtop.diagnosis.shortage import delay_of
 from ddtop.diagnosis.straggler_cause import (
     ANSWER,
     COMPUTES,

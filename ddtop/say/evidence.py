@@ -1,22 +1,26 @@
-"""Lines of evidence that several rules show: a rank's process, its place, its stacks, its
-DataLoader.
+"""Lines of evidence that several findings show: a rank's process, its place, its stacks, its
+DataLoader; and the next steps that they share.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ddtop.diagnosis.finding import Finding
+from ddtop.diagnosis.shortage import (
+    is_full,
+    timeout_s,
+)
 from ddtop.model.account import CPU, does, fresh_stacks, other_threads, stack_line
-from ddtop.model.ending import comm_failure, fatal_exception, went_unix_ns
+from ddtop.model.ending import fatal_exception, went_unix_ns
 from ddtop.model.facts import Blame, PeerWait, RankFacts, Snapshot, State
 from ddtop.model.kernel_wait import sleeps
 from ddtop.model.peer_waits import takes_any
-from ddtop.policy import Limits, Policy
+from ddtop.policy import Policy
 from ddtop.wire.names import RECEIVES, RESULTS, SENDS
-from ddtop.wire.records import Limit, Place
+from ddtop.wire.records import Place
 from ddtop.words.sentences import (
     clipped,
     coordinates_text,
@@ -31,33 +35,6 @@ from ddtop.words.sentences import (
 from ddtop.words.units import duration
 
 
-@dataclass(frozen=True)
-class Space(Limits, of="space"):
-    """From when there is little room for addresses or files."""
-
-    address_low_ratio: float = 0.06
-    """Share of RLIMIT_AS or RLIMIT_DATA that is left, and no more than `memory_low_bytes`. torch
-    maps hundreds of megabytes at once, and beyond the limit the next allocation raises."""
-    disk_full_bytes: float = 2 * 2.0**30
-    """A disk has no more than this left, beside `disk_full_ratio`: the next checkpoint may not
-    fit."""
-
-
-# -- Whether a disk or a memory is full, and sizes as text
-
-
-def is_full(free_bytes: int | None, total_bytes: int | None, policy: Policy) -> bool:
-    """Whether the rest of a disk is small."""
-    return at_most(
-        free_bytes, total_bytes, policy.disk_full_ratio, policy.of(Space).disk_full_bytes
-    )
-
-
-def at_most(left: int | None, total: int | None, ratio: float, most_bytes: float) -> bool:
-    """Whether the rest is small, both as a share and as an amount."""
-    return left is not None and bool(total) and left <= min(ratio * (total or 0), most_bytes)
-
-
 def size_text(value: int | None) -> str:
     """`3.8 MiB`."""
     if value is None:
@@ -68,10 +45,9 @@ def size_text(value: int | None) -> str:
     return f"{value / 1024:.0f} KiB"
 
 
-# -- Whom to look for, where a rank waits
-
-
 CHILDREN = "ps -o pid,stat,wchan:32,args --ppid {pid}"
+
+
 _ASKS = {
     "lock": "which thread holds that lock or should notify it, and whether an exception ended it",
     "future": "who should set that future, and whether an exception ended it",
@@ -101,10 +77,9 @@ def whom_to_ask(rank: RankFacts) -> str | None:
     return ask.format(pid=rank.pid) if ask is not None else None
 
 
-# -- Lines about a rank's process, place, stacks and DataLoader
-
-
 REASON_CHARACTERS, TROUBLE_CHARACTERS = 80, 200
+
+
 _HOW = {"agent": "by its agent", "signal": "by signal", "py-spy": "by py-spy"}
 
 
@@ -266,24 +241,29 @@ def end_line(rank: RankFacts, snapshot: Snapshot) -> str:
     return f"{text}, {duration(ago)} ago" if ago > 1 else text
 
 
-# -- Advice that several rules share
-
-
 PIDS_MOST = 4
 """Pids in an advice. A launcher's pid stands for all of its ranks, and the user has typed that."""
+
+
 _STACKS = re.compile(r"ddtop stacks(?! --pid)(?: [\w.-]+(?= --rank))?(?: --rank [\d,-]+)?")
+
 
 SAME_CALLS = (
     "make all ranks call the same collectives in the same order; look for a branch that only some"
     " ranks take"
 )
+
+
 NEW_GROUP_RULE = (
     "all ranks must call new_group in the same order, even ranks that are not in the group"
 )
+
+
 LOCAL_GROUP_RULE = (
     "with use_local_synchronization, ranks must make the groups that they share in the same order,"
     " and be in equally many groups before: torch puts that number into the name"
 )
+
 
 ONE_GPU_EACH = (
     'give each its own: torch.cuda.set_device(int(os.environ["LOCAL_RANK"])), and no more ranks'
@@ -403,66 +383,6 @@ def without_countdown(finding: Finding) -> Finding:
     return replace(finding, advice=_COUNTDOWN.sub("", finding.advice))
 
 
-def timeout_s(snapshot: Snapshot, blame: Blame) -> float | None:
-    """The shortest timeout (s) of the collectives in which others wait for a blamed rank."""
-    timeouts = [
-        call.timeout_ms
-        for rank in blame.waiters
-        for call in snapshot.rank(rank).comm.open_collectives
-        if call.group == blame.group and call.timeout_ms
-    ]
-    return min(timeouts) / 1000 if timeouts else None
-
-
-# -- How much a rank waits for a CPU and how much it uses, over the same seconds (`Pressure`), and
-#    how close it is to the limits of its process
-#
-# Each is 0 where the relay does not measure it: then no rule reports a lack of CPU time.
-
-
-ADDRESSES = {
-    "RLIMIT_AS": ("address space", "ulimit -v, or the batch system's h_vmem"),
-    "RLIMIT_DATA": ("data", "ulimit -d"),
-}
-"""The limits of memory by their names: of what, and what sets them."""
-
-
-def delay_of(rank: RankFacts) -> float:
-    """Share of the time in which its main thread was ready to run and had no CPU."""
-    pressure = rank.process.pressure
-    return (pressure.delay_ratio or 0.0) if pressure is not None else 0.0
-
-
-def threads_delay_of(rank: RankFacts) -> float:
-    """How many of its other threads were ready to run and had no CPU, on average."""
-    pressure = rank.process.pressure
-    return (pressure.threads_delay_cores or 0.0) if pressure is not None else 0.0
-
-
-def used_cores_of(rank: RankFacts) -> float:
-    """Cores that it and its children used. Measured over only two seconds, a finding would come and
-    go."""
-    pressure = rank.process.pressure
-    return (pressure.used_cores or 0.0) if pressure is not None else 0.0
-
-
-def limits_of(rank: RankFacts) -> tuple[Limit, ...]:
-    """The limits of its process and its cgroup; () where the relay does not know them."""
-    load = rank.process.report.load if rank.process.report is not None else None
-    return load.limits if load is not None else ()
-
-
-def is_short_of(limit: Limit, policy: Policy) -> bool:
-    """Whether it is a limit of memory that is nearly used up: the next allocation may fail."""
-    left = max(0, limit.limit - limit.used)
-    small = at_most(left, limit.limit, policy.of(Space).address_low_ratio, policy.memory_low_bytes)
-    return small and limit.name in ADDRESSES
-
-
-# -- What two MPI ranks have sent to each other and begun to receive: evidence for a wrong tag, a
-#    wrong peer, a missing send
-
-
 TAGS_MAX = 4
 
 
@@ -539,21 +459,3 @@ def _counts(rank: RankFacts, group: str, peer: int, sent: bool) -> dict[int, int
         if traffic.tag is not None and (traffic.group, traffic.peer) == (group, peer)
     }
     return {tag: count for tag, count in found.items() if count}
-
-
-# -- Which ranks report that their backend has failed. Such a rank is a victim, not a culprit
-
-
-def reporters(snapshot: Snapshot) -> set[int]:
-    """Ranks that failed because of other ranks. Their present place explains nothing."""
-    return {rank.rank for rank in snapshot.ranks if comm_failure(rank)}
-
-
-def is_reported(snapshot: Snapshot) -> bool:
-    """Whether a rank reports such an error. If so, a finding other than `collective-stuck` explains
-    a collective that does not complete."""
-    return bool(reporters(snapshot)) or any(
-        group.error is not None and not rank.gone
-        for rank in snapshot.ranks
-        for group in rank.comm.groups
-    )
