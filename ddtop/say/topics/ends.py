@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddtop.diagnosis import nccl
 from ddtop.diagnosis.finding import Context, Finding
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.rules.comm_error import Failed
@@ -21,6 +20,7 @@ from ddtop.model.errors import Says, address_in, reason_in
 from ddtop.model.facts import RankFacts
 from ddtop.model.wait_graph import comparable_seq
 from ddtop.say.evidence import end_line, left_advice, size_text
+from ddtop.say.nccl import ras_lines
 from ddtop.say.places import where_text
 from ddtop.say.said import Said, Writer, group_text, spot_text, that_hold
 from ddtop.say.waiters import called_at, waits_clause
@@ -409,7 +409,7 @@ def failed(finding: Finding, seen: Failed, at: Context) -> Said:
         (
             *own,
             *lines[:8],
-            *nccl.ras_lines(at.snapshot, at.policy)[:3],
+            *ras_lines(at.snapshot, at.policy)[:3],
         ),
         that_hold(
             (
