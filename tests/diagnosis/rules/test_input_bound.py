@@ -2,6 +2,7 @@
 
 import pytest
 
+from ddtop.policy import POLICY
 from ddtop.wire.records import Feed, Waited
 from tests.diagnosis.rules.input_bound import loading
 from tests.jobs import replace_loader
@@ -66,6 +67,21 @@ def test_a_long_wait_for_the_first_batch_is_no_rhythm_in_the_steps_after_it(star
 
 def test_with_less_than_eight_seconds_seen_it_is_silent():
     assert loading().trains(7).ever() == []
+
+
+def test_the_time_that_must_be_seen_is_that_of_the_policy():
+    job = loading().trains(15)
+    job.policy = POLICY.with_limits({"input-bound.window_s": 3600.0})
+
+    assert job.kinds() == []
+
+
+def test_a_loader_that_prefetches_nothing_is_judged_by_the_waits_alone():
+    assert loading(depth=None, capacity=None).trains(15).finding().kind == "input-bound"
+
+
+def test_one_of_four_batches_that_is_ready_does_not_feed_a_rank():
+    assert loading(depth=1, capacity=4).trains(15).finding().kind == "input-bound"
 
 
 @pytest.mark.parametrize(
