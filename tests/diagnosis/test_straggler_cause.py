@@ -117,9 +117,14 @@ def hot():
     return late_job(lambda second, rank: HOT if rank == 1 else COMPUTES)
 
 
-def computing():
-    """The GPUs of the others wait, and are busy for 97 % of the time."""
-    return late_job(one_computes(1, others=WAITS | {"util_ratio": 0.97}))
+def warm():
+    """Its clock is held a little below those of the others."""
+    return late_job(lambda second, rank: HOT | {"sm_mhz": 1700} if rank == 1 else COMPUTES)
+
+
+def computing(util_ratio=0.97):
+    """The GPUs of the others wait, and are busy for so much of the time."""
+    return late_job(one_computes(1, others=WAITS | {"util_ratio": util_ratio}))
 
 
 def cause(job, share_ratio=None):
@@ -141,7 +146,9 @@ rarely, sometimes = (functools.partial(in_a_function, samples) for samples in (6
         (collecting, GC),
         (throttled, THROTTLED),
         (hot, GPU),
+        (warm, UNKNOWN),
         (computing, GPU),
+        (lambda: computing(0.93), UNKNOWN),
         (without_a_cpu, CPU),
         (beside_others, CPU),
         (in_a_function_on_a_busy_host, PYTHON),

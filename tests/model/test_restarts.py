@@ -176,14 +176,19 @@ def test_the_number_of_invented_hosts_is_bounded():
     assert (len(job.attempts), len(job.clocks)) == (HOSTS_MAX, HOSTS_MAX)
 
 
-@pytest.mark.parametrize(("silent_s", "host"), [(5, "node0"), (2, "node1")])
-def test_a_rank_that_another_host_claims_has_moved_there_if_its_own_is_silent(silent_s, host):
+@pytest.mark.parametrize(
+    ("before_s", "after_s", "host"), [(5, 1, "node0"), (2, 3, "node0"), (1, 1, "node1")]
+)
+def test_a_rank_that_another_host_claims_has_moved_there_if_its_own_is_silent(
+    before_s, after_s, host
+):
+    """Its own host is silent for three seconds when the other claim comes, or soon after."""
     job = SpreadJob(4, 2).trains(4)
     job.goes_silent("node1")
-    job.passes(silent_s)
+    job.passes(before_s)
     job.host_of_rank[3], job.ranks[3].pid = "node0", 9999
     job.greet(job.ranks[3])
-    job.passes(0.5)
+    job.passes(after_s)
 
     assert job.snapshot().ranks[3].host == host
 

@@ -69,9 +69,10 @@ def test_with_less_than_eight_seconds_seen_it_is_silent():
     assert loading().trains(7).ever() == []
 
 
-def test_the_time_that_must_be_seen_is_that_of_the_policy():
+@pytest.mark.parametrize("limits", [{"input-bound.window_s": 3600}, {"input-bound.steps": 10_000}])
+def test_so_long_and_so_many_steps_must_be_seen_as_the_policy_says(limits):
     job = loading().trains(15)
-    job.policy = POLICY.with_limits({"input-bound.window_s": 3600.0})
+    job.policy = POLICY.with_limits(limits)
 
     assert job.kinds() == []
 
