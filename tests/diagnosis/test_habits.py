@@ -176,14 +176,3 @@ def test_a_rank_that_is_ready_to_run_and_gets_no_cpu_is_not_stuck(delay_ratio, s
     assert job.kinds() == [(severity, "not-in-collective", (0,))]
     told = "other processes have the CPUs" in "\n".join(job.finding().evidence)
     assert told == (delay_ratio > 0.5)
-
-
-def test_a_rank_may_stand_twice_as_long_where_it_has_stood_before():
-    """The master of a farm sleeps between bursts, for 12 s the last time."""
-    job = used_to(0.02)
-    job.ranks[0].says = {"stayed_s": 12.0}
-    job.ranks[0].stands_at("serve")
-    job.others_wait(0, op="broadcast")
-
-    assert job.passes(20).kinds() == []
-    assert job.passes(10).kinds() == [("critical", "not-in-collective", (0,))]
