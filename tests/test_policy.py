@@ -198,9 +198,16 @@ def test_a_finding_tells_which_limits_its_reader_has_changed():
     assert theirs.evidence[-1] == line
 
 
-def test_no_rule_blames_a_rank_earlier_than_the_model_does():
-    policy = POLICY.with_limits({"still_limit_s": 3600.0, "not-in-collective.wait_s": 5.0})
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"still_limit_s": 3600.0, "not-in-collective.wait_s": 5.0},
+        {"not-in-collective.wait_s": 3600.0},
+    ],
+    ids=["the model blames later", "the rule judges later"],
+)
+def test_a_rank_is_named_when_the_model_blames_it_and_the_wait_is_too_long_for_the_rule(limits):
     job = hung()
-    job.policy = policy
+    job.policy = POLICY.with_limits(limits)
 
-    assert diagnose(job.snapshot(), policy) == ()
+    assert diagnose(job.snapshot(), job.policy) == ()

@@ -303,3 +303,17 @@ def test_the_bytes_of_a_step_are_those_of_all_its_collectives():
     assert (one.step_bytes, one.call_bytes) == (4000.0, 1000.0)
     (one,) = looked_at(answers(times, counts=False, call_bytes=1000.0))[-1].balances
     assert one.step_bytes == 1000.0
+
+
+@pytest.mark.parametrize(
+    ("steps", "base", "extra"),
+    [
+        (200, 50.0, lambda number: 10.0 if number <= 180 else 0.0),
+        (20, 50.0, lambda number: 60.0 if number > 12 else 0.0),
+    ],
+    ids=["on time again", "late at last"],
+)
+def test_a_rank_that_is_late_in_a_part_of_the_steps_only_is_no_straggler(steps, base, extra):
+    times = entered(4, steps, but(lambda rank, number: base, 1, extra))
+
+    assert looked_at(answers(times))[-1].late == ()

@@ -174,3 +174,39 @@ def test_the_number_of_invented_hosts_is_bounded():
     job.apply(msgspec.structs.replace(envelope, sender="one more", kind="HostState"), report)
 
     assert (len(job.attempts), len(job.clocks)) == (HOSTS_MAX, HOSTS_MAX)
+
+
+@pytest.mark.parametrize(
+    ("before_s", "after_s", "host"), [(5, 1, "node0"), (2, 3, "node0"), (1, 1, "node1")]
+)
+def test_a_rank_that_another_host_claims_has_moved_there_if_its_own_is_silent(
+    before_s, after_s, host
+):
+    """Its own host is silent for three seconds when the other claim comes, or soon after."""
+    job = SpreadJob(4, 2).trains(4)
+    job.goes_silent("node1")
+    job.passes(before_s)
+    job.host_of_rank[3], job.ranks[3].pid = "node0", 9999
+    job.greet(job.ranks[3])
+    job.passes(after_s)
+
+    assert job.snapshot().ranks[3].host == host
+
+
+def test_a_process_of_the_life_before_that_says_hello_once_more_claims_nothing():
+    job = SpreadJob(4, 2).trains(4)
+    old = job.ranks[3]
+    hello = old.hello()
+    job.goes_silent("node1")
+    for rank in job.ranks[:2]:
+        rank.ends(1)
+    job.begins_again({"node0": (0, 1, 2, 3)}, 4, counts=["node0"])
+    job.trains(4)
+    job.comes_back("node1")
+    job.host_of_rank[3] = "node1"
+    now, job.begun_s = job.begun_s, 0.0
+    job.say(hello, old)
+    job.begun_s, job.host_of_rank[3] = now, "node0"
+    job.trains(1)
+
+    assert job.snapshot().ranks[3].claimants.pids == ()

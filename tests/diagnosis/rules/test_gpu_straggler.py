@@ -156,3 +156,11 @@ def test_gpus_alike_and_a_gpu_that_its_host_feeds_slowly_are_no_cause(own):
     job = late_job(lambda second, rank: own if rank == 1 else COMPUTES)
 
     assert "GPU" not in job.finding().summary
+
+
+@pytest.mark.parametrize(("seconds", "late"), [(35, []), (60, [5])])
+def test_a_gpu_is_late_after_forty_seconds_of_means(seconds, late):
+    job = NcclJob().warms_up()
+    job.runs(seconds, one_computes(5))
+
+    assert [one.rank for one in job.snapshot().ranks if one.gpu_late] == late

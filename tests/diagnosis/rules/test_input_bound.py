@@ -2,6 +2,7 @@
 
 import pytest
 
+from ddtop.policy import POLICY
 from ddtop.wire.records import Feed
 from tests.diagnosis.rules.input_bound import loading
 from tests.jobs import replace_loader
@@ -36,6 +37,14 @@ def test_a_long_wait_for_the_first_batch_is_no_rhythm_in_the_steps_after_it(star
         all_wait_for_a_batch(job, start_s)
 
     assert job.trains(12).ever() == []
+
+
+@pytest.mark.parametrize("limits", [{"input-bound.window_s": 3600}, {"input-bound.steps": 10_000}])
+def test_so_long_and_so_many_steps_must_be_seen_as_the_policy_says(limits):
+    job = loading().trains(15)
+    job.policy = POLICY.with_limits(limits)
+
+    assert job.kinds() == []
 
 
 def alternates(job, cycles, train_s=11, validate_s=3):
