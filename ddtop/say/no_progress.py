@@ -8,6 +8,7 @@ from ddtop.diagnosis.rules.no_progress import AtOnePlace, ForOutside, Stands
 from ddtop.diagnosis.standstill import COMMUNICATES, STILL, Standstill, word_of
 from ddtop.diagnosis.waiters import foreign_text
 from ddtop.model.facts import RankFacts, Snapshot
+from ddtop.say.chain import chain_lines, chain_step
 from ddtop.say.places import where_text
 from ddtop.say.said import Said, Writer
 from ddtop.words.sentences import quoted, ranks_text, verb
@@ -64,7 +65,12 @@ def _evidence(snapshot: Snapshot, classes: list[AtOnePlace], still: Standstill) 
     lines: list[str | None] = []
     for one in classes[:CLASSES_MAX]:
         rank = snapshot.rank(one.ranks[0])
-        lines += [process_line(rank), place_line(rank), *stack_lines(rank)]
+        lines += [
+            process_line(rank),
+            place_line(rank),
+            *chain_lines(rank),
+            *stack_lines(rank),
+        ]
     counted = [rank for rank in still.alive if rank.progress.iteration is not None]
     if counted:
         steps = [rank.progress.step_ms for rank in counted if rank.progress.step_ms]
@@ -100,6 +106,8 @@ def _advice(lead: RankFacts, still: Standstill, idle: bool) -> str:
         )
     if not still.any_is(STILL):
         return "let it finish, or check whether its loop ends: ddtop stacks"
+    if (step := chain_step(lead)) is not None:
+        return step
     ask = whom_to_ask(lead)
     about = f"; give the wait of rank {lead.rank} a timeout, and see {ask}" if ask else ""
     return f"see what each rank waits for: ddtop stacks{about}"

@@ -1187,7 +1187,7 @@ class RankState(Record, frozen=True, array_like=True, gc=False):
     `replicas`: values of its parameters, one for each optimizer. `in_handler`: while it makes no
     progress, the signal (`type`) whose handler is on its thread's stack, and the handler's line.
     `moves_since_unix_ns`: since when it has read or written files that it has open, while it makes
-    no progress.
+    no progress. `chain`: while it makes none, what its thread waits for in Python.
     """
 
     phase: str
@@ -1241,6 +1241,7 @@ class RankState(Record, frozen=True, array_like=True, gc=False):
     in_handler: Handling | None = None
     sleeps_since_unix_ns: int | None = None
     moves_since_unix_ns: int | None = None
+    chain: tuple[Link, ...] = ()
 
 
 class Arrivals(Record, frozen=True, array_like=True):

@@ -1,0 +1,187 @@
+"""What a rank waits for, to the end of its wait chain: as a clause, as lines, and what to do.
+
+`ENDS` has a row for each kind of end: its test, and the next step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ddtop.model.facts import RankFacts
+from ddtop.model.kernel_wait import short, wait_of
+from ddtop.wire.records import CHILD, CONNECTION, FILE_LOCK, LOOP, PIPE, Link, ProcessState
+from ddtop.words.sentences import file_line, function_text
+
+_STATES = {"R": "computes", "T": "is stopped", "t": "is held by a debugger", "Z": "has ended"}
+_CONNECTS = "SYN_SENT"
+
+
+def links_of(rank: RankFacts) -> tuple[Link, ...]:
+    """What it waits for: first in Python, then in the kernel."""
+    process = rank.process.report
+    return rank.reported.chain + (process.chain if process is not None else ())
+
+
+def chain_clause(rank: RankFacts) -> str:
+    """`: it waits for its child cat (pid 88), which waits for the pipe /d/shard-100, which nobody
+    writes`; empty if no chain is known."""
+    links = links_of(rank)
+    if not links:
+        return ""
+    doing = [*map(_waits, links[1:]), *filter(None, [_does(links[-1])])]
+    if links[0].resource == CHILD:
+        # The sentence has said that it waits for it.
+        text = " ".join([_who(links[0]), *doing[:1]])
+        doing = doing[1:]
+    else:
+        text = f"it {_waits(links[0])}"
+    return ": " + ", ".join([text, *(f"which {one}" for one in doing)])
+
+
+def chain_lines(rank: RankFacts) -> list[str]:
+    """The chain as a small tree, a line for each link."""
+    lines = []
+    for deep, link in enumerate(links_of(rank)):
+        lead = f"rank {rank.rank} " if not deep else "  " * deep + "└ it "
+        does = f"; {_who(link)} {text}" if link.who and (text := _does(link)) else ""
+        lines.append(f"{lead}{_waits(link)}{does}")
+    return lines
+
+
+def chain_step(rank: RankFacts) -> str | None:
+    """What to do about the end of the chain; None where none is known."""
+    links = links_of(rank)
+    end = next((one for one in ENDS if links and one.holds(links[-1])), None)
+    return end.step(links[-1]) if end is not None else None
+
+
+def _who(link: Link) -> str:
+    """`cat (pid 88)`, `thread refresher`."""
+    name = link.who or "a process"
+    return f"{name} (pid {link.pid})" if link.pid is not None else f"thread {name}"
+
+
+def _waits(link: Link) -> str:
+    """What is awaited, and who has it: `waits for the pipe /d/shard-100, which nobody writes`."""
+    if link.resource == LOOP:
+        spot = f" ({file_line(link.place)})" if link.place is not None else ""
+        return f"goes on while `{link.named}`{spot}" + (f", now {link.does}" if link.does else "")
+    if link.resource == CHILD:
+        return f"waits for its child {_who(link)}"
+    named = short(link.named)
+    if link.resource == PIPE:
+        what = f"waits for the pipe {named}" if named else "waits for a pipe"
+        return f"{what}, which nobody {link.does}" if link.nobody else _owned(what, link, link.does)
+    if link.resource == FILE_LOCK:
+        return _owned(f"waits for the lock on {named}", link, "has")
+    if link.resource == CONNECTION:
+        if link.does == _CONNECTS:
+            return f"connects to {named}, which does not answer"
+        return _owned(f"waits for an answer of {named}", link, "serves")
+    what = f"waits for a {link.resource}" + (f" {named}" if named else "")
+    return f"{what}, which no thread has" if link.nobody else _owned(what, link, "has")
+
+
+def _owned(what: str, link: Link, has: str) -> str:
+    if link.pid is None and link.who is None:
+        return what
+    return f"{what}, which {_who(link)} {has}"
+
+
+def _does(link: Link) -> str | None:
+    """What the one does that has it: `sleeps`, `computes`; None where that is not known."""
+    if link.place is not None and link.resource != LOOP:
+        return f"is in {function_text(link.place)} ({file_line(link.place)})"
+    process = link.process
+    if process is None:
+        return "is a process of another user" if link.pid is not None else None
+    wait = wait_of(process)
+    if wait is not None:
+        return f"is {wait[1]}"
+    return _STATES.get(process.state, "is asleep")
+
+
+class End(NamedTuple):
+    """A kind of end. `step`: the next step."""
+
+    holds: Callable[[Link], bool]
+    step: Callable[[Link], str]
+
+
+def _is(link: Link, resource: str) -> bool:
+    return link.resource == resource
+
+
+def _runs(process: ProcessState | None) -> bool:
+    return process is not None and process.state == "R"
+
+
+def _named(link: Link) -> str:
+    return short(link.named) or f"that {link.resource}"
+
+
+ENDS = (
+    End(
+        lambda link: _is(link, PIPE) and link.nobody,
+        lambda link: (
+            f"start the process that {link.does} {_named(link)}, or find out why it has ended: no"
+            " process has the other end open"
+        ),
+    ),
+    End(
+        lambda link: _is(link, CONNECTION) and link.does == _CONNECTS,
+        lambda link: (
+            f"check that a server listens at {link.named}, and the way to it; give that call a"
+            " timeout"
+        ),
+    ),
+    End(
+        lambda link: _is(link, CONNECTION) and link.pid is None,
+        lambda link: f"find out why {link.named} does not answer; give that call a timeout",
+    ),
+    End(
+        lambda link: link.resource in (PIPE, CONNECTION, CHILD) and _runs(link.process),
+        lambda link: f"let {_who(link)} finish, or check whether its loop ends",
+    ),
+    End(
+        lambda link: _is(link, CONNECTION),
+        lambda link: (
+            f"repair {_who(link)}, the server at {link.named}: it {_does(link)}; give that call a"
+            " timeout"
+        ),
+    ),
+    End(
+        lambda link: _is(link, FILE_LOCK) and link.pid is not None,
+        lambda link: (
+            f"end {_who(link)}, or let it release the lock on {_named(link)}; give that wait a time"
+            " limit"
+        ),
+    ),
+    End(
+        lambda link: link.pid is not None,
+        lambda link: f"repair {_who(link)}: it {_does(link)}; give the wait for it a time limit",
+    ),
+    End(
+        lambda link: _is(link, LOOP),
+        lambda link: (
+            f"find out what should make `{link.named}` false, and why it has not; give that loop a"
+            " time limit"
+        ),
+    ),
+    End(
+        lambda link: link.place is not None and link.who is not None,
+        lambda link: (
+            f"see why {_who(link)} does not go on: it {_does(link)}; give the wait for it a time"
+            " limit"
+        ),
+    ),
+    End(
+        lambda link: link.nobody,
+        lambda link: (
+            f"find out which thread had {_named(link)} and has ended without releasing it; give"
+            " that wait a time limit"
+        ),
+    ),
+)
+"""The first that holds gives the next step."""
