@@ -10,8 +10,19 @@ from typing import NamedTuple
 
 from ddtop.model.facts import RankFacts
 from ddtop.model.kernel_wait import short, wait_of
-from ddtop.wire.records import CHILD, CONNECTION, FILE_LOCK, LOOP, PIPE, Link, ProcessState
-from ddtop.words.sentences import file_line, function_text
+from ddtop.wire.records import (
+    CHILD,
+    CONNECTION,
+    FILE_LOCK,
+    LOCK,
+    LOOP,
+    PIPE,
+    TASK,
+    THREAD,
+    Link,
+    ProcessState,
+)
+from ddtop.words.sentences import WAITS, file_line, function_text
 
 _STATES = {"R": "computes", "T": "is stopped", "t": "is held by a debugger", "Z": "has ended"}
 _CONNECTS = "SYN_SENT"
@@ -29,7 +40,8 @@ def chain_clause(rank: RankFacts) -> str:
     links = links_of(rank)
     if not links:
         return ""
-    doing = [*map(_waits, links[1:]), *filter(None, [_does(links[-1])])]
+    ends = [] if links[-1].nobody else [_does(links[-1])]
+    doing = [*map(_waits, links[1:]), *filter(None, ends)]
     if links[0].resource == CHILD:
         # The sentence has said that it waits for it.
         text = " ".join([_who(links[0]), *doing[:1]])
@@ -41,11 +53,13 @@ def chain_clause(rank: RankFacts) -> str:
 
 def chain_lines(rank: RankFacts) -> list[str]:
     """The chain as a small tree, a line for each link."""
-    lines = []
-    for deep, link in enumerate(links_of(rank)):
-        lead = f"rank {rank.rank} " if not deep else "  " * deep + "└ it "
-        does = f"; {_who(link)} {text}" if link.who and (text := _does(link)) else ""
-        lines.append(f"{lead}{_waits(link)}{does}")
+    links = links_of(rank)
+    lines = [
+        (f"rank {rank.rank} " if not deep else "  " * deep + "└ which ") + _waits(link)
+        for deep, link in enumerate(links)
+    ]
+    if links and (does := _does(links[-1])) is not None:
+        lines.append("  " * len(links) + f"└ which {does}")
     return lines
 
 
@@ -57,30 +71,43 @@ def chain_step(rank: RankFacts) -> str | None:
 
 
 def _who(link: Link) -> str:
-    """`cat (pid 88)`, `thread refresher`."""
-    name = link.who or "a process"
-    return f"{name} (pid {link.pid})" if link.pid is not None else f"thread {name}"
+    """`cat (pid 88)`, `its thread refresher`."""
+    if link.pid is not None:
+        return f"{link.who or 'a process'} (pid {link.pid})"
+    return f"its {'task' if link.resource == TASK else 'thread'} {link.who}"
+
+
+def _of_loop(link: Link) -> str:
+    now = f", and {link.does}" if link.does else ""
+    return f"goes on while `{link.named}` ({_spot(link)}){now}"
+
+
+def _of_pipe(link: Link) -> str:
+    what = f"waits for the pipe {short(link.named)}" if link.named else "waits for a pipe"
+    return f"{what}, which nobody {link.does}" if link.nobody else _owned(what, link, link.does)
+
+
+def _of_connection(link: Link) -> str:
+    if link.does == _CONNECTS:
+        return f"connects to {link.named}, which does not answer"
+    return _owned(f"waits for an answer of {link.named}", link, "serves")
+
+
+_WAITS: dict[str, Callable[[Link], str]] = {
+    CHILD: lambda link: f"waits for its child {_who(link)}",
+    CONNECTION: _of_connection,
+    FILE_LOCK: lambda link: _owned(f"waits for the lock on {short(link.named)}", link, "has"),
+    LOCK: lambda link: _owned(f"waits for `{link.named}`", link, "has"),
+    LOOP: _of_loop,
+    PIPE: _of_pipe,
+    TASK: lambda link: f"waits for {_who(link)}, which stands at `{link.named}`",
+    THREAD: lambda link: f"waits for {_who(link)}",
+}
+"""What is awaited, and who has it: `waits for the pipe /d/shard-100, which nobody writes`."""
 
 
 def _waits(link: Link) -> str:
-    """What is awaited, and who has it: `waits for the pipe /d/shard-100, which nobody writes`."""
-    if link.resource == LOOP:
-        spot = f" ({file_line(link.place)})" if link.place is not None else ""
-        return f"goes on while `{link.named}`{spot}" + (f", now {link.does}" if link.does else "")
-    if link.resource == CHILD:
-        return f"waits for its child {_who(link)}"
-    named = short(link.named)
-    if link.resource == PIPE:
-        what = f"waits for the pipe {named}" if named else "waits for a pipe"
-        return f"{what}, which nobody {link.does}" if link.nobody else _owned(what, link, link.does)
-    if link.resource == FILE_LOCK:
-        return _owned(f"waits for the lock on {named}", link, "has")
-    if link.resource == CONNECTION:
-        if link.does == _CONNECTS:
-            return f"connects to {named}, which does not answer"
-        return _owned(f"waits for an answer of {named}", link, "serves")
-    what = f"waits for a {link.resource}" + (f" {named}" if named else "")
-    return f"{what}, which no thread has" if link.nobody else _owned(what, link, "has")
+    return _WAITS[link.resource](link)
 
 
 def _owned(what: str, link: Link, has: str) -> str:
@@ -89,17 +116,23 @@ def _owned(what: str, link: Link, has: str) -> str:
     return f"{what}, which {_who(link)} {has}"
 
 
+def _spot(link: Link) -> str:
+    return file_line(link.place) if link.place is not None else "?"
+
+
 def _does(link: Link) -> str | None:
-    """What the one does that has it: `sleeps`, `computes`; None where that is not known."""
-    if link.place is not None and link.resource != LOOP:
-        return f"is in {function_text(link.place)} ({file_line(link.place)})"
+    """What the one does that has it: `is asleep`, `computes`; None where that is not known."""
+    if link.place is not None:
+        known = WAITS.get(link.place.waits_on or "")
+        where = f"{function_text(link.place)} ({file_line(link.place)})"
+        return (
+            None if link.resource == LOOP else f"is {known.phrase + ' ' if known else ''}in {where}"
+        )
     process = link.process
     if process is None:
         return "is a process of another user" if link.pid is not None else None
     wait = wait_of(process)
-    if wait is not None:
-        return f"is {wait[1]}"
-    return _STATES.get(process.state, "is asleep")
+    return f"is {wait[1]}" if wait is not None else _STATES.get(process.state, "is asleep")
 
 
 class End(NamedTuple):

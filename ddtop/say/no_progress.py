@@ -106,11 +106,9 @@ def _advice(lead: RankFacts, still: Standstill, idle: bool) -> str:
         )
     if not still.any_is(STILL):
         return "let it finish, or check whether its loop ends: ddtop stacks"
-    if (step := chain_step(lead)) is not None:
-        return step
     ask = whom_to_ask(lead)
     about = f"; give the wait of rank {lead.rank} a timeout, and see {ask}" if ask else ""
-    return f"see what each rank waits for: ddtop stacks{about}"
+    return chain_step(lead) or f"see what each rank waits for: ddtop stacks{about}"
 
 
 WRITERS: dict[type, Writer] = {Stands: stands, ForOutside: for_outside}

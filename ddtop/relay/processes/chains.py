@@ -75,7 +75,10 @@ class Chains:
             self._due, self._found = 0.0, {}
         elif now_mono_ns >= self._due:
             self._due = now_mono_ns + EVERY_S * 1e9
-            self._found = {pid: chain_of(pid) for pid in waiting}
+            self._found = {
+                pid: chain_of(pid, watched.page.awaited_tid if watched.page is not None else 0)
+                for pid, watched in waiting.items()
+            }
         if not any(self._found.values()):
             return tuple(states)
         return tuple(
@@ -83,9 +86,12 @@ class Chains:
         )
 
 
-def chain_of(pid: int) -> tuple[Link, ...]:
-    """What this process waits for, the nearest first; empty if that is no other process's doing."""
-    return tuple(_follow(pid, _Budget(DESCRIPTORS_MAX)))
+def chain_of(pid: int, tid: int = 0) -> tuple[Link, ...]:
+    """What this process waits for, the nearest first; empty if that is no other process's doing.
+
+    `tid`: the thread of it that counts, 0: the main thread.
+    """
+    return tuple(_follow(pid, tid or pid, _Budget(DESCRIPTORS_MAX)))
 
 
 class _Budget:
@@ -95,17 +101,17 @@ class _Budget:
         self.left = left
 
 
-def _follow(pid: int, budget: _Budget) -> Iterator[Link]:
+def _follow(pid: int, tid: int, budget: _Budget) -> Iterator[Link]:
     seen: list[int] = []
     while len(seen) < LINKS_MAX and pid not in seen:
         seen.append(pid)
-        found = _link_of(pid, budget)
+        found = _link_of(pid, tid, budget)
         if found is None:
             return
         yield found
         if found.pid is None or found.process is None:
             return
-        pid = found.pid
+        pid = tid = found.pid
 
 
 class _Call(NamedTuple):
@@ -118,8 +124,8 @@ class _Call(NamedTuple):
         return link(self.pid, f"fd/{number & 0xFFFFFFFF}") or ""
 
 
-def _link_of(pid: int, budget: _Budget) -> Link | None:
-    name, arguments = sockets.parsed_wait((read(f"{pid}/task/{pid}", "syscall") or b"").decode())
+def _link_of(pid: int, tid: int, budget: _Budget) -> Link | None:
+    name, arguments = sockets.parsed_wait((read(f"{pid}/task/{tid}", "syscall") or b"").decode())
     if name is None or len(arguments) < 2:
         return None
     call = _Call(pid, name, arguments)
