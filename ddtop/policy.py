@@ -16,18 +16,16 @@ from typing import Any, ClassVar, TypeVar
 class Limits:
     """The limits of one file: `class Stuck(Limits, of=Kind.COLLECTIVE_STUCK)`.
 
-    `of`: their table in the config file is `[limits.collective-stuck]`. `was`: what their names
-    began with when they were in `[thresholds]`; None if they never were.
+    `of`: their table in the config file is `[limits.collective-stuck]`.
     """
 
     block: ClassVar[str]
-    was: ClassVar[str | None]
 
-    def __init_subclass__(cls, of: str = "", was: str | None = None) -> None:
+    def __init_subclass__(cls, of: str = "") -> None:
         """Raises: TypeError: there is another block of that name."""
         if of and BLOCKS.setdefault(of, cls) is not cls:
             raise TypeError(f"two blocks of limits are called {of}: {BLOCKS[of]} and {cls}")
-        cls.block, cls.was = of, was
+        cls.block = of
 
 
 BLOCKS: dict[str, type[Limits]] = {}

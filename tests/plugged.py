@@ -9,7 +9,7 @@ from pathlib import Path
 
 FINDING = '''
 from ddtop.diagnosis.added import Added
-from ddtop.diagnosis.explain.page import Explanation
+from ddtop.diagnosis.page import Explanation
 from ddtop.diagnosis.finding import WARNING, Context, Finding
 from ddtop.diagnosis.kinds import Is, Kind
 from ddtop.diagnosis.table import RuleRow

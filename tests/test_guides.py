@@ -157,7 +157,7 @@ def test_a_framework_takes_two_files_and_its_step_is_read(copy):
         """\"\"\"fastfit.\"\"\"
 
 from ddtop.agent.frameworks.wrapping import while_running
-from ddtop.agent.notes import TRAINER, ObjectSource, Reading
+from ddtop.agent.notes import TRAINER, ObjectSource, SourceValues
 
 
 def wrap(module):
@@ -169,7 +169,7 @@ class FitSource(ObjectSource):
     level = TRAINER
 
     def read_from(self, own):
-        return Reading(step=own.step, total_steps=own.steps)
+        return SourceValues(step=own.step, total_steps=own.steps)
 """,
     )
     copy.inserts(
@@ -267,7 +267,7 @@ def test_a_finding_takes_five_files_with_its_limit_and_its_scenarios(copy):
 FINDING = """
 import subprocess, sys
 from pathlib import Path
-from ddtop.diagnosis.limits import BLOCKS
+from ddtop.policy import BLOCKS
 from docs.generate import PAGES
 from tests.findings import anew
 

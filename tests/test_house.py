@@ -90,6 +90,19 @@ def test_only_follow_makes_a_model_or_a_judge():
     }
 
 
+def test_only_follow_makes_a_follower():
+    """Who follows a job elsewhere has a contact, a clock and a limit of its own."""
+    makers = {
+        str(path.relative_to(PACKAGE))
+        for path, nodes in trees()
+        for node in nodes
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func).rpartition(".")[2] in ("Follower", "follower")
+    }
+
+    assert makers == {"follow/engine.py", "follow/fleet.py", "follow/live.py"}
+
+
 def test_threads_are_started_in_few_places():
     """A thread needs an owner that ends it, and a reason why `ddtop.patience` is not enough."""
     starters = {

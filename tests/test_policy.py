@@ -1,7 +1,6 @@
-"""Text, relay and viewer follow the policy that is passed in, as the rules do.
+"""Programs choose the policy, all else gets it, and every number that judges is in it.
 
-The rules have tests of their own: tests/diagnosis/test_policy.py. So does the agent, which has
-limits: tests/agent/test_limits.py.
+Whether a test notices another value of a limit, `python -m tools.limits` says.
 """
 
 import ast
@@ -10,31 +9,14 @@ import re
 import sys
 from dataclasses import fields
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 import ddtop
-from ddtop import thresholds
-from ddtop.diagnosis.finding import Verdict
-from ddtop.diagnosis.limits import OLD_NAMES
-from ddtop.follow.changes import Changes
-from ddtop.follow.engine import Engine, Follower
-from ddtop.follow.fleet import tally_of
-from ddtop.follow.history import JobHistory
-from ddtop.follow.look import Look
 from ddtop.model.arrivals import Straggler
-from ddtop.model.facts import HostSeen, Late, ProgressFacts, RankFacts, Snapshot, State
 from ddtop.policy import BLOCKS, POLICY, Limits, Policy, Waits
-from ddtop.present.gpus import driver_text, is_free
-from ddtop.present.groups import group_waits, order_of
-from ddtop.present.hosts import clock_text
-from ddtop.present.stacks import answers, around, merged_of
-from ddtop.present.strip import THROUGHPUT, compared
-from ddtop.relay.gpus.ras import Ras
-from ddtop.wire import frames
-from ddtop.wire.records import LEAF, Gpu, GpuWatch, HostState, Reply
-from tests.ui import builders, changed, dumps
+from ddtop.say.told import diagnose
+from tests.jobs import hung
 
 ROOM = Path(ddtop.__file__).parent
 EDGES = ("cli", "relay/server.py", "thresholds.py")
@@ -53,14 +35,6 @@ STARTS = (
 )
 """Where a viewer begins to follow a job, or draws it: these ask for that choice and pass it on."""
 SHARED = [name for name in POLICY.values() if "." not in name]
-LONG_S = 3600.0
-SECOND = 1_000_000_000
-HANG, VERDICT = builders.hang()
-
-
-def with_(**changes):
-    """A policy that differs from that of the commands."""
-    return POLICY.with_limits(changes)
 
 
 def modules_that_import(name):
@@ -161,15 +135,22 @@ def test_a_limit_that_only_one_file_of_the_model_or_the_rules_reads_is_in_that_f
 
 
 @pytest.mark.parametrize("name", BLOCKS)
-def test_a_block_is_read_in_its_own_file_only_and_each_of_its_limits_is(name):
+def test_a_block_is_read_in_its_own_file_and_in_words_and_each_of_its_limits_is(name):
+    """A limit judges in one place. Words may name it."""
     block = BLOCKS[name]
     own = Path(sys.modules[block.__module__].__file__).relative_to(ROOM).as_posix()
     asks = re.compile(rf"\b(?:of|wait_s)\({block.__name__}\)")
     wait_s = {"wait_s"} if issubclass(block, Waits) else set()
-    read = {one.attr for one in ast.walk(ast.parse(texts()[own])) if isinstance(one, ast.Attribute)}
+    files = [path for path, text in texts().items() if asks.search(text)]
+    read = {
+        one.attr
+        for path in {own, *files}
+        for one in ast.walk(ast.parse(texts()[path]))
+        if isinstance(one, ast.Attribute)
+    }
 
-    files = [path for path, text in texts().items() if block.__name__ in text]
-    assert [path for path in files if asks.search(texts()[path])] == [own]
+    assert [path for path in files if path != own and not path.startswith("say/")] == []
+    assert files
     assert {one.name for one in fields(block)} - read - wait_s == set()
 
 
@@ -178,21 +159,6 @@ def test_no_two_blocks_have_one_name():
 
         class Another(Limits, of="straggler"):
             """The name is taken."""
-
-
-def test_every_old_name_is_the_name_of_the_same_limit_now():
-    """`tests/old_thresholds.txt`: each name of `[thresholds]`, and its default."""
-    lines = (ROOM.parent / "tests" / "old_thresholds.txt").read_text().splitlines()
-    old = {name: float(value) for name, value in map(str.split, lines)}
-    ours = POLICY.values()
-
-    assert {name: ours[now] for name, now in OLD_NAMES.items()} == old
-    assert set(ours) - set(OLD_NAMES.values()) == {
-        f"{name}.{limit.name}"
-        for name, block in BLOCKS.items()
-        for limit in fields(block)
-        if block.was is None or limit.name == "wait_s"
-    }
 
 
 def test_two_policies_are_in_one_process_and_a_block_is_that_of_its_policy():
@@ -209,188 +175,32 @@ def test_two_policies_are_in_one_process_and_a_block_is_that_of_its_policy():
     )
 
 
-def test_some_test_changes_each_limit():
-    """tests/second_policy.py has the form of such a test; a page of tests/findings may do it."""
-    tests = ROOM.parent / "tests"
-    changed_somewhere = {
-        name
-        for path in (*tests.rglob("*.py"), *tests.rglob("*.md"))
-        for found in re.findall(r'"([\w.-]+)"|\b(\w+)=', path.read_text())
-        for name in found
-    }
-
-    assert set(POLICY.values()) - changed_somewhere == set()
+def test_a_relay_is_called_silent_before_its_ranks_are():
+    assert POLICY.relay_silent_s < POLICY.report_silent_s
 
 
-def test_the_policy_says_from_when_a_wait_in_a_group_is_shown():
-    assert group_waits(HANG, POLICY)
-    assert group_waits(HANG, with_(wait_shown_s=LONG_S)) == {}
+def test_a_rule_that_compares_a_wait_itself_may_have_a_limit_of_its_own():
+    """A command looks until the rule with the longest one has judged."""
+    policy = POLICY.with_limits({"deadlock.wait_s": 8.0, "io-stall.wait_s": 1.0})
+    blocks = [BLOCKS[name] for name in ("deadlock", "io-stall", "loader-stuck")]
+
+    assert [policy.wait_s(block) for block in blocks] == [8.0, 1.0, POLICY.still_limit_s]
+    assert (POLICY.longest_wait_s, policy.longest_wait_s) == (POLICY.still_limit_s, 8.0)
+    assert POLICY.with_limits({"still_limit_s": 30.0, "deadlock.wait_s": 8.0}).longest_wait_s == 30
 
 
-def test_the_policy_says_from_when_a_group_is_listed_first():
-    waits = group_waits(HANG, POLICY)
+def test_a_finding_tells_which_limits_its_reader_has_changed():
+    snapshot, line = hung().snapshot(), "you changed still_limit_s to 4 (default 5)"
+    (ours,) = diagnose(snapshot, POLICY)
+    (theirs,) = diagnose(snapshot, POLICY.with_limits({"still_limit_s": 4.0}))
 
-    assert order_of(HANG, waits, ("other", *waits), POLICY)[0] != "other"
-    later = with_(group_stuck_s=LONG_S)
-    assert order_of(HANG, waits, ("other", *waits), later)[0] == "other"
-
-
-def test_the_policy_says_how_long_a_reported_wait_is_named_beside_a_stack():
-    snapshot = dumps.with_stacks(HANG)
-    merged = merged_of(answers(snapshot, "r1"), VERDICT)
-
-    assert around(snapshot, VERDICT, merged, None, POLICY).doing[0].startswith("waiting in")
-    none = around(snapshot, VERDICT, merged, None, with_(wait_fresh_s=-1.0))
-    assert not none.doing.get(0, "").startswith("waiting in")
+    assert line not in ours.evidence
+    assert theirs.evidence[-1] == line
 
 
-def test_the_policy_says_which_gpu_is_free():
-    gpu = Gpu(0, "GPU-a", 0.0, 1, 100)
+def test_no_rule_blames_a_rank_earlier_than_the_model_does():
+    policy = POLICY.with_limits({"still_limit_s": 3600.0, "not-in-collective.wait_s": 5.0})
+    job = hung()
+    job.policy = policy
 
-    assert is_free(gpu, POLICY)
-    assert not is_free(gpu, with_(gpu_free_ratio=0.001))
-
-
-def test_the_policy_says_when_a_driver_is_silent():
-    watch = GpuWatch(age_ms=20_000)
-
-    assert driver_text(watch, POLICY)
-    assert not driver_text(watch, with_(gpu_silent_s=LONG_S))
-
-
-def test_the_policy_says_which_clock_is_shown_as_wrong():
-    seen = HostSeen("a", "node1", LEAF, 3 * builders.SECOND, 0, builders.NOW)
-
-    assert clock_text(seen, POLICY)
-    assert not clock_text(seen, with_(clock_shown_s=LONG_S))
-
-
-def is_stuck(policy, silent_s=0):
-    """Whether the reader of NCCL's RAS service counts the job as stuck. An agent has reported that
-    for 5 s, and then not for `silent_s`.
-    """
-    ras = Ras(policy)
-    for second in range(5 + silent_s):
-        if second < 5:
-            ras.note_stuck(float(second))
-        ras.look(float(second), ())
-    return ras.is_stuck(5.0 + silent_s)
-
-
-def test_the_policy_says_when_nccl_is_asked():
-    assert is_stuck(POLICY)
-    assert not is_stuck(with_(ras_stuck_s=LONG_S))
-    assert not is_stuck(POLICY, 5)
-
-
-def test_the_policy_says_when_a_relay_is_silent_and_before_its_ranks_are(monkeypatch):
-    follower = Follower("train")
-
-    assert follower.policy.relay_silent_s < follower.policy.report_silent_s
-    monkeypatch.setattr(thresholds, "_chosen", with_(relay_silent_s=LONG_S))
-    assert Follower("train").policy.relay_silent_s == LONG_S
-
-
-def test_the_policy_says_over_which_pause_nothing_is_added_up():
-    late = Late("g", (0,), (1,), 20.0, 100.0, 30, 1.0, 0)
-
-    def lost_s(policy):
-        tally = None
-        for second in (1000, 1010, 1020):
-            rank = RankFacts(0, State.RUNNING, late=late)
-            snapshot = Snapshot("train", "r1", 0, second * SECOND, True, 1, 1, (rank,))
-            tally = tally_of(snapshot, tally, policy)
-        return tally.lost_s
-
-    assert lost_s(POLICY) == pytest.approx(4.0)
-    assert lost_s(with_(goodput_gap_s=5.0)) == 0
-
-
-def test_the_policy_says_when_a_viewer_is_behind():
-    def problems(policy):
-        engine = Engine("train")
-        engine._late_s, engine._current = 10.0, SimpleNamespace(policy=policy)
-        return [one for one in engine._notes() if "behind" in one]
-
-    assert problems(POLICY)
-    assert not problems(with_(viewer_late_s=LONG_S))
-
-
-def test_the_policy_says_when_a_long_step_lowers_the_goodput():
-    def goodput(policy):
-        tally = None
-        for second, iteration in [(0, 1), (1, 2), (2, 3), (5, 3)]:
-            progress = ProgressFacts(iteration=iteration, step_ms=1000.0)
-            rank = RankFacts(0, State.RUNNING, progress=progress)
-            now = (1000 + second) * SECOND
-            snapshot = Snapshot(
-                "train", "r1", 0, now, True, 1, 1, (rank,), iteration=iteration
-            )  # fmt: skip
-            tally = tally_of(snapshot, tally, policy)
-        return tally.goodput_ratio
-
-    assert goodput(POLICY) < goodput(with_(goodput_step_factor=100.0))
-
-
-def looking(seconds, *findings, contact=None):
-    snapshot = Snapshot("train", "r1", 0, (1000 + seconds) * SECOND, True, 1, 1, ())
-    return Look(snapshot, Verdict("healthy", findings, ""), contact)
-
-
-def test_the_policy_says_when_a_finding_may_clear_after_a_relay_is_heard_again():
-    def clears(policy):
-        changes = Changes(policy)
-        for look in (looking(0, *VERDICT.findings), looking(1, contact="no"), looking(2)):
-            changes.take(look)
-        return [one.event for one in changes.take(looking(3))]
-
-    assert clears(POLICY) == []
-    assert clears(with_(contact_settles_s=0.5)) == ["cleared"] * len(VERDICT.findings)
-
-
-def slower(policy):
-    """The text of the strip for a job that became slower after 100 s, and again four minutes
-    ago.
-    """
-    base = builders.healthy(2)
-    history, now = JobHistory(policy), base.time_unix_ns
-    for before in range(900, -1, -2):
-        speed = 6.0 if before > 800 else 5.0 if before > 240 else 4.5
-        at = now - before * SECOND
-        history.record(
-            changed.replace(base, time_unix_ns=at, iterations_per_s=speed, iteration=900 - before)
-        )
-    return compared(THROUGHPUT, history, now)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"job_now_s": 600.0},
-        {"job_warm_s": 700.0},
-        {"job_first_s": 3000.0},
-        {"job_lately_s": 300.0},
-        {"job_apart_s": LONG_S},
-        {"job_change_ratio": 0.5},
-        {"slowdown_warning_ratio": 0.05},
-    ],
-)
-def test_the_policy_says_with_what_the_numbers_of_a_job_are_compared(changes):
-    ours = slower(POLICY)
-
-    assert [text.split(" than")[0] for text in ours.texts] == ["25 % slower", "10 % slower"]
-    assert not ours.great
-    assert slower(with_(**changes)) != ours
-
-
-def test_the_policy_says_which_clocks_are_the_same(monkeypatch):
-    def offset_s(policy):
-        """How far the clock of a job is ahead that differs by five seconds."""
-        monkeypatch.setattr(thresholds, "_chosen", policy)
-        follower = Follower("train", clock=lambda: 100 * SECOND)
-        for record in (HostState("node1", 1, 0.0), Reply("live"), HostState("node1", 1, 0.0)):
-            follower.take(frames.seal(record, sender="node1", unix_ns=105 * SECOND, mono_ns=SECOND))
-        return (follower.now_unix_ns() - 100 * SECOND) / SECOND
-
-    assert offset_s(POLICY) == pytest.approx(5.0)
-    assert offset_s(with_(clock_apart_s=60.0)) == pytest.approx(0.0)
+    assert diagnose(job.snapshot(), policy) == ()

@@ -9,7 +9,7 @@ nobody does, the function gets twice as much, then a hundredth and a hundred tim
     only noticed far off  there is no test at the edge of the limit
 
 Tests read the unchanged limits, so one that computes its times from the policy notices like any
-other. Which tests come where is found by a run of those of `ROOMS`, which takes three minutes.
+other. Which tests come where is found by a run of all of `QUICK` and `SLOWER`: three minutes.
 
 `--only` takes the beginning of a limit (`not-in-collective`, `still_limit_s`) or of a place
 (`diagnosis/rules/straggler.py`). `--into FOLDER` keeps all results, and goes on after those that
@@ -26,7 +26,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from functools import cache, partial
 from pathlib import Path
 from types import CodeType
@@ -41,8 +41,10 @@ from tools.recorded.record import JOBS, ZOO
 
 ROOT = Path(__file__).resolve().parents[1]
 CODE = f"{ROOT / 'ddtop'}{os.sep}"
-ROOMS = ("model", "diagnosis", "present", "feeds", "follow", "sim", "cli/check", "relay/gpus")
-"""Their tests read limits, and are quick."""
+QUICK = ("model", "diagnosis", "present", "sim")
+"""The tests of these rooms judge all places."""
+SLOWER = ("feeds", "follow", "cli/check", "relay/gpus")
+"""Tests that start processes: they judge the places of their own room."""
 NEAR, FAR = (0.5, 2.0), (0.01, 100.0)
 NEAREST = 100
 """So many tests are run before the recorded jobs, and the others after them."""
@@ -64,17 +66,19 @@ class Place(NamedTuple):
 
 class Reads:
     """Sees each read of a limit in this process. `places`: those that there were, to be emptied by
-    whoever wants to know about a part of the time.
+    whoever wants to know about a part of the time. `changed`: that place gets `factor` times the
+    limit.
     """
 
-    def __init__(self, changed: Place | None = None, factor: float = 1.0) -> None:
-        """From now on. `changed`: this place gets the limit times `factor`."""
+    def __init__(self) -> None:
+        """From now on."""
         self.places = set[Place]()
+        self.changed, self.factor = Place("", ""), 1.0
         for owner in (Policy, Limits):
-            owner.__getattribute__ = self._reader(changed, factor)  # type: ignore[method-assign]
+            owner.__getattribute__ = self._reader()  # type: ignore[method-assign]
 
-    def _reader(self, changed: Place | None, factor: float) -> Callable[[Any, str], Any]:
-        limits, plain, places = POLICY.values(), object.__getattribute__, self.places
+    def _reader(self) -> Callable[[Any, str], Any]:
+        limits, plain, reads = POLICY.values(), object.__getattribute__, self
 
         def read(self: Any, name: str) -> Any:
             value = plain(self, name)
@@ -85,13 +89,15 @@ class Reads:
             place = Place(f"{block}.{name}" if block else name, _named(code))
             if place.limit not in limits:
                 return value
-            places.add(place)
-            if place != changed:
-                return value
-            own = limits[place.limit] if value is None else value
-            return max(1, int(own * factor)) if isinstance(own, int) else own * factor
+            reads.places.add(place)
+            return value if place != reads.changed else reads.other(value, limits[place.limit])
 
         return read
+
+    def other(self, value: float | None, ours: float) -> float:
+        """What the changed place gets. A limit may be None, which stands for another one."""
+        own = ours if value is None else value
+        return max(1, int(own * self.factor)) if isinstance(own, int) else own * self.factor
 
 
 def _reading_code() -> CodeType | None:
@@ -112,42 +118,6 @@ def _named(code: CodeType) -> str:
     return f"{code.co_filename.removeprefix(CODE)}: {name.replace('.<locals>', '')}"
 
 
-class ReadByTests:
-    """A plugin of pytest that finds out which tests come to which places."""
-
-    def __init__(self) -> None:
-        """For one run."""
-        self.reads, self.found = Reads(), dict[Place, list[str]]()
-
-    def pytest_runtest_setup(self) -> None:
-        self.reads.places.clear()
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.when == "call" and report.passed:
-            for place in self.reads.places:
-                self.found.setdefault(place, []).append(report.nodeid)
-
-
-class FirstFailure:
-    """A plugin of pytest that runs some tests only, and keeps the first that fails."""
-
-    def __init__(self, tests: Collection[str]) -> None:
-        """`tests`: their names."""
-        self.tests, self.name = tests, ""
-
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items[:] = [one for one in items if one.nodeid in self.tests]
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed and not self.name:
-            self.name = report.nodeid
-
-
-def run_tests(files: Collection[str], plugin: object) -> None:
-    """Run them in this process."""
-    pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *files], [plugin])
-
-
 def in_a_fork(work: Callable[[], Any]) -> Any:
     """What the work returns, in a process of its own that says nothing."""
     read, write = os.pipe()
@@ -155,6 +125,7 @@ def in_a_fork(work: Callable[[], Any]) -> Any:
     if not pid:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)
+        os.dup2(nowhere, 2)
         with open(write, "w") as told, contextlib.suppress(BaseException):
             json.dump(work(), told)
         os._exit(0)
@@ -166,89 +137,121 @@ def in_a_fork(work: Callable[[], Any]) -> Any:
 
 
 class Jury:
-    """The tests and the recorded jobs, and to which places they come."""
+    """A plugin of pytest: the tests and the recorded jobs judge each place in a fork. So they are
+    imported once.
+    """
 
-    def __init__(self, folder: Path, kept: Path | None) -> None:
+    def __init__(self, folder: Path, only: str, kept: Path | None) -> None:
         """`folder`: for the recorded jobs. `kept`: a folder with what an earlier run found."""
         self.journals = [*unpacked(ZOO, folder / "zoo"), *unpacked(JOBS, folder / "jobs")]
-        file = kept / "places.json" if kept else Path(os.devnull)
-        if file.is_file():
-            found = json.loads(file.read_text())
-        else:
+        self.only, self.kept, self.reads = only, kept or folder, Reads()
+        self.judged = dict[Place, tuple[float, str]]()
+        self.items, self.failed = dict[str, pytest.Item](), ""
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Judge all places, in place of running the tests."""
+        if session.testsfailed:
+            raise session.Failed("some tests cannot be imported")
+        self.items = {item.nodeid: item for item in session.items}
+        places, lines = self.kept / "places.json", self.kept / "results.jsonl"
+        if not places.exists():
             found = [in_a_fork(self._places_of_tests), in_a_fork(self._places_of_jobs)]
-            file.write_text(json.dumps(found))
-        self.tests, self.jobs = ({Place(*one): names for one, names in part} for part in found)
+            places.write_text(json.dumps(found))
+        self.tests, self.jobs = (
+            {Place(*one): names for one, names in part} for part in json.loads(places.read_text())
+        )
+        lines.touch()
+        before = map(json.loads, lines.read_text().splitlines())
+        known = {Place(*place): (*more,) for place, *more in before}
+        with lines.open("a") as told:
+            for place in sorted({*self.tests, *self.jobs}, key=self._tests_at):
+                if not (place.limit.startswith(self.only) or place.code.startswith(self.only)):
+                    continue
+                if place not in known:
+                    known[place] = self._judge(place)
+                    print(json.dumps([place, *known[place]]), file=told, flush=True)
+                self.judged[place] = factor, who = known[place]
+                print(f"{place} x{factor}: {who or 'nobody'}", flush=True)
+        return True
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep the first failure."""
+        if report.failed and not self.failed:
+            self.failed = report.nodeid
+
+    def _run(self, names: list[str]) -> Iterator[str]:
+        """Run these tests, and yield each one that has passed."""
+        items = [self.items[name] for name in names if name in self.items]
+        for item, after in zip(items, [*items[1:], None], strict=False):
+            self.reads.places.clear()
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
+            if self.failed:
+                return
+            yield item.nodeid
 
     def _places_of_tests(self) -> list[tuple[Place, list[str]]]:
-        plugin = ReadByTests()
-        run_tests([f"tests/{room}" for room in ROOMS], plugin)
-        return list(plugin.found.items())
-
-    def _places_of_jobs(self) -> list[tuple[Place, list[str]]]:
-        reads, found = Reads(), dict[Place, list[str]]()
-        for path in self.journals:
-            reads.places.clear()
-            played(path)
-            for place in reads.places:
-                found.setdefault(place, []).append(path.stem)
+        found = dict[Place, list[str]]()
+        for name in list(self.items):
+            for passed in self._run([name]):
+                for place in self.reads.places:
+                    found.setdefault(place, []).append(passed)
+            self.failed = ""
         return list(found.items())
 
-    def places(self) -> list[Place]:
-        """All, those first to which few tests come."""
-        return sorted({*self.tests, *self.jobs}, key=lambda one: len(self.tests.get(one, ())))
+    def _places_of_jobs(self) -> list[tuple[Place, list[str]]]:
+        found = dict[Place, list[str]]()
+        for path in self.journals:
+            self.reads.places.clear()
+            played(path)
+            for place in self.reads.places:
+                found.setdefault(place, []).append(path.stem)
+        return list(found.items())
 
     @cache  # noqa: B019  # one jury lives as long as the program
     def _ours(self, path: Path) -> str:
         return played(path)
 
-    def noticed_by(self, place: Place, factor: float) -> str:
-        """The first that notices the change; "" if nobody does."""
+    def _tests_at(self, place: Place) -> int:
+        return len(self.tests.get(place, ()))
+
+    def _judge(self, place: Place) -> tuple[float, str]:
+        """The first factor that somebody notices, and who; "" if nobody notices any."""
         tests = self._nearest_first(place)
         journals = [path for path in self.journals if path.stem in self.jobs.get(place, ())]
         ours = {path: self._ours(path) for path in journals}
 
-        def by_a_test(some: list[str]) -> str:
-            Reads(place, factor)
-            failure = FirstFailure(frozenset(some))
-            run_tests(["-x", *dict.fromkeys(one.partition("::")[0] for one in some)], failure)
-            return failure.name
+        def by_tests(some: list[str]) -> str:
+            for _ in self._run(some):
+                pass
+            return self.failed
 
-        def by_a_job() -> str:
-            Reads(place, factor)
-            differ = (path for path in journals if played(path) != ours[path])
-            return next((RECORDED + path.stem for path in differ), "")
+        def by_jobs() -> str:
+            for path in journals:
+                with contextlib.suppress(Exception):
+                    if played(path) == ours[path]:
+                        continue
+                return RECORDED + path.stem
+            return ""
 
-        def by_any_of(some: list[str]) -> str:
-            return str(in_a_fork(partial(by_a_test, some))) if some else ""
+        def noticed(factor: float) -> str:
+            self.reads.changed, self.reads.factor = place, factor
+            return by_tests(tests[:NEAREST]) or by_jobs() or by_tests(tests[NEAREST:])
 
-        near, others = tests[:NEAREST], tests[NEAREST:]
-        return by_any_of(near) or str(in_a_fork(by_a_job)) or by_any_of(others)
+        for factor in (*NEAR, *FAR):
+            while who := in_a_fork(partial(noticed, factor)):
+                if who not in self.items or not in_a_fork(partial(by_tests, [who])):
+                    return factor, who
+                print(f"{who} fails without a change, and is left out", flush=True)
+                tests.remove(who)
+        return FAR[-1], ""
 
     def _nearest_first(self, place: Place) -> list[str]:
         """The tests that come there: those of its file, then those that come to few places."""
         own = f"test_{Path(place.code.partition(':')[0]).stem}"
+        rooms = tuple(f"tests/{one}/" for one in (*QUICK, place.code.partition("/")[0]))
         places = Counter(one for tests in self.tests.values() for one in tests)
-        return sorted(self.tests.get(place, []), key=lambda one: (own not in one, places[one]))
-
-
-def results(only: str, kept: Path | None) -> Iterator[tuple[Place, float, str]]:
-    """Each place, the factor that was noticed, and by whom; "" if nobody notices any."""
-    file = kept / "results.jsonl" if kept else Path(os.devnull)
-    known = {Place(*place): more for place, *more in map(json.loads, file.open())} if (
-        file.is_file()
-    ) else {}  # fmt: skip
-    with tempfile.TemporaryDirectory() as folder, file.open("a") as told:
-        jury = Jury(Path(folder), kept)
-        for place in jury.places():
-            if not (place.limit.startswith(only) or place.code.startswith(only)):
-                continue
-            if place not in known:
-                tried = ((factor, jury.noticed_by(place, factor)) for factor in (*NEAR, *FAR))
-                known[place] = list(next((one for one in tried if one[1]), (FAR[-1], "")))
-                print(json.dumps([place, *known[place]]), file=told, flush=True)
-            factor, who = known[place]
-            print(f"{place} x{factor}: {who or 'nobody'}", flush=True)
-            yield place, factor, who
+        tests = [one for one in self.tests.get(place, []) if one.startswith(rooms)]
+        return sorted(tests, key=lambda one: (own not in one, places[one]))
 
 
 def main() -> None:
@@ -260,9 +263,13 @@ def main() -> None:
     os.chdir(ROOT)
     if given.into:
         given.into.mkdir(parents=True, exist_ok=True)
-    judged = list(results(given.only, given.into))
-    far = [f"{place}" for place, factor, who in judged if who and factor in FAR]
-    unseen = [f"{place}" for place, _, who in judged if not who]
+    with tempfile.TemporaryDirectory() as folder:
+        jury = Jury(Path(folder), given.only, given.into)
+        options = ("-q", "-s", "-p", "no:cacheprovider", "-p", "no:xdist")
+        pytest.main([*options, *(f"tests/{room}" for room in (*QUICK, *SLOWER))], [jury])
+    judged = jury.judged.items()
+    far = [f"{place}" for place, (factor, who) in judged if who and factor in FAR]
+    unseen = [f"{place}" for place, (_, who) in judged if not who]
     print("", f"{len(judged)} places; only noticed far off:", *far, sep="\n")
     print("", "nobody notices:", *unseen, sep="\n")
     sys.exit(bool(unseen))

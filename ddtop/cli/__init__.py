@@ -169,9 +169,6 @@ def _use_config(starts_jobs: bool) -> None:
 
     found = config.read(os.environ)
     thresholds.choose(found.policy)
-    if found.renamed:
-        why = f"{found.path}: the next release does not read [thresholds]; write"
-        click.echo(without_controls(f"ddtop: {why} {', '.join(found.renamed)}"), err=True)
     if not starts_jobs:
         config.apply(found, os.environ)
 

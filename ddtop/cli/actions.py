@@ -74,7 +74,7 @@ class Actions:
     report: Path | None = None
 
 
-class Guard:
+class JobGuard:
     """Decides and acts for one job. Not thread-safe."""
 
     def __init__(
@@ -604,7 +604,7 @@ def guard_of(
     for_s: float = 0.0,
     cooldown_s: float = 0.0,
     once: bool = False,
-) -> Callable[[str], Guard] | None:
+) -> Callable[[str], JobGuard] | None:
     """A function that makes the guard of a job, by its name; None without actions.
 
     Raises: CommandError: 2, an option cannot be used, or one says when to act and none says how.
@@ -628,9 +628,9 @@ def guard_of(
             )
         return None
 
-    def made(job: str) -> Guard:
+    def made(job: str) -> JobGuard:
         sender = Webhook(url, shape, complain) if url is not None else None
-        return Guard(
+        return JobGuard(
             job, Rules(for_s, cooldown_s, once), Actions(command, sender, last, reports), complain
         )
 

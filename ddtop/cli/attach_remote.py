@@ -16,7 +16,6 @@ from ddtop import registry
 from ddtop.cli import dashboard, pick_job, recordings
 from ddtop.cli.errors import UNREACHABLE, CommandError
 from ddtop.cli.find_job import unknown_job_error
-from ddtop.cli.look import HEALTH_LOOK_S
 from ddtop.diagnosis.finding import UNKNOWN
 from ddtop.feeds.route import NoContactError
 
@@ -26,6 +25,9 @@ if TYPE_CHECKING:
     from ddtop.link.ssh_pipe import Pipe
     from ddtop.present.jobs import Health
 
+HEALTH_LOOK_S, HEALTH_JOIN_S = 0.6, 1.2
+"""Two snapshots half a second apart confirm a finding. A relay that does not answer meanwhile must
+not hold up the list, nor who leaves it."""
 ASK_AGAIN_S = 1.0
 """How often the other host is asked for a job that does not exist yet."""
 
@@ -150,14 +152,17 @@ class _There:
         from ddtop.feeds.bridge import SshRoute
         from ddtop.follow.engine import UnreachableError
         from ddtop.follow.live import LiveSource
-        from ddtop.follow.looks import BRIEF_S, look_at
+        from ddtop.follow.looks import BRIEF_S, joined
         from ddtop.present.jobs import Health, health_of
+
+        async def look(route: SshRoute) -> Health:
+            async with joined(LiveSource(route, history_s=BRIEF_S), HEALTH_JOIN_S) as job:
+                return health_of((await job.watch(HEALTH_LOOK_S))[1])
 
         with self.one_at_a_time:
             route = SshRoute(self.host, entry, self.pipe)
-            source = LiveSource(route, history_s=BRIEF_S)
             try:
-                return health_of(asyncio.run(look_at(source, HEALTH_LOOK_S))[1])
+                return asyncio.run(look(route))
             except UnreachableError:
                 return Health(UNKNOWN)
             finally:

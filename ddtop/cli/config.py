@@ -24,7 +24,7 @@ from ddtop.folders import call_patiently
 from ddtop.policy import BLOCKS, POLICY, Policy
 
 BYTES_MAX = 1 << 16
-LIMITS, OLD = "limits", "thresholds"
+LIMITS = "limits"
 """The table of the limits, and what it was called; that goes with the next release."""
 SPREAD = 100.0
 """A limit may be this many times smaller or larger than the default. Beyond that it is a typing
@@ -74,13 +74,11 @@ TEMPLATE_HEAD = """\
 
 @dataclass(frozen=True)
 class Config:
-    """The contents of the file. `limits`: name to value, for those that it sets. `renamed`: the
-    lines that should replace those of the old table."""
+    """The contents of the file. `limits`: name to value, for those that it sets."""
 
     path: Path
     values: Mapping[str, Any] = field(default_factory=dict)
     limits: Mapping[str, float] = field(default_factory=dict)
-    renamed: tuple[str, ...] = ()
 
     @property
     def policy(self) -> Policy:
@@ -152,33 +150,26 @@ def parse(path: Path, data: bytes) -> Config:
         table = tomllib.loads(data.decode())
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise _config_error(path, f"it is not TOML: {error}") from None
-    ours = {title: table.pop(title) for title in (OLD, LIMITS) if title in table}
+    limits = table.pop(LIMITS, None)
     values = {name: _value(path, name, given) for name, given in table.items()}
-    return _with_limits(Config(path, values), ours) if ours else Config(path, values)
+    found = Config(path, values)
+    return _with_limits(found, limits) if limits is not None else found
 
 
-def _with_limits(config: Config, tables: Mapping[str, Any]) -> Config:
-    """The config with the limits of these tables."""
-    from ddtop.diagnosis.limits import OLD_NAMES
+def _with_limits(config: Config, table: Any) -> Config:
+    """The config with the limits of this table."""
+    import ddtop.diagnosis.limits  # noqa: F401 - it knows them all
 
     path = config.path
-    for title, table in tables.items():
-        if not isinstance(table, dict):
-            raise _config_error(path, f"[{title}] must be a table")
-    old = tables.get(OLD, {})
-    for name in old:
-        if name not in OLD_NAMES:
-            raise _config_error(
-                path, f"there is no threshold {name!r}{_names_text(name, OLD_NAMES)}"
-            )
-    given = {OLD_NAMES[name]: value for name, value in old.items()}
-    renamed = tuple(f"{_place(name)} = {value}" for name, value in given.items())
-    for name, value in tables.get(LIMITS, {}).items():
+    given: dict[str, Any] = {}
+    if not isinstance(table, dict):
+        raise _config_error(path, f"[{LIMITS}] must be a table")
+    for name, value in table.items():
         inner = value if isinstance(value, dict) else {}
         given |= {f"{name}.{one}": it for one, it in inner.items()} or {name: value}
     defaults = POLICY.values()
     limits = {name: _limit(path, name, value, defaults) for name, value in given.items()}
-    found = dataclasses.replace(config, limits=limits, renamed=renamed)
+    found = dataclasses.replace(config, limits=limits)
     still_s = found.policy.still_limit_s
     if found.policy.values()[LATER] < still_s:
         raise _config_error(path, f"{_place(LATER)} must be at least still_limit_s, {still_s:g}")

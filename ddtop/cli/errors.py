@@ -44,7 +44,7 @@ class Trait(Flag):
     OF_ENDED = auto()
 
 
-class Command(click.Command):
+class DdtopCommand(click.Command):
     """A command of ddtop. `exits`: its exit codes, as the reference shows them; 2 is a wrong
     command line and 130 Ctrl-C in all of them. `traits`: what is true of it."""
 
@@ -57,7 +57,7 @@ def has(command: click.Command | None, trait: Trait) -> bool:
     """Whether this is true of a command; of a group, whether it is true of all its commands."""
     if isinstance(command, click.Group):
         return all(has(one, trait) for one in command.commands.values())
-    return isinstance(command, Command) and trait in command.traits
+    return isinstance(command, DdtopCommand) and trait in command.traits
 
 
 def is_here(trait: Trait) -> bool:

@@ -140,7 +140,7 @@ class _Handler(WSGIRequestHandler):
         """Log nothing: a scrape is not worth a line."""
 
 
-class Server(ThreadingWSGIServer):
+class MetricsServer(ThreadingWSGIServer):
     """A server with one thread per connection, and a bounded number of threads."""
 
     daemon_threads = True
@@ -244,7 +244,7 @@ def mutual_tls(
 
 def listen(
     address: str, port: int, registry: CollectorRegistry, tls: ssl.SSLContext | None
-) -> Server:
+) -> MetricsServer:
     """A server that listens and does not serve yet.
 
     Raises: CommandError: 2, it cannot listen there, or must not, because anybody could connect
@@ -262,8 +262,8 @@ def listen(
                 " --tls-key and --client-ca, or listen on 127.0.0.1",
                 USAGE,
             )
-        kind = type("Server", (Server,), {"address_family": family, "tls": tls})
-        served: Server = make_server(
+        kind = type("Server", (MetricsServer,), {"address_family": family, "tls": tls})
+        served: MetricsServer = make_server(
             str(target[0]), port, application(registry), kind, handler_class=_Handler
         )
     except (OSError, OverflowError) as error:
@@ -312,7 +312,7 @@ class TextFile:
 
 def serve(
     fleet: Fleet[JobSeries],
-    server: Server | None,
+    server: MetricsServer | None,
     file: TextFile | None,
 ) -> None:
     """Serve until SIGTERM or Ctrl-C."""

@@ -15,8 +15,7 @@ from ddtop import registry
 from ddtop.cli import outside_jobs
 from ddtop.cli.errors import ELSEWHERE, UNREACHABLE, USAGE, CommandError
 from ddtop.cli.interpreter import install_advice
-from ddtop.cli.job_list import HEALTH_ANSWER_S, health_digest, health_now, table, targets
-from ddtop.follow.fleet import open_fleet
+from ddtop.cli.job_list import healths, table
 from ddtop.present.jobs import Health, Listed
 from ddtop.present.text import clean
 from ddtop.words.units import duration
@@ -174,14 +173,13 @@ def hub_jobs(hubs: Iterable[str]) -> list[tuple[Listed, Health]]:
     Raises:
         CommandError: 2, one of them is no HOST:PORT; 3, no relay of this user answers there.
     """
-    found = [target for hub in dict.fromkeys(hubs) for target in targets(hub)()]
-    with open_fleet(lambda: found, health_digest) as fleet:
-        jobs = fleet.wait(2 * HEALTH_ANSWER_S)
-    rows = []
-    for job in jobs:
-        health = health_now(job)
-        # Only its job file says when it started.
-        entry = msgspec.structs.replace(job.entry, started_unix_ns=0)
-        listed = Listed(entry, True, health.reporting or 0, (entry.host,))
-        rows.append((listed, health))
-    return rows
+    from ddtop.cli.routing import asked_at
+
+    # Only its job file says when it started.
+    found = [
+        msgspec.structs.replace(asked_at(hub), started_unix_ns=0) for hub in dict.fromkeys(hubs)
+    ]
+    return [
+        (Listed(entry, True, health.reporting or 0, (entry.host,)), health)
+        for entry, health in zip(found, healths(found), strict=True)
+    ]

@@ -250,8 +250,9 @@ def own_user() -> str:
 # -- The health of all live jobs, for the list of jobs and for `ddtop jobs`
 
 
-HEALTH_ANSWER_S = 3.5
-"""After this time a relay that does not answer counts as not heard."""
+HEALTH_ANSWER_S = 7.0
+"""The time for the first looks at all jobs, on a busy host. A relay that does not answer counts as
+not heard earlier."""
 
 
 @contextlib.contextmanager
@@ -319,11 +320,7 @@ def healths(entries: Iterable[registry.JobEntry]) -> list[Health]:
     if living:
         targets = [Target(entry, secret) for secret in [registry.secret()] for entry in living]
         with open_fleet(lambda: targets, health_digest) as fleet:
-            jobs = fleet.wait(HEALTH_ANSWER_S)
-            if any(job.looks and not job.settled and job.contact is None for job in jobs):
-                # On a busy host.
-                jobs = fleet.wait(HEALTH_ANSWER_S)
-            found = {job.entry: health_now(job) for job in jobs}
+            found = {job.entry: health_now(job) for job in fleet.wait(HEALTH_ANSWER_S)}
     asked = {id(process) for process in living}
     return [
         found.get(entry, Health(UNKNOWN)) if id(entry) in asked else health(entry)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -22,8 +21,6 @@ STATUS_S = 1.2
 """Two snapshots half a second apart confirm a finding, and give a first CPU figure."""
 OUTSIDE_S = 2.0
 """Long enough to read the places of a few processes, and to confirm a finding."""
-HEALTH_LOOK_S = 0.6
-"""Two snapshots half a second apart confirm a finding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +52,11 @@ def look(entry: registry.JobEntry, seconds: float) -> tuple[Snapshot, Verdict]:
     Raises:
         CommandError: 3, no contact.
     """
-    from ddtop.follow.engine import UnreachableError, with_what_stood
+    from ddtop.follow.engine import UnreachableError
     from ddtop.follow.looks import look_once
 
     try:
-        snapshot, verdict = look_once(entry, seconds)
-        return snapshot, with_what_stood(entry, snapshot, verdict)
+        return look_once(entry, seconds)
     except UnreachableError as error:
         raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
 
@@ -94,21 +90,15 @@ def _system(seen: Seen) -> dict[str, object] | None:
 
 
 def health(entry: registry.JobEntry) -> Health:
-    """The health of a job whose relay can be asked, or that has ended. Unknown without an answer.
-
-    The relay does not judge a job, so this function looks at it for a short time.
-    """
+    """How a job that nobody follows has ended, or what was wrong with it then. Unknown if its relay
+    has left nothing."""
     from ddtop.diagnosis.finding import UNKNOWN
     from ddtop.follow.engine import UnreachableError, last_state
-    from ddtop.follow.looks import look_once
     from ddtop.present.jobs import Health, health_of
 
-    now = time.time_ns()
     try:
-        if entry.live(now) or entry.reachable(now):
-            return health_of(look_once(entry, HEALTH_LOOK_S)[1])
         snapshot, verdict = last_state(entry, from_journal=False)
         how = snapshot.ended and snapshot.ended.reason
         return replace(health_of(verdict), ended=how) if how else Health(UNKNOWN)
-    except (UnreachableError, registry.RegistryError):
+    except UnreachableError:
         return Health(UNKNOWN)

@@ -25,7 +25,7 @@ from ddtop.cli.recent import recent_events, recording_of
 from ddtop.diagnosis.explain import PAGES
 from ddtop.diagnosis.explain import explain as page_of
 from ddtop.diagnosis.finding import UNKNOWN
-from ddtop.follow.engine import UnreachableError, with_what_stood
+from ddtop.follow.engine import UnreachableError
 from ddtop.follow.looks import look_once
 from ddtop.model.stacks import merge
 from ddtop.present.documents import diagnose_json, stacks_json
@@ -133,7 +133,6 @@ def diagnose(job: str | None = None, seconds: float = LOOK_S) -> Json:
     look_s = min(max(_number(seconds), LOOK_S), WATCHED_S_MAX)
     entry = _entry(job)
     snapshot, verdict = _report_errors(lambda: look_once(entry, look_s))
-    verdict = with_what_stood(entry, snapshot, verdict)
     found = diagnose_json(snapshot, verdict)
     findings = found["findings"]
     found["findings"] = [_bounded(finding) for finding in findings[:FINDINGS_MAX]]

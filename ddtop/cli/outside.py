@@ -25,7 +25,7 @@ from ddtop.feeds.outside import targets
 from ddtop.feeds.outside.jobs import OutsideTarget
 from ddtop.feeds.outside.look import OutsideFeed, stacks_from
 from ddtop.feeds.outside.targets import Targets
-from ddtop.follow.engine import Follower
+from ddtop.follow.engine import seen
 from ddtop.follow.live import LiveSource
 from ddtop.follow.looks import settle
 from ddtop.follow.source_lines import show_files_of
@@ -63,7 +63,7 @@ def stacks_of(
         CommandError: 2, no process ids; 3, none of them exists.
     """
     found = _targets(pids)
-    feed, follower = OutsideFeed(found.found, f"pid {pids}"), Follower(f"pid {pids}")
+    feed = OutsideFeed(found.found, f"pid {pids}")
     try:
         answers = [*dump(found.found, native, feed.take_stacks), *unreadable_stacks(found)]
         # The second look; the constructor took the first. Two are needed to know which threads
@@ -71,9 +71,7 @@ def stacks_of(
         feed.observe()
     finally:
         feed.end()
-    for data in feed.heard():
-        follower.take(data)
-    snapshot, verdict = follower.look()
+    snapshot, verdict = seen(feed.job, [(time.time_ns(), feed.heard())])
     merged = merge(answers)
     if as_json:
         click.echo(json.dumps(stacks_json(merged, None, True, time.time_ns())))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ddtop.diagnosis.finding import Verdict
     from ddtop.follow.recording import Recording
     from ddtop.model.facts import Snapshot
-    from ddtop.present.events import Event
+    from ddtop.present.events import ListedEvent
 
 BACK_S = 900.0
 """The timeline covers the last minutes; exits are listed for the whole run."""
@@ -44,7 +44,7 @@ def recording_of(entry: registry.JobEntry) -> tuple[Recording | None, str | None
 
 def recent_events(
     snapshot: Snapshot, verdict: Verdict, recording: Recording | None, back_s: float = BACK_S
-) -> tuple[tuple[Event, ...], str | None]:
+) -> tuple[tuple[ListedEvent, ...], str | None]:
     """The events of the last minutes, with a note if not all of them could be looked at."""
     from ddtop.present.events import events
 

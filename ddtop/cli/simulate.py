@@ -20,7 +20,7 @@ from ddtop.cli.output import no_dashboard, print_status
 from ddtop.cli.ranks import parse_ranks
 from ddtop.diagnosis.finding import Verdict
 from ddtop.feeds.route import Link, TrustedRoute
-from ddtop.follow.engine import Follower
+from ddtop.follow.engine import seen
 from ddtop.follow.live import LiveSource
 from ddtop.follow.look import Look
 from ddtop.model.facts import Snapshot
@@ -255,15 +255,7 @@ def moment(job: SimulatedJob, at_s: float) -> tuple[Snapshot, Verdict]:
 
     The viewer has followed it for `WATCHED_S` by then.
     """
-    until = job.began_unix_ns + round(at_s * 1e9)
-    at = until - round(WATCHED_S * 1e9)
-    follower = Follower(job.name, clock=lambda: until)
-    for data in job.joining(at):
-        follower.take(data)
-    found = follower.look(at)
-    while at < until:
-        after, at = at, min(at + round(LOOK_S * 1e9), until)
-        for data in job.frames(after, at):
-            follower.take(data)
-        found = follower.look(at)
-    return found
+    until, step = job.began_unix_ns + round(at_s * 1e9), round(LOOK_S * 1e9)
+    begin = until - round(WATCHED_S * 1e9)
+    steps = ((at + step, job.frames(at, at + step)) for at in range(begin, until, step))
+    return seen(job.name, [(begin, job.joining(begin)), *steps])

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from ddtop import plugins
 from ddtop.diagnosis.explain import PAGES
-from ddtop.diagnosis.explain.page import Explanation
 from ddtop.diagnosis.finding import INFO, Context, Finding
-from ddtop.diagnosis.table import TABLE, RuleRow
+from ddtop.diagnosis.page import Explanation
+from ddtop.diagnosis.row import RuleRow
+from ddtop.diagnosis.table import TABLE
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

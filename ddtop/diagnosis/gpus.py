@@ -1,4 +1,4 @@
-"""GPUs and the processes that hold them, as a sentence names them."""
+"""GPUs, the processes that hold them, and those that are free."""
 
 from __future__ import annotations
 
@@ -8,73 +8,7 @@ from ddtop.launch import in_batch_job
 from ddtop.model.facts import Device, RankFacts, Snapshot
 from ddtop.model.gpus import VISIBLE, by_environment, large_processes, visible_gpus
 from ddtop.policy import Policy
-from ddtop.wire.records import AMD, Gpu, GpuProcess
-from ddtop.words.sentences import rank_list
-
-
-def size(value: int | None) -> str:
-    """`31.0 GiB`."""
-    if value is None:
-        return "?"
-    return f"{value / 2**30:.1f} GiB" if value >= 1 << 30 else f"{value / 2**20:.0f} MiB"
-
-
-def gpu_text(device: Device) -> str:
-    """`GPU 3 of node0`."""
-    return (
-        f"{'a MIG instance of ' if device.gpu.parent else ''}GPU {device.gpu.index} of"
-        f" {device.host}"
-    )
-
-
-def cooling(gpu: Gpu) -> str:
-    """The command that shows what lowers a GPU's clocks."""
-    if gpu.vendor == AMD:
-        return f"amd-smi metric --power --temperature --clock --gpu {gpu.index}"
-    return f"nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i {gpu.index}"
-
-
-def clocks(gpu: Gpu) -> str:
-    """The command that compares a GPU with others."""
-    if gpu.vendor == AMD:
-        return f"amd-smi metric --clock --power --ecc --gpu {gpu.index}"
-    return f"nvidia-smi -q -d CLOCK,PERFORMANCE,ECC -i {gpu.index}"
-
-
-def health(gpu: Gpu) -> str:
-    """The advice that shows where to find the driver's errors about a GPU."""
-    if gpu.vendor == AMD:
-        return (
-            "check dmesg | grep -i amdgpu, and reset or drain the GPU: amd-smi metric --ecc --gpu"
-            f" {gpu.index}"
-        )
-    return f"check dmesg | grep -i xid, and reset or drain the GPU: nvidia-smi -q -i {gpu.index}"
-
-
-def visible_name(gpus: Iterable[Gpu]) -> str:
-    """The variable that selects these GPUs, with a second variable if the order of the driver needs
-    one.
-    """
-    return "HIP_VISIBLE_DEVICES" if any(gpu.vendor == AMD for gpu in gpus) else _CUDA_VISIBLE
-
-
-def holder_text(process: GpuProcess) -> str:
-    """`pid 3310 (bob, python sample.py, 31.0 GiB)`."""
-    parts = [
-        process.user,
-        process.command,
-        size(process.used_bytes) if process.used_bytes is not None else None,
-    ]
-    known = ", ".join(part for part in parts if part)
-    orphan = ", its parent has ended" if process.orphan and known else ""
-    return f"pid {process.pid} ({known}{orphan})" if known else f"pid {process.pid}"
-
-
-def holders_text(processes: Sequence[GpuProcess], most: int = 3) -> str:
-    """The largest holders, and the number of the others."""
-    ordered = sorted(processes, key=lambda process: -(process.used_bytes or 0))
-    text = ", ".join(holder_text(process) for process in ordered[:most])
-    return f"{text} and {len(ordered) - most} more" if len(ordered) > most else text
+from ddtop.wire.records import Gpu, GpuProcess
 
 
 def device_of(rank: RankFacts, snapshot: Snapshot) -> Device | None:
@@ -90,26 +24,6 @@ def device_of(rank: RankFacts, snapshot: Snapshot) -> Device | None:
     return next(
         (device for device in devices if gpu is not None and device.gpu.uuid == gpu.uuid), None
     )
-
-
-def memory_line(rank: RankFacts, device: Device | None) -> str | None:
-    """`GPU 3 of node0: 79.1 GiB of 80.0 GiB used; rank 3 has 70.2 GiB allocated, 76.0 GiB reserved,
-    12 allocations retried`.
-    """
-    parts = []
-    if device is not None and device.gpu.used_bytes is not None:
-        parts.append(
-            f"{gpu_text(device)}: {size(device.gpu.used_bytes)} of {size(device.gpu.total_bytes)}"
-            " used"
-        )
-    cuda = rank.gpu.cuda
-    if cuda is not None and cuda.reserved_bytes is not None:
-        text = (
-            f"rank {rank.rank} has {size(cuda.allocated_bytes)} allocated,"
-            f" {size(cuda.reserved_bytes)} reserved"
-        )
-        parts.append(text + (f", {cuda.retries:,} allocations retried" if cuda.retries else ""))
-    return "; ".join(parts) or None
 
 
 def ranks_on(device: Device, snapshot: Snapshot) -> tuple[int, ...]:
@@ -163,25 +77,13 @@ def shares_by_wish(device: Device, ranks: Iterable[int], snapshot: Snapshot) -> 
     )
 
 
-def why_held(gpu: Gpu) -> str:
-    """What lowers its clocks, such as `heat`; empty if nothing does."""
-    return " and ".join(dict.fromkeys(_WHY[word] for word in gpu.throttle or () if word in _WHY))
-
-
 def held_by_more_than_load(gpu: Gpu) -> bool:
     """Whether heat or the hardware lowers the clocks, and not only the power cap."""
-    return any(word in _WHY and word != "sw_power_cap" for word in gpu.throttle or ())
+    return not _BY_MORE.isdisjoint(gpu.throttle or ())
 
 
-_CUDA_VISIBLE = "CUDA_VISIBLE_DEVICES"
 _MPS = "nvidia-cuda-mps"
-_WHY = {
-    "hw_thermal": "heat",
-    "sw_thermal": "heat",
-    "hw_power_brake": "the power brake",
-    "hw_slowdown": "the hardware",
-    "sw_power_cap": "its power cap",
-}
+_BY_MORE = frozenset({"hw_thermal", "sw_thermal", "hw_power_brake", "hw_slowdown"})
 
 
 def free_gpus(host: str | None, snapshot: Snapshot, policy: Policy) -> tuple[Gpu, ...]:
@@ -234,14 +136,4 @@ def has_mixed_models(host: str | None, snapshot: Snapshot) -> bool:
             }
         )
         > 1
-    )
-
-
-def free_text(gpus: Iterable[Gpu]) -> str:
-    """`GPUs 5,6 are free`, or that no GPU is."""
-    numbers = sorted({gpu.index for gpu in gpus})
-    if not numbers:
-        return "no GPU of that host is free"
-    return (
-        f"GPU {numbers[0]} is free" if len(numbers) == 1 else f"GPUs {rank_list(numbers)} are free"
     )

@@ -29,7 +29,7 @@ from ddtop.words.sentences import rank_list, rank_ranges
 
 
 @dataclass(frozen=True)
-class Judging(Limits, of="judge", was=""):
+class Judging(Limits, of="judge"):
     """When a finding goes, comes again, or is told after the end."""
 
     clear_rates_s: float = 30.0

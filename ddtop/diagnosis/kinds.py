@@ -1,5 +1,5 @@
-"""The kinds of finding. The value of a kind never changes, because scripts and old recordings
-compare it.
+"""The kinds of finding, and the order of the rules. The value of a kind never changes, because
+scripts and old recordings compare it.
 """
 
 from __future__ import annotations
@@ -104,3 +104,54 @@ class Kind(str, Enum):
 
     def __str__(self) -> str:
         return str(self.value)
+
+
+ORDER = (
+    # -- the start
+    "launcher_waits",
+    "rendezvous",
+    "starting",
+    "unreachable",
+    # -- the end
+    "mpi_truncated",
+    "aborted",
+    "departures",
+    # -- a rank that keeps others waiting
+    "stopped",
+    "group_calls",
+    "mismatch",
+    "deadlock",
+    "hang",
+    "blamed",
+    "gil_held",
+    "stuck",
+    "host_lost",
+    # -- a job that moves slowly
+    "straggler",
+    "straggler_by_stack",
+    "input_bound",
+    "oversubscribed",
+    "communication",
+    "imbalance",
+    "slowdown",
+    "loss_not_finite",
+    "diverged",
+    "sampling",
+    "not_distributed",
+    "calls_differ",
+    # -- what explains findings above
+    "threads",
+    "exception_swallowed",
+    "version_skew",
+    "backend",
+    "gpu_unavailable",
+    "gpu_duplicate",
+    "gpu_error",
+    "gpu_use",
+    "resources",
+    # -- what is left
+    "comm_error",
+    "no_progress",
+    "waits_for_job",
+)
+"""The rules, by their names. A cause is above its possible consequences."""

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ddtop.diagnosis.evidence import timeout_s
 from ddtop.diagnosis.finding import Patience
 from ddtop.diagnosis.kinds import Kind
+from ddtop.diagnosis.shortage import timeout_s
 from ddtop.diagnosis.standstill import Idle, pauses
 from ddtop.diagnosis.waiters import makes_by_hand
 from ddtop.model.account import NOTHING, SHORT_SLEEPS, does, wakes_often
@@ -34,7 +34,7 @@ from ddtop.words.sentences import COLLECTIVE
 
 
 @dataclass(frozen=True)
-class NotInCollective(Waits, of=Kind.NOT_IN_COLLECTIVE, was=""):
+class NotInCollective(Waits, of=Kind.NOT_IN_COLLECTIVE):
     """`not-in-collective`. A rank is blamed after its own limit, so `wait_s` can only be longer."""
 
     working_critical_factor: float = 5.0
@@ -59,7 +59,7 @@ class NotInCollective(Waits, of=Kind.NOT_IN_COLLECTIVE, was=""):
 
 
 @dataclass(frozen=True)
-class PhaseLimits(Limits, of="phase", was="phase_"):
+class PhaseLimits(Limits, of="phase"):
     """How long a checkpoint, a validation or a compilation may last."""
 
     overdue_factor: float = 3.0
@@ -229,6 +229,8 @@ class Blamed:
     def __init__(self, snapshot: Snapshot, policy: Policy) -> None:
         self._snapshot, self._policy = snapshot, policy
         self._idle = Idle(snapshot, policy)
+        self.least_s = policy.of(NotInCollective).wait_s or 0.0
+        """So long others wait at least before `not-in-collective`."""
         alive = sum(1 for rank in snapshot.ranks if not rank.gone)
         waiting = waiters_of(snapshot.blames) | {blame.root for blame in snapshot.blames}
         self._all_wait = len(waiting) >= alive
@@ -308,6 +310,31 @@ def _just_left(rank: RankFacts, policy: Policy) -> bool:
         exiting
         and rank.reported.phase != "leaving"
         and (rank.agent.report_age_s or 0.0) < policy.of(NotInCollective).last_report_s
+    )
+
+
+def has_fewer_batches(snapshot: Snapshot, rank: RankFacts, blame: Blame, policy: Policy) -> bool:
+    """Whether its DataLoader is exhausted and has delivered fewer batches than that of a waiter."""
+    loader = rank.loader.report
+    if loader is None or loader.exhausted_unix_ns is None or not loader.exhausted:
+        return False
+    before_ns = int(policy.of(NotInCollective).dry_before_progress_s * 1e9)
+    if (
+        rank.progress.last_unix_ns is not None
+        and loader.exhausted_unix_ns < rank.progress.last_unix_ns - before_ns
+    ):
+        return False
+    others = [snapshot.rank(waiter) for waiter in blame.waiters]
+    ahead = [
+        facts
+        for facts in others
+        if facts.loader.report is not None and facts.loader.report.exhausted < loader.exhausted
+    ]
+    return bool(ahead) and all(
+        facts.loader.report is not None
+        and rank.loader.report is not None
+        and facts.loader.report.batches > rank.loader.report.batches
+        for facts in ahead
     )
 
 

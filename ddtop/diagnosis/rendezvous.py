@@ -4,52 +4,17 @@ the start use this.
 
 from __future__ import annotations
 
-import re
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from ddtop.model.ending import fatal_exception, has_failed
+from ddtop.model.errors import Says
 from ddtop.model.facts import RankFacts, Snapshot, State
 from ddtop.wire.names import INIT_CALLS, JAX_INIT
 from ddtop.wire.records import Hello, store_address
-from ddtop.words.sentences import ranks_text, verb
 
 INIT = "init_process_group"
-_GAVE_UP = re.compile(
-    r"connectfullmesh|timed out|timeout|failed to (connect|listen)|client socket|EADDRINUSE|address"
-    r" already in use|"
-    r"name or service|name resolution|getaddrinfo|gai error|hostname|connection"
-    r" (refused|reset|closed)|clients joined|"
-    r"permission denied|no such file|broken pipe|socket",
-    re.IGNORECASE,
-)
-_NO_STORE = re.compile(
-    r"client socket|failed to connect|name or service|name resolution|getaddrinfo|gai"
-    r" error|hostname",
-    re.IGNORECASE,
-)
-_PORT_TAKEN = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", "ip6-localhost"})
-WHY_NOT = {
-    "open": "whatever answers there closes the connection",
-    "refused": "connection refused, nothing listens there",
-    "timed out": "no answer: packets are dropped, or no host has the address",
-    "name not found": "no such host name",
-    "unreachable": "no route to that host",
-}
-"""Why a store cannot be reached, by the result of a connection to it."""
-
-
-class Words(NamedTuple):
-    """What the call and the things around it are called where the ranks start."""
-
-    size: str = "WORLD_SIZE"
-    number: str = "RANK"
-    address: str = "MASTER_ADDR:MASTER_PORT (or init_method)"
-    store: str = "store"
-
-
-_OF_JAX = Words("num_processes", "process_id", "coordinator_address", "coordinator")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,20 +36,9 @@ class Joining:
         return tuple(sorted(rank.rank for rank in (*self.inside, *self.gave_up)))
 
     @property
-    def wait_text(self) -> str:
-        """`ranks 0-2 wait in init_process_group (store node0:29500)`."""
-        inside = tuple(rank.rank for rank in self.inside) or self.victims
-        verbs = ("waits", "wait") if self.inside else ("gave up", "gave up")
-        store = next(
-            (text for rank in (*self.inside, *self.gave_up) if (text := store_text(rank))), None
-        )
-        where = f" ({self.words.store} {store})" if store else ""
-        return f"{ranks_text(inside)} {verb(inside, *verbs)} in {self.init}{where}"
-
-    @property
     def init(self) -> str:
         """The call in which they wait: one of INIT_CALLS."""
-        if self.words is _OF_JAX:
+        if self.of_jax:
             return JAX_INIT
         calls = [
             call.name
@@ -95,13 +49,12 @@ class Joining:
         return calls[0] if calls else INIT
 
     @property
-    def words(self) -> Words:
-        """Those of JAX, or of torch."""
+    def of_jax(self) -> bool:
+        """They start JAX, not torch."""
         ranks = (*self.inside, *self.gave_up)
-        jax = any(rank.hello is not None and rank.hello.backend == "jax" for rank in ranks)
-        return _OF_JAX if jax else Words()
+        return any(rank.hello is not None and rank.hello.backend == "jax" for rank in ranks)
 
-    def waiting_without(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
+    def waiting_without(self, ranks: Collection[int]) -> tuple[int, ...]:
         """All ranks that wait, except these."""
         return tuple(sorted(set(self.victims) - set(ranks)))
 
@@ -158,7 +111,7 @@ def _rendezvous_failed(rank: RankFacts) -> bool:
     error = rank.reported.exception
     if error is None or _failed_init_unix_ns(rank) is None or not fatal_exception(rank):
         return False
-    return bool(_GAVE_UP.search(f"{error.type} {error.text}"))
+    return Says.GAVE_UP.within(" ".join((error.type, error.text)))
 
 
 def _failed_init_unix_ns(rank: RankFacts) -> int | None:
@@ -175,20 +128,9 @@ def _failed_init_unix_ns(rank: RankFacts) -> int | None:
     return error.unix_ns
 
 
-def port_was_taken(rank: RankFacts) -> bool:
-    """Whether it could not listen because another process has its port."""
-    return rank.reported.exception is not None and bool(
-        _PORT_TAKEN.search(rank.reported.exception.text)
-    )
-
-
-def could_not_connect(rank: RankFacts) -> bool:
-    """Whether it never had a connection to the store. The error about missing peers is a different
-    one.
-    """
-    return rank.reported.exception is not None and bool(
-        _NO_STORE.search(rank.reported.exception.text)
-    )
+def says(rank: RankFacts, what: Says) -> bool:
+    """Whether its exception says this."""
+    return rank.reported.exception is not None and what.within(rank.reported.exception.text)
 
 
 def entered_unix_ns(rank: RankFacts) -> int | None:
@@ -217,33 +159,3 @@ def _store_of(hello: Hello) -> tuple[str, int] | None:
 def place_of(hello: Hello) -> tuple[str, int] | str | None:
     """Where a process meets the others: (address, port), or the path of a file."""
     return _store_of(hello) or (hello.store_file.path if hello.store_file is not None else None)
-
-
-def store_text(rank: RankFacts) -> str | None:
-    """`node0:29500`, or the path of a file."""
-    found = store_of(rank)
-    if found is not None:
-        return f"{found[0]}:{found[1]}"
-    return (
-        rank.hello.store_file.path
-        if rank.hello is not None and rank.hello.store_file is not None
-        else None
-    )
-
-
-def path_line(rank: RankFacts) -> str | None:
-    """`rank 1 (pid 4801) → 127.0.0.1:29500: no connection, refused; nothing listens there`."""
-    way = rank.comm.rendezvous
-    if way is None:
-        return None
-    held = "unknown" if way.sockets is None else ", ".join(way.sockets) or "no connection"
-    text = f"rank {rank.rank} (pid {way.pid}) → {way.address}:{way.port}: {held}"
-    if way.probe is not None:
-        text += f", the relay tried: {way.probe}"
-    if way.listener_pid is not None:
-        text += f"; pid {way.listener_pid} ({way.listener_command or '?'}) listens there"
-    elif way.listener_user is not None:
-        text += f"; a process of {way.listener_user} listens there"
-    elif way.local:
-        text += "; nothing listens there"
-    return text

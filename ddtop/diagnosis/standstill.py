@@ -17,7 +17,7 @@ from ddtop.wire.records import StackFrame
 
 
 @dataclass(frozen=True)
-class StandstillLimits(Limits, of="standstill", was=""):
+class StandstillLimits(Limits, of="standstill"):
     """From when a job without progress has a problem, and which ranks are only idle."""
 
     no_progress_step_factor: float = 10.0

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
 
-from ddtop.diagnosis.evidence import delay_of, is_short_of, limits_of, used_cores_of
 from ddtop.diagnosis.gpus import device_of, held_by_more_than_load, lasting_strangers
+from ddtop.diagnosis.shortage import delay_of, is_short_of, limits_of, used_cores_of
 from ddtop.model.facts import Device, Late, RankFacts, Snapshot
 from ddtop.policy import Limits, Policy
 from ddtop.wire.records import ACTIVITIES, HostState, Spot, by_function
 
 
 @dataclass(frozen=True)
-class CauseLimits(Limits, of="straggler-cause", was="cause_"):
+class CauseLimits(Limits, of="straggler-cause"):
     """What explains that a rank is late."""
 
     part: float = 0.5
@@ -34,7 +34,7 @@ class CauseLimits(Limits, of="straggler-cause", was="cause_"):
 
 
 @dataclass(frozen=True)
-class SpotLimits(Limits, of="spot", was="spot_"):
+class SpotLimits(Limits, of="spot"):
     """Which places in a program are shown."""
 
     least_ratio: float = 0.05

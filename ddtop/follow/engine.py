@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -276,6 +276,17 @@ class Follower:
         return self.job.policy.longest_wait_s + STUCK_LATE_S
 
 
+def seen(job: str, turns: Iterable[tuple[int, Iterable[bytes]]]) -> tuple[Snapshot, Verdict]:
+    """What a viewer sees in the end that looks at each of these times (unix ns), with the frames
+    that have come by then. There must be one."""
+    follower = Follower(job)
+    for at_unix_ns, data in turns:
+        for one in data:
+            follower.take(one)
+        found = follower.look(at_unix_ns)
+    return found
+
+
 def why_silent(entry: registry.JobEntry) -> str:
     """A sentence about a relay that does not answer: what its process does, how many ranks live
     here, and the next step."""
@@ -356,7 +367,7 @@ def _as_unheard(
 
 
 def _nothing_known(entry: registry.JobEntry, why: str) -> tuple[Snapshot, Verdict]:
-    snapshot, verdict = Follower(entry.job).look(entry.heartbeat_unix_ns)
+    snapshot, verdict = seen(entry.job, [(entry.heartbeat_unix_ns, ())])
     return _as_unheard(entry, replace(snapshot, world_size=0), verdict, why)
 
 
@@ -592,8 +603,10 @@ class Engine:
         on_news: Callable[[Answers], None] = lambda _: None,
         clock: Callable[[], int] = time.time_ns,
         bounds: Bounds = Bounds(),
+        period: Callable[[float, bool], float] | None = None,
     ) -> None:
-        self._bounds = bounds
+        """`period`: as `period_of_looks_s`, which is the default."""
+        self._bounds, self._period = bounds, period or period_of_looks_s
         self.full = False
         """The memory limit is reached: the engine accepts no more data and makes no more looks."""
         self._job, self._clock = job, clock
@@ -672,17 +685,27 @@ class Engine:
             while not self._stop:
                 self._wake.wait(self._pause_s())
                 self._wake.clear()
-                self._take_in()
-                self._go_back()
-                if time.monotonic() - self._handed_over > SHOWN_S:
-                    self._free_looks(1)
-                if self._is_due():
-                    self._look()
+                self.turn()
                 if self._per_s > MANY_PER_S and not self._queue and not self._stop:
                     time.sleep(NAP_S)
         except BaseException as error:  # noqa: BLE001 - whatever it is, the loop says it and ends
             self.failure = error
             self._on_news(())
+
+    def turn(self) -> None:
+        """Apply what has come, and look if it is time. For a thread that has many engines: those
+        are not started, and `forget` what was seen."""
+        self._take_in()
+        self._go_back()
+        if time.monotonic() - self._handed_over > SHOWN_S:
+            self._free_looks(1)
+        if self._is_due():
+            self._look()
+
+    def forget(self) -> None:
+        """Free the facts of all looks. Until the next one `seen` is None."""
+        self.seen = None
+        self._free_looks(0)
 
     def _pause_s(self) -> float:
         return (
@@ -799,7 +822,7 @@ class Engine:
         cost_s = time.thread_time() - worked
         self._began, self._cost_s = began, cost_s
         self._due_first = began + 2 * cost_s
-        self._due = began + period_of_looks_s(cost_s, not follower.settled)
+        self._due = began + self._period(cost_s, not follower.settled)
         if began > self._counted_from:
             self._per_s = self._taken / (began - self._counted_from)
             self._taken, self._counted_from = 0, began

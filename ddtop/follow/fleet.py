@@ -1,8 +1,8 @@
 """Follows all live jobs at once, on one thread, and looks at each of them every second.
 
-The dashboard follows one job with its own engine. A list of 200 jobs cannot have 200 engines. Here
-all jobs share one thread, one ZeroMQ context and one budget for looks, and only the result of
-`digest` is kept from each look.
+The dashboard follows one job with an engine on a thread of its own. A list of 200 jobs cannot have
+200 threads. Here the engines of all jobs share one thread, one ZeroMQ context and one budget for
+looks, and only the result of `digest` is kept from each look.
 """
 
 from __future__ import annotations
@@ -11,19 +11,18 @@ import contextlib
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median
 from typing import Generic, TypeVar, cast
 
 from ddtop import registry
 from ddtop.diagnosis.finding import Verdict
-from ddtop.feeds.route import QUEUE_BYTES_MAX, request
+from ddtop.feeds.route import Bounds, request
 from ddtop.follow.contact import Contact
-from ddtop.follow.engine import Follower, expect_ranks, free, short_turns, why_silent
-from ddtop.follow.tape import FRAME_COST_BYTES
-from ddtop.link.viewer_side import HEAP_FRAMES, ViewerLinks
+from ddtop.follow.engine import Engine, Follower, expect_ranks, short_turns, why_silent
+from ddtop.link.viewer_side import ViewerLinks
 from ddtop.model.facts import Snapshot
 from ddtop.policy import Policy
 from ddtop.wire.records import LEAF, Command, is_loopback
@@ -41,8 +40,6 @@ TURN_S = 0.1
 frame."""
 AGAIN_S = 2.0
 """Pause before a relay that does not answer is connected to again."""
-BEHIND_S = 2.0
-"""A look waits this long until the queued frames are applied."""
 ENDED_KEPT_S = 120.0
 """How long an ended job is kept, so that a collector that reads every minute sees its end."""
 
@@ -86,6 +83,7 @@ class _Followed(Generic[T]):
 
     def __init__(self, target: Target) -> None:
         self.target = target
+        self.engine: Engine | None = None
         self.follower: Follower | None = None
         self.heard = Contact(time.monotonic())
         self.again = 0.0
@@ -94,10 +92,7 @@ class _Followed(Generic[T]):
         self.looked = time.monotonic()
         self.looks = 0
         self.settled = False
-        self.due = 0.0
         self.cost_s = 0.0
-        self.queue: deque[tuple[bytes, float]] = deque()
-        self.queue_bytes = 0
 
 
 class Fleet(Generic[T]):
@@ -117,15 +112,13 @@ class Fleet(Generic[T]):
         result.
         """
         self._read, self._digest = read, digest
-        self.dropped = 0
-        """Frames that arrived faster than they could be applied."""
         self._targets: list[Target] | None = None
         self._followed: dict[Key, _Followed[T]] = {}
         self._shown: tuple[FleetJob[T], ...] = ()
         self._links: ViewerLinks | None = None
         self._changed = threading.Condition()
         self._stop = threading.Event()
-        self._ranks = 0
+        self._total_s = 0.0
         self._threads: list[threading.Thread] = []
         self.failure: BaseException | None = None
         self._turns = contextlib.ExitStack()
@@ -224,39 +217,20 @@ class Fleet(Generic[T]):
     def _disconnect(self, followed: _Followed[T]) -> None:
         if followed.follower is not None and self._links is not None:
             self._links.close_one(followed.target.key)
-        followed.follower, followed.again, followed.settled = None, 0.0, False
-        followed.queue.clear()
-        followed.queue_bytes = 0
+        followed.engine = followed.follower = None
+        followed.again, followed.settled = 0.0, False
 
     def _take_in(self) -> None:
-        """Apply the queued frames, for as long as a look may wait."""
-        self._fetch()
-        until = time.monotonic() + LOOK_S
-        waiting = [followed for followed in self._followed.values() if followed.queue]
-        while waiting and not self._stop.is_set() and time.monotonic() < until:
-            for followed in waiting:
-                for _ in range(min(len(followed.queue), HEAP_FRAMES)):
-                    data, _ = followed.queue.popleft()
-                    followed.queue_bytes -= len(data) + FRAME_COST_BYTES
-                    if followed.follower is not None:
-                        followed.follower.take(data)
-            self._fetch()
-            waiting = [followed for followed in self._followed.values() if followed.queue]
-
-    def _fetch(self) -> None:
-        """Move the frames from libzmq into our own bounded queues."""
+        """Move all frames from libzmq into the bounded queues of the engines."""
         assert self._links is not None
-        now = time.monotonic()
-        for name, data in self._links.receive(0.0):
-            followed = self._followed.get(cast(Key, name))
-            if followed is None or followed.follower is None:
-                continue
-            followed.heard.heard(now)
-            if followed.queue_bytes < QUEUE_BYTES_MAX:
-                followed.queue.append((data, now))
-                followed.queue_bytes += len(data) + FRAME_COST_BYTES
-            else:
-                self.dropped += 1
+        until, came = time.monotonic() + LOOK_S, True
+        while came and not self._stop.is_set() and time.monotonic() < until:
+            now, came = time.monotonic(), False
+            for name, data in self._links.receive(0.0):
+                came, followed = True, self._followed.get(cast(Key, name))
+                if followed is not None and followed.engine and followed.follower:
+                    followed.heard.heard(now)
+                    followed.engine.put(followed.follower, data)
 
     def _keep_contact(self) -> None:
         now = time.monotonic()
@@ -295,50 +269,39 @@ class Fleet(Generic[T]):
         except OSError as error:
             followed.contact = f"no connection to {entry.job}: {error.strerror}"
             return
-        followed.follower = Follower(entry.job)
-        followed.follower.newest_only = True
+        period, untaped = partial(self._period_s, followed), Bounds(tape_bytes=0)
+        followed.engine = Engine(entry.job, bounds=untaped, period=period)
+        followed.follower = followed.engine.follower()
+        followed.follower.compares = False
         followed.heard = Contact(now)
         followed.heard.opened(now)
         self._links.send(followed.target.key, request(Command("join", history_s=0.0)))
 
+    def _period_s(self, followed: _Followed[T], cost_s: float, wavers: bool) -> float:
+        """As `period_of_looks_s`, beside the other jobs."""
+        cost_s = max(cost_s, followed.cost_s)
+        usual_s = max(LOOK_S, cost_s / JOB_SHARE, self._total_s / LOOK_SHARE)
+        return min(max(SECOND_LOOK_S, 2 * cost_s) if wavers else usual_s, LOOK_MOST_S)
+
     def _look(self) -> None:
-        now = time.monotonic()
-        ranks = 0
-        total_s = sum(value.cost_s for value in self._followed.values())
+        self._total_s = sum(followed.cost_s for followed in self._followed.values())
         for followed in self._followed.values():
-            follower = followed.follower
-            if (
-                follower is None
-                or not follower.live
-                or followed.contact is not None
-                or now < followed.due
-            ):
-                continue
-            if followed.queue and now < followed.due + BEHIND_S:
+            if followed.engine is None or self._stop.is_set():
                 continue
             worked = time.thread_time()
-            # Ranks with queued frames would look silent, so the look is for an earlier moment.
-            late_s = now - followed.queue[0][1] if followed.queue else 0.0
-            snapshot, verdict = follower.look(follower.now_unix_ns() - int(late_s * 1e9))
-            followed.value = self._digest(followed.target.entry, snapshot, verdict, followed.value)
+            followed.engine.turn()
+            seen, entry = followed.engine.seen, followed.target.entry
+            if seen is None or (snapshot := seen.look.snapshot) is None:
+                continue
+            followed.value = self._digest(entry, snapshot, seen.look.verdict, followed.value)
             followed.looks += 1
             followed.looked = time.monotonic()
+            followed.settled = followed.settled or seen.follower.settled
+            del seen, snapshot
+            followed.engine.forget()
             followed.cost_s = time.thread_time() - worked
-            pause_s = max(LOOK_S, followed.cost_s / JOB_SHARE, total_s / LOOK_SHARE)
-            wavers, enough = follower.judge.wavers, follower.policy.first_verdict_looks
-            followed.settled = followed.settled or (followed.looks >= enough and not wavers)
-            if wavers or not followed.settled:
-                pause_s = max(SECOND_LOOK_S, 2 * followed.cost_s)
-            followed.due = followed.looked + min(pause_s, LOOK_MOST_S)
-            facts = list(snapshot.ranks)
-            del snapshot, verdict
-            ranks += len(facts)
-            free(facts)
-            if self._stop.is_set():
-                return
-        if ranks:
-            self._ranks = max(ranks, self._ranks)
-            expect_ranks(self._ranks)
+        known = (one.follower for one in self._followed.values() if one.follower is not None)
+        expect_ranks(sum(len(follower.job.ranks) for follower in known))
 
     def _show(self) -> None:
         self._shown = tuple(

@@ -54,7 +54,6 @@ class LiveSource:
         nobody can travel there, and no tape is kept."""
         self._entry = job if isinstance(job, registry.JobEntry) else None
         self._route: Route = route_to(job) if isinstance(job, registry.JobEntry) else job
-        self.job = self._route.job
         self._controller = controller
         self._asking = Requests()
         self._answered = asyncio.Event()
@@ -62,9 +61,8 @@ class LiveSource:
         self._link: Link | None = None
         self.on_news: Callable[[], None] = lambda: None
         self._history_s, bounds = history_s, self._route.bounds
-        if history_s < HISTORY_S:
-            bounds = replace(bounds, tape_bytes=0)
-        self._engine = Engine(self._route.job, self._tell, clock, bounds)
+        kept = bounds if history_s >= HISTORY_S else replace(bounds, tape_bytes=0)
+        self._engine = Engine(self._route.job, self._tell, clock, kept)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._context = contextvars.copy_context()
         self._follower = self._engine.follower()

@@ -5,23 +5,31 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
+from typing import TypeVar
 
 from ddtop import registry
 from ddtop.diagnosis.finding import CRITICAL, Verdict
 from ddtop.feeds.feed import LocalFeed
 from ddtop.feeds.relay import PortRoute
 from ddtop.follow import engine
-from ddtop.follow.engine import LOOK_S, NotHeardError, UnreachableError, left_behind, not_heard
+from ddtop.follow.engine import (
+    LOOK_S,
+    NotHeardError,
+    UnreachableError,
+    left_behind,
+    not_heard,
+    with_what_stood,
+)
 from ddtop.follow.live import LiveSource
 from ddtop.follow.look import Dump, Look, Source
 from ddtop.model.facts import Snapshot, State
 from ddtop.model.stragglers import suspects_of
 from ddtop.thresholds import chosen
 
-SEEN_S, SLICE_S = 0.25, 0.05
+SEEN_S, SLICE_S = 0.25, 0.02
 BRIEF_S = 30.0
 """History for a short look."""
 WORKERS_QUIET_S, WORKERS_S = 0.5, 3.0
@@ -41,6 +49,7 @@ JUDGED_NS = 1_500_000_000
 """A look that is this much later than the last question to NCCL includes the answer, and two looks
 have confirmed its findings."""
 LEAVE_TRIES = 4
+T = TypeVar("T")
 
 
 async def looks(source: Source, pause_s: float = LOOK_S) -> AsyncGenerator[Look, None]:
@@ -76,16 +85,15 @@ class Joined:
     async def watch(self, seconds: float) -> tuple[Snapshot, Verdict]:
         """Snapshot and verdict after so long, or earlier if the job ends; a little later while a
         finding waits for its second look. If the relay has fallen silent, health is unknown."""
-        began, verdict = time.monotonic(), None
+        began = time.monotonic()
         async for look in self._looks:
             late_s = time.monotonic() - began - seconds
-            self.snapshot, verdict = look.snapshot or self.snapshot, look.verdict
-            if look.contact is not None:
-                verdict = replace(verdict, unheard=self.source.why_silent())
+            self.snapshot = look.snapshot or self.snapshot
             if self.snapshot.ended or late_s >= (SETTLED_S if look.wavers else 0.0):
                 break
-        assert verdict is not None
-        return self.snapshot, verdict
+        if look.contact is None:
+            return self.snapshot, look.verdict
+        return self.snapshot, replace(look.verdict, unheard=self.source.why_silent())
 
     async def stacks(
         self,
@@ -117,55 +125,65 @@ class Joined:
 
 
 @asynccontextmanager
-async def joined(source: LiveSource) -> AsyncIterator[Joined]:
-    """The job of this source, once its relay has told the past and the job's name.
+async def joined(source: LiveSource, join_s: float | None = None) -> AsyncIterator[Joined]:
+    """The job of this source, once its relay has told the past and the job's name. `join_s`: how
+    long that may take; None: JOIN_S.
 
     Raises:
         NotHeardError: the relay does not answer. UnreachableError: it refuses.
     """
-    until = time.monotonic() + engine.JOIN_S
+    until = time.monotonic() + (engine.JOIN_S if join_s is None else join_s)
     async with aclosing(looks(source, SLICE_S)) as found:
         async for look in found:
             known = look.snapshot is not None and look.snapshot.job
             if known or look.contact is not None or time.monotonic() > until:
                 break
-        if (refusal := source.joined.refusal) is not None:
-            raise UnreachableError(f"the relay of {source.job or 'that port'} refuses: {refusal}")
+        follower = source.joined
+        if follower.refusal is not None:
+            relay = follower.job.name or "that port"
+            raise UnreachableError(f"the relay of {relay} refuses: {follower.refusal}")
         if look.snapshot is None or not known or look.contact is not None:
             raise NotHeardError(source.why_silent())
         yield Joined(source, found, look.snapshot)
 
 
-async def _name(source: LiveSource) -> str:
-    async with joined(source) as job:
-        return job.snapshot.job
-
-
-async def look_at(source: LiveSource, seconds: float) -> tuple[Snapshot, Verdict]:
-    """Snapshot and verdict after watching for `seconds`.
-
-    Raises:
-        NotHeardError: the relay does not answer. UnreachableError: it refuses.
-    """
-    async with joined(source) as job:
-        return await job.watch(seconds)
-
-
-def look_once(entry: registry.JobEntry, seconds: float) -> tuple[Snapshot, Verdict]:
-    """Snapshot and verdict after watching for `seconds`, or from what the relay left if it is gone.
-    If it does not answer, and the job is not known to have ended, health is unknown.
+def ask(
+    entry: registry.JobEntry,
+    work: Callable[[Joined], Awaitable[T]],
+    of_left: Callable[[tuple[Snapshot, Verdict], str | None], T],
+    controller: bool = False,
+) -> T:
+    """What `work` makes of the job, or `of_left` of the state that its relay left, and of why the
+    relay does not answer; None: it is gone.
 
     Raises:
         UnreachableError: the relay refuses, or is gone and left nothing.
         RegistryError: the key cannot be read.
     """
+
+    async def run() -> T:
+        async with joined(LiveSource(entry, controller, history_s=BRIEF_S)) as job:
+            return await work(job)
+
     if not entry.reachable(time.time_ns()):
-        return left_behind(entry)
+        return of_left(left_behind(entry), None)
     registry.secret()
     try:
-        return asyncio.run(look_at(LiveSource(entry, history_s=BRIEF_S), seconds))
+        return asyncio.run(run())
     except NotHeardError as error:
-        return not_heard(entry, str(error))
+        return of_left(not_heard(entry, str(error)), str(error))
+
+
+def look_once(entry: registry.JobEntry, seconds: float) -> tuple[Snapshot, Verdict]:
+    """Snapshot and verdict after watching for `seconds`, or from what the relay left if it is gone.
+    If it does not answer, and the job is not known to have ended, health is unknown. If it has
+    ended, with the findings from before: reading a journal takes a second for 20 MiB.
+
+    Raises:
+        UnreachableError, RegistryError: as `ask`.
+    """
+    snapshot, verdict = ask(entry, lambda job: job.watch(seconds), lambda left, _: left)
+    return snapshot, with_what_stood(entry, snapshot, verdict)
 
 
 def job_at(address: str, port: int) -> str:
@@ -176,9 +194,13 @@ def job_at(address: str, port: int) -> str:
         RegistryError: the key cannot be read.
     """
     registry.secret()
-    source = LiveSource(PortRoute("", address, port), history_s=0.0)
+
+    async def name() -> str:
+        async with joined(LiveSource(PortRoute("", address, port), history_s=0.0)) as job:
+            return job.snapshot.job
+
     try:
-        return asyncio.run(_name(source))
+        return asyncio.run(name())
     except NotHeardError:
         raise UnreachableError(
             f"no relay of yours answers at {address}:{port} within {engine.JOIN_S:.0f} s: another"

@@ -30,7 +30,7 @@ from ddtop.wire.records import REDUCING, ROOTED, Arrivals, Group
 
 
 @dataclass(frozen=True)
-class Straggler(Limits, of="straggler", was="straggler_"):
+class Straggler(Limits, of="straggler"):
     """From when the arrivals of a group show a straggler."""
 
     ratio: float = 0.1
@@ -59,7 +59,7 @@ class Straggler(Limits, of="straggler", was="straggler_"):
 
 
 @dataclass(frozen=True)
-class Clocks(Limits, of="clock", was="clock_"):
+class Clocks(Limits, of="clock"):
     """How exact the clocks of two hosts have to be for a comparison of arrivals."""
 
     error_ratio: float = 0.25

@@ -23,7 +23,7 @@ from ddtop.words.sentences import exit_text, ranks_text
 
 
 @dataclass(frozen=True)
-class Ending(Limits, of="ending", was=""):
+class Ending(Limits, of="ending"):
     """Who ended first, and why."""
 
     watchdog_ratio: float = 0.9

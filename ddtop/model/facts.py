@@ -6,6 +6,7 @@ measured".
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -13,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from ddtop.policy import POLICY, Policy
+from ddtop.policy import Policy
 from ddtop.wire.mpi import MpiState
 from ddtop.wire.records import (
     BESIDE,
@@ -676,7 +677,7 @@ class RankFields(msgspec.Struct, gc=False):
     #: The GPUs of other ranks wait for its GPU.
     gpu_late: GpuLate | None = None
     #: The limits by which `ddtop.model.account` says what it does.
-    policy: Policy = POLICY
+    policy: Policy = Policy()
 
     @property
     def host(self) -> str | None:
@@ -727,6 +728,10 @@ def freeze(fields: RankFields) -> RankFacts:
     return RankFacts(*msgspec.structs.astuple(fields))
 
 
+_SLEEP = re.compile(r"(?:/\S+/)?sleep (\d+(?:\.\d+)?)([smhd]?)")
+_SECONDS_IN = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A process that belongs to the job and has not reported yet which rank it is."""
@@ -756,6 +761,17 @@ class Candidate:
         """It is ready to run and gets next to no CPU, because other processes have it. The wait for
         a CPU is no wake-up, so `woke` may be False all that time."""
         return self.working is False and self.process.state == "R"
+
+    def sleep_left_s(self, now_unix_ns: int) -> float:
+        """How many seconds of its command `sleep` are left; 0 if it runs another command or the
+        time is over. Scripts start ranks one after the other in this way.
+        """
+        candidacy = self.candidacy
+        command = _SLEEP.fullmatch((candidacy and candidacy.command) or "")
+        if candidacy is None or command is None or candidacy.started_unix_ns is None:
+            return 0.0
+        asked_s = float(command[1]) * _SECONDS_IN[command[2]]
+        return max(0.0, asked_s - (now_unix_ns - candidacy.started_unix_ns) / 1e9)
 
     @property
     def imports(self) -> bool:

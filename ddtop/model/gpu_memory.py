@@ -18,7 +18,7 @@ from ddtop.wire.records import Gpu, GpuProcess, RankState
 
 
 @dataclass(frozen=True)
-class GpuMean(Limits, of="gpu-mean", was="gpu_"):
+class GpuMean(Limits, of="gpu-mean"):
     """What a mean over the reports of a GPU needs."""
 
     told_ratio: float = 0.7

@@ -17,7 +17,7 @@ from ddtop.wire.records import AMD, CudaState, Gpu, GpuProcess, Hello, HostState
 
 
 @dataclass(frozen=True)
-class GpuNumbers(Limits, of="gpu", was="gpu_"):
+class GpuNumbers(Limits, of="gpu"):
     """Which numbers and processes of a GPU count."""
 
     fresh_s: float = 3.0

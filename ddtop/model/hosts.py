@@ -22,7 +22,7 @@ from ddtop.wire.times import rank_period_s, shift
 
 
 @dataclass(frozen=True)
-class HostLimits(Limits, of="hosts", was=""):
+class HostLimits(Limits, of="hosts"):
     """Whether a host is heard, and whose process it is."""
 
     host_quiet_s: float = 3.0

@@ -38,7 +38,7 @@ from ddtop.wire.records import (
 
 
 @dataclass(frozen=True)
-class Reports(Limits, of="reports", was="reports_"):
+class Reports(Limits, of="reports"):
     """Which reports follow each other."""
 
     apart_s: float = 1.5

@@ -46,7 +46,7 @@ from ddtop.wire.times import shift
 
 
 @dataclass(frozen=True)
-class CandidateLimits(Limits, of="candidate", was="candidate_"):
+class CandidateLimits(Limits, of="candidate"):
     """Whether a process that has not joined makes progress."""
 
     asleep_s: float = 5.0

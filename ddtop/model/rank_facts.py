@@ -32,7 +32,7 @@ from ddtop.wire.records import Collective, GroupProgress, Place, ProcessState, R
 
 
 @dataclass(frozen=True)
-class RankLimits(Limits, of="rank", was=""):
+class RankLimits(Limits, of="rank"):
     """The state of a rank."""
 
     handler_writes_s: float = 30.0

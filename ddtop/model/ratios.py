@@ -10,7 +10,7 @@ from ddtop.wire.records import RankState
 
 
 @dataclass(frozen=True)
-class Working(Limits, of="working", was=""):
+class Working(Limits, of="working"):
     """Whether a rank works."""
 
     cpu_waning_ratio: float = 0.025

@@ -18,7 +18,7 @@ from ddtop.wire.records import Group, OutsideLook
 
 
 @dataclass(frozen=True)
-class Reads(Limits, of="arrivals", was="straggler_"):
+class Reads(Limits, of="arrivals"):
     """For how long the arrivals that were read show a straggler."""
 
     span_s: float = 5.0
@@ -35,7 +35,7 @@ class Reads(Limits, of="arrivals", was="straggler_"):
 
 
 @dataclass(frozen=True)
-class Stages(Limits, of="stages", was="stages_"):
+class Stages(Limits, of="stages"):
     """Which group is a pipeline."""
 
     ratio: float = 0.1
@@ -44,7 +44,7 @@ class Stages(Limits, of="stages", was="stages_"):
 
 
 @dataclass(frozen=True)
-class ByStack(Limits, of="stack", was="stack_"):
+class ByStack(Limits, of="stack"):
     """From when stacks, read from outside, show a straggler."""
 
     late_looks: int = 12
@@ -64,7 +64,7 @@ class ByStack(Limits, of="stack", was="stack_"):
 
 
 @dataclass(frozen=True)
-class GpuWait(Limits, of="gpu-wait", was="gpu_wait_"):
+class GpuWait(Limits, of="gpu-wait"):
     """From when the power of GPUs shows that the others wait for one."""
 
     job_s: float = 60.0

@@ -21,7 +21,7 @@ from ddtop.wire.records import Collective, Group, GroupProgress
 
 
 @dataclass(frozen=True)
-class BlameLimits(Limits, of="blame", was=""):
+class BlameLimits(Limits, of="blame"):
     """From when a rank is blamed for a wait."""
 
     working_limit_s: float = 5.0

@@ -13,7 +13,7 @@ from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.present.documents import ended_json, finding_json, progress_json
 from ddtop.present.now import end_text
 from ddtop.present.text import clean
-from ddtop.say.stragglers import NOT_MEASURED
+from ddtop.say.topics.stragglers import NOT_MEASURED
 from ddtop.wire.records import OF_LOOKS, HostState, Order
 from ddtop.words import units
 from ddtop.words.sentences import only_steps, progress_text, ranks_text
@@ -595,14 +595,14 @@ def without_age(summary: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Event:
+class ListedEvent:
     """Something that happened at `unix_ns`, as a line."""
 
     unix_ns: int
     text: str
 
 
-def events(looks: Iterable[tuple[Snapshot, Verdict]]) -> tuple[Event, ...]:
+def events(looks: Iterable[tuple[Snapshot, Verdict]]) -> tuple[ListedEvent, ...]:
     """The events of a job that was looked at several times, in order of time.
 
     A finding begins when its fact began, and ends at the first look without it.
@@ -610,20 +610,20 @@ def events(looks: Iterable[tuple[Snapshot, Verdict]]) -> tuple[Event, ...]:
     timeline = Timeline(most=100_000, fold=False)
     for snapshot, verdict in looks:
         timeline.take(snapshot, verdict)
-    found: set[Event] = set()
+    found: set[ListedEvent] = set()
     for entry in timeline.entries:
         if entry.finding is None:
-            found.add(Event(entry.unix_ns, entry.text))
+            found.add(ListedEvent(entry.unix_ns, entry.text))
             continue
         found.add(
-            Event(
+            ListedEvent(
                 entry.unix_ns,
                 f"{entry.finding.severity}: {clean(entry.finding.kind)}:"
                 f" {without_age(entry.words[0][1])}",
             )
         )
         if entry.over_unix_ns is not None and not entry.closed:
-            found.add(Event(entry.over_unix_ns, over_text(entry.finding)))
+            found.add(ListedEvent(entry.over_unix_ns, over_text(entry.finding)))
     return tuple(sorted(found))
 
 
@@ -633,7 +633,7 @@ def over_text(finding: Finding) -> str:
     return f"over: {clean(finding.kind)}{of}"
 
 
-def timeline_lines(happened: Iterable[Event]) -> list[str]:
+def timeline_lines(happened: Iterable[ListedEvent]) -> list[str]:
     """One line per event, with the local time."""
     return [f"{units.clock(event.unix_ns)}  {event.text}" for event in happened]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ddtop.diagnosis.explain.page import Explanation
+from ddtop.diagnosis.page import Explanation
 from ddtop.policy import Policy
 from ddtop.present.text import fit, hang
 

@@ -59,7 +59,7 @@ _SUMMARY_LINES, _EVIDENCE_LINES, _ADVICE_LINES = 5, 2, 3
 
 
 @dataclass(frozen=True, slots=True)
-class Contact:
+class ContactShown:
     """Whether the shown facts are live.
 
     `text`: a sentence, None while they are live. `frozen_s`: the user has paused the screen, which
@@ -72,7 +72,7 @@ class Contact:
     behind_s: float | None = None
 
 
-LIVE = Contact()
+LIVE = ContactShown()
 
 
 def banner_lines(
@@ -80,7 +80,7 @@ def banner_lines(
     verdict: Verdict,
     width: int,
     *,
-    contact: Contact = LIVE,
+    contact: ContactShown = LIVE,
     per_s: float | None = None,
     glyphs: Glyphs = UNICODE,
     most: int = MOST_LINES,
@@ -117,7 +117,7 @@ def banner_lines(
 def header_line(
     snapshot: Snapshot,
     width: int,
-    contact: Contact = LIVE,
+    contact: ContactShown = LIVE,
     glyphs: Glyphs = UNICODE,
     per_s: float | None = None,
 ) -> Line:
@@ -190,7 +190,7 @@ def _ended(snapshot: Snapshot) -> str:
     return f"ENDED {units.duration(ago)} ago" if ago >= 1 else "ENDED"
 
 
-def _time(snapshot: Snapshot, contact: Contact) -> Span:
+def _time(snapshot: Snapshot, contact: ContactShown) -> Span:
     time = units.clock(snapshot.time_unix_ns)
     if contact.frozen_s is not None:
         return f"FROZEN at {time}, {units.duration(contact.frozen_s)} ago", "still"
@@ -222,7 +222,9 @@ def _joined(spans: Sequence[Span]) -> list[Span]:
     return joined
 
 
-def _contact_lines(snapshot: Snapshot, contact: Contact, width: int, glyphs: Glyphs) -> list[Line]:
+def _contact_lines(
+    snapshot: Snapshot, contact: ContactShown, width: int, glyphs: Glyphs
+) -> list[Line]:
     lines: list[Line] = []
     if contact.text:
         style = "warning" if snapshot.live else "bold"

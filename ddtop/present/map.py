@@ -29,7 +29,7 @@ class HostRanks:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class CellShape:
     """The size of cells, in columns and lines of the screen, and of tiles, in cells.
 
     `across`: tiles side by side, `down`: below each other. `titled`: a line with the host's name is
@@ -61,7 +61,7 @@ class Grid:
     """
 
     def __init__(
-        self, tiles: Sequence[HostRanks], shape: Shape, width: int, height: int, slabs: bool
+        self, tiles: Sequence[HostRanks], shape: CellShape, width: int, height: int, slabs: bool
     ) -> None:
         self.tiles, self.shape, self.slabs = tiles, shape, slabs
         self.count = sum(len(tile.ranks) for tile in tiles)
@@ -213,7 +213,7 @@ def _largest(
     label_width: int,
     per_cell: int,
     halves: bool,
-) -> Shape | None:
+) -> CellShape | None:
     """The shape with the largest cells for so many tiles of so many cells; None: no room."""
     best, found = (0.0, 0), None
     parts = 1
@@ -237,7 +237,7 @@ def _largest(
             size = min(cell, 4 * tall) * min(tall, 0.7 * cell), columns
             if size > best:
                 best = size
-                found = Shape(
+                found = CellShape(
                     cell,
                     tall,
                     columns,

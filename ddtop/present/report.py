@@ -14,7 +14,7 @@ from ddtop.diagnosis.finding import Verdict
 from ddtop.launch import every_launcher
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.model.stacks import Merged
-from ddtop.present.events import Event, timeline_lines
+from ddtop.present.events import ListedEvent, timeline_lines
 from ddtop.present.groups import members_text
 from ddtop.present.plain import diagnose_text, status_text
 from ddtop.present.stacks import Around, Shape, stacks_text, tracebacks_text
@@ -69,7 +69,7 @@ class Material:
     merged: Merged | None = None
     around: Around | None = None
     stacks_note: str | None = None
-    happened: tuple[Event, ...] = ()
+    happened: tuple[ListedEvent, ...] = ()
     timeline_note: str | None = None
     garbled: int = 0
     home: str | None = None

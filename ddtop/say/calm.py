@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from ddtop.diagnosis.limits import CalmLimits
 from ddtop.diagnosis.patience import phase_of
-from ddtop.diagnosis.waiters import foreign_text, foreign_waits, waited_text
+from ddtop.diagnosis.waiters import foreign_waits
 from ddtop.model.account import activity_text
 from ddtop.model.ending import has_failed
 from ddtop.model.facts import Snapshot, State
 from ddtop.model.wait_graph import tells_nothing
 from ddtop.policy import Policy
 from ddtop.say.places import phase_clause, where_text
+from ddtop.say.waiters import foreign_text, waited_text
 from ddtop.wire.names import JAX_INIT
 from ddtop.words.sentences import by_value, rank_list, ranks_text, verb
 from ddtop.words.units import duration, plural

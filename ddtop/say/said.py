@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 from ddtop.diagnosis.finding import Context, Finding
 from ddtop.wire.records import Place, Spot
-from ddtop.words.sentences import file_line, names_of_groups
+from ddtop.words.sentences import file_line, names_of_groups, ranks_text, verb
 from ddtop.words.units import duration
 
 
@@ -38,3 +38,13 @@ def group_text(at: Context, group: str) -> str:
 def spot_text(place: Place | Spot | None, lead: str = " (", end: str = ")") -> str:
     """` (train.py:40 step)`; empty if it is not known."""
     return f"{lead}{file_line(place)} {place.function}{end}" if place is not None else ""
+
+
+def waits_text(ranks: Collection[int]) -> str:
+    """`ranks 0,1 wait`."""
+    return f"{ranks_text(ranks)} {verb(ranks, 'waits', 'wait')}"
+
+
+def that_hold(*cases: tuple[object, str]) -> list[str]:
+    """The texts whose case holds."""
+    return [text for holds, text in cases if holds]

@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any
 
 from ddtop.diagnosis.diagnoses import diagnose as found
-from ddtop.diagnosis.evidence import for_outside, parallel_line, troubles, without_countdown
 from ddtop.diagnosis.finding import (
     INFO,
     WARNING,
@@ -28,6 +27,7 @@ from ddtop.diagnosis.judge import Judge
 from ddtop.model.facts import Snapshot
 from ddtop.policy import Policy
 from ddtop.say.calm import calm_text, from_outside
+from ddtop.say.evidence import for_outside, parallel_line, troubles, without_countdown
 from ddtop.say.said import Said
 from ddtop.say.writers import AROUND, WRITERS
 from ddtop.wire.records import RUN

@@ -3,30 +3,17 @@ topics."""
 
 from __future__ import annotations
 
-from ddtop.say import (
-    blamed,
-    calls,
-    cycles,
-    ends,
-    no_progress,
-    other_jobs,
-    resources,
-    stalls,
-    stragglers,
-    training,
-)
+from importlib import import_module
+from pkgutil import iter_modules
+
+from ddtop.say import topics
 from ddtop.say.said import Around, Writer
 
+_TOPICS = [import_module(f"{topics.__name__}.{one.name}") for one in iter_modules(topics.__path__)]
 WRITERS: dict[type, Writer] = {
-    **blamed.WRITERS,
-    **calls.WRITERS,
-    **cycles.WRITERS,
-    **ends.WRITERS,
-    **no_progress.WRITERS,
-    **resources.WRITERS,
-    **stalls.WRITERS,
-    **stragglers.WRITERS,
-    **training.WRITERS,
+    record: writer for topic in _TOPICS for record, writer in getattr(topic, "WRITERS", {}).items()
 }
-AROUND: dict[type, Around] = {**calls.AROUND, **other_jobs.AROUND, **training.AROUND}
+AROUND: dict[type, Around] = {
+    record: writer for topic in _TOPICS for record, writer in getattr(topic, "AROUND", {}).items()
+}
 """The writers of findings that are made of another one: they also get the words of that one."""

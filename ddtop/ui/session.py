@@ -25,7 +25,7 @@ from ddtop.follow.look import Look, Source
 from ddtop.follow.source_lines import Excerpts
 from ddtop.model.facts import Snapshot
 from ddtop.present.events import Timeline
-from ddtop.present.findings import Contact
+from ddtop.present.findings import ContactShown
 from ddtop.present.jobs import Row
 from ddtop.present.numbers import FORMER
 from ddtop.present.text import UNICODE, Glyphs
@@ -281,10 +281,10 @@ class Session:
         self.frozen = False
         self.source.travel(at_unix_ns)
 
-    def contact(self) -> Contact:
+    def contact(self) -> ContactShown:
         """Whether the shown facts are live, old or recorded."""
         newest_look = self._newest
-        contact = Contact(
+        contact = ContactShown(
             newest_look.contact, newest_look.contact_age_s, behind_s=newest_look.behind_s
         )
         held, newest = self.shown.snapshot, self._newest.snapshot

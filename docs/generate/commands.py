@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import click
 
 from ddtop.cli import cli
-from ddtop.cli.errors import Command, Trait
+from ddtop.cli.errors import DdtopCommand, Trait
 from docs.generate.markdown import code, fenced, head, table
 
 EXITS = "0; 3 no live job"
@@ -43,7 +43,7 @@ def page() -> str:
 _LEADS = ("--hub", "--ssh", "--slurm", "--k8s", "--pbs", "--lsf", "--pid")
 
 
-def _places(commands: Mapping[str, Command]) -> list[str]:
+def _places(commands: Mapping[str, DdtopCommand]) -> list[str]:
     """Which command looks where."""
     rows = []
     for name, command in commands.items():
@@ -83,13 +83,13 @@ def _places(commands: Mapping[str, Command]) -> list[str]:
     ]
 
 
-def shown() -> Iterator[tuple[str, Command]]:
+def shown() -> Iterator[tuple[str, DdtopCommand]]:
     """All commands by what is typed behind `ddtop`. A group is replaced by its commands."""
     for name in sorted(cli.commands):
         one = cli.load(name)
         below = one.commands if isinstance(one, click.Group) else {"": one}
         for word, command in sorted(below.items()):
-            if isinstance(command, Command) and not command.hidden:
+            if isinstance(command, DdtopCommand) and not command.hidden:
                 yield f"{name} {word}".strip(), command
 
 

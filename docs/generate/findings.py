@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddtop.diagnosis.explain import PAGES
-from ddtop.diagnosis.explain.page import fill
+from ddtop.diagnosis.page import fill
 from ddtop.policy import POLICY
 from docs.generate.markdown import cell, code, fenced, head, listed, table
 

@@ -7,11 +7,11 @@ import inspect
 from collections.abc import Iterator
 from itertools import pairwise
 
-from ddtop.diagnosis.limits import OLD_NAMES
+import ddtop.diagnosis.limits  # noqa: F401 - it knows them all
 from ddtop.policy import BLOCKS, POLICY, Limits, Policy, Waits
 from docs.generate.markdown import code, head, table
 
-TITLES = ("limit", "default", "why", "in `[thresholds]`")
+TITLES = ("limit", "default", "why")
 
 
 def page() -> str:
@@ -22,8 +22,6 @@ def page() -> str:
         "From when on a number is too large, and what you can set in your [config"
         " file](../howto/config.md). The end of a name is the unit. A reason that begins with"
         ' "..." continues the one before.',
-        "The last column is the name in `[thresholds]`, the table that had all of them before. The"
-        " next release does not read it any more.",
     )
     lines += ["## `[limits]`", "", *table(TITLES, _rows("", Policy))]
     for name, block in sorted(BLOCKS.items()):
@@ -33,13 +31,13 @@ def page() -> str:
     return "\n".join(lines)
 
 
-def _rows(prefix: str, owner: type[Policy | Limits]) -> Iterator[tuple[str, str, str, str]]:
-    values, old = POLICY.values(), {name: given for given, name in OLD_NAMES.items()}
+def _rows(prefix: str, owner: type[Policy | Limits]) -> Iterator[tuple[str, str, str]]:
+    values = POLICY.values()
     reasons = (_reasons(Waits) if issubclass(owner, Waits) else {}) | _reasons(owner)
     for one, why in reasons.items():
         if (name := prefix + one) in values:
             default = "`still_limit_s`" if one == "wait_s" else f"{values[name]:.12g}"
-            yield code(one), default, why, code(old.get(name, ""))
+            yield code(one), default, why
 
 
 def _reasons(owner: type) -> dict[str, str]:

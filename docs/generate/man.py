@@ -7,7 +7,7 @@ import inspect
 import click
 
 from ddtop.cli import COMMANDS, EXAMPLES, cli
-from ddtop.cli.errors import Command
+from ddtop.cli.errors import DdtopCommand
 from docs.generate.commands import shown, usage
 
 
@@ -40,7 +40,7 @@ def page() -> str:
     return "\n".join(lines)
 
 
-def _command(name: str, command: Command) -> list[str]:
+def _command(name: str, command: DdtopCommand) -> list[str]:
     lines = [f".SS ddtop {_escaped(name)} {_escaped(usage(command))}".rstrip()]
     lines += _paragraphs(command.help or "")
     lines += _options(command)

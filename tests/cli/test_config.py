@@ -7,8 +7,6 @@ import sys
 import pytest
 
 from ddtop.cli import config as config_file
-from ddtop.diagnosis.limits import OLD_NAMES
-from ddtop.model.arrivals import Straggler
 from ddtop.policy import POLICY
 from tests.cli.commands import ddtop, ddtop_process
 
@@ -94,11 +92,7 @@ def test_a_flag_is_stronger_than_the_file(file, tmp_path):
             "[limits.not-in-collective]\nwait_s = 4",
             "[limits.not-in-collective] wait_s must be at least still_limit_s, 5",
         ),
-        ("thresholds = 3", "[thresholds] must be a table"),
-        ("[thresholds]\nstill_limit = 3", "did you mean still_limit_s?"),
-        ("[thresholds]\nstragler_ratio = 0.2", "did you mean straggler_ratio?"),
-        ("[thresholds]\nstraggler_ratio = 2", "[limits.straggler] ratio must be 0.001 to 1, not 2"),
-        ("[thresholds]\narrivals_stuck_s = 2", "there is no threshold 'arrivals_stuck_s'"),
+        ("[thresholds]\nstill_limit_s = 3", "there is no setting 'thresholds'"),
     ],
 )
 def test_what_is_wrong_is_named_with_the_file_and_a_way_out(file, text, said):
@@ -135,41 +129,6 @@ def test_every_limit_may_be_as_it_is(tmp_path):
 
     assert found.policy.values() == POLICY.values()
     assert found.policy.changes() == ()
-
-
-def test_every_old_name_sets_the_same_limit_as_its_new_one(tmp_path):
-    """An old file may stay as it is for one more release."""
-    ours = POLICY.values()
-    new = {
-        name: ours[name] + 1 if isinstance(ours[name], int) else 0.9 * ours[name]
-        for name in OLD_NAMES.values()
-    }
-    lines = [f"{old} = {new[name]}" for old, name in OLD_NAMES.items()]
-    of_old = config_file.parse(tmp_path, "\n".join(["[thresholds]", *lines]).encode())
-    of_new = config_file.parse(tmp_path, tables(new).encode())
-
-    assert of_old.policy == of_new.policy
-    assert {name: of_old.policy.values()[name] for name in new} == new
-    assert (len(of_old.renamed), of_new.renamed) == (len(OLD_NAMES), ())
-
-
-def test_an_old_name_works_and_the_new_one_is_said_once(file):
-    file.write_text("[thresholds]\nstraggler_ratio = 0.2\nstill_limit_s = 10\n")
-    done = ddtop("explain", "straggler")
-
-    assert (done.returncode, "20 %" in done.stdout) == (0, True)
-    assert done.stderr == (
-        f"ddtop: {file}: the next release does not read [thresholds]; write"
-        " [limits.straggler] ratio = 0.2, [limits] still_limit_s = 10\n"
-    )
-    file.write_text("[limits]\nstill_limit_s = 10\n[limits.straggler]\nratio = 0.2\n")
-    assert ddtop("explain", "straggler").stderr == ""
-
-
-def test_a_new_name_is_stronger_than_an_old_one(tmp_path):
-    both = "[thresholds]\nstraggler_ratio = 0.2\n[limits.straggler]\nratio = 0.3\n"
-
-    assert config_file.parse(tmp_path, both.encode()).policy.of(Straggler).ratio == 0.3
 
 
 def test_a_limit_that_was_changed_is_shown_with_ours(file):

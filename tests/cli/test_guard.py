@@ -6,7 +6,14 @@ import time
 import pytest
 
 from ddtop.cli import cli
-from ddtop.cli.actions import SCHEDULER_VARIABLES, Actions, Guard, OnCritical, Rules, scheduler_of
+from ddtop.cli.actions import (
+    SCHEDULER_VARIABLES,
+    Actions,
+    JobGuard,
+    OnCritical,
+    Rules,
+    scheduler_of,
+)
 from ddtop.cli.errors import CommandError
 from ddtop.cli.options import SECONDS
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
@@ -40,7 +47,7 @@ class Scene:
     def __init__(self, **rules):
         self.now, self.hook, self.command = 100.0, Sink(), Sink()
         actions = Actions(command=self.command, webhook=self.hook)
-        self.guard = Guard("train", Rules(**rules), actions, print, clock=lambda: self.now)
+        self.guard = JobGuard("train", Rules(**rules), actions, print, clock=lambda: self.now)
 
     def happens(self, event, kind=Kind.NOT_IN_COLLECTIVE, ranks=(2,), severity=CRITICAL):
         finding = Finding(kind, severity, ranks, (), 0, "rank 2 sleeps")
@@ -169,7 +176,7 @@ def test_the_batch_job_of_the_ranks_counts_not_that_of_the_watcher(monkeypatch):
 def test_a_report_that_cannot_be_made_holds_the_event_up_no_further(home, tmp_path):
     """No such job exists: the report ends with an error, and the event is sent without it."""
     said, hook = [], Sink()
-    guard = Guard("none", Rules(), Actions(webhook=hook, report=tmp_path), said.append)
+    guard = JobGuard("none", Rules(), Actions(webhook=hook, report=tmp_path), said.append)
     finding = Finding(Kind.HOST_LOST, CRITICAL, (), (), 0, "x")
     change = Change(APPEARED, 0, finding=finding)
     guard.take(change, event_json(change, "none"))

@@ -30,7 +30,9 @@ def test_a_launcher_that_waits_for_nodes_is_listed_with_what_to_type(first):
 @pytest.mark.parametrize("named", [True, False])
 def test_diagnose_says_for_how_many_nodes_it_waits_and_where(first, tmp_path, named):
     config = tmp_path / "config.toml"
-    config.write_text("[thresholds]\ninit_missing_limit_s = 0.1\ninit_missing_critical_s = 0.6\n")
+    config.write_text(
+        "[limits]\ninit_missing_limit_s = 0.1\n[limits.starting]\ninit_missing_critical_s = 0.6\n"
+    )
     words = ["diagnose", "--json", *(["--pid", first] if named else [])]
     until = time.monotonic() + 20.0
     while (done := ddtop(*words, DDTOP_CONFIG=str(config))).returncode == 0:

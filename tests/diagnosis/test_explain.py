@@ -6,7 +6,7 @@ from string import Formatter
 import pytest
 
 from ddtop.diagnosis.explain import PAGES, explain, nearest
-from ddtop.diagnosis.explain.page import limits
+from ddtop.diagnosis.page import limits
 from ddtop.policy import POLICY
 from ddtop.present.explain import explain_text, kinds_text
 

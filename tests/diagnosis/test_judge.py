@@ -14,6 +14,15 @@ def test_a_finding_appears_after_two_agreeing_snapshots():
     assert judged(hang(), [19.0, 19.5]) == [[], [CULPRIT]]
 
 
+def test_a_judge_says_how_many_looks_it_needs_and_when_nothing_wavers_any_more():
+    judge = Judge(POLICY)
+    judged(hang(), [19.0], judge)
+    assert (judge.snapshots_needed, judge.wavers) == (2, True)
+    judged(hang(), [19.5], judge)
+
+    assert (judge.snapshots_needed, judge.wavers) == (2, False)
+
+
 def test_looks_closer_together_than_half_a_second_are_one():
     """A viewer that draws at 10 Hz has no more evidence than one that draws at 2 Hz."""
     assert judged(hang(), [19.0, 19.1, 19.2, 19.4, 19.5]) == [[], [], [], [], [CULPRIT]]

@@ -78,10 +78,13 @@ def test_the_rules_of_a_file_report_the_kinds_of_their_rows(name):
 
 @pytest.mark.parametrize("name", FILES)
 def test_no_text_of_a_rule_is_a_kind(name):
-    """A rule says Kind.RANK_STOPPED, so that a wrong name is found by the type checker."""
+    """A rule says Kind.RANK_STOPPED, so that a wrong name is found by the type checker. Its rows
+    name other rules."""
     texts = {
         node.value
-        for node in ast.walk(ast.parse(FILES[name].read_text()))
+        for part in ast.parse(FILES[name].read_text()).body
+        if not ast.unparse(part).startswith("ROWS = ")
+        for node in ast.walk(part)
         if isinstance(node, ast.Constant)
     }
 

@@ -44,6 +44,14 @@ TEXTS = {
     "escapes": "\\n%3D\x1b[0m",
     "bars and signs": "1|~:AA@.atlasv1.",
     "urls": "https://a:b",
+    "keys": "key",
+    "assigned tokens": "token=",
+    "letters": "a" * 61,
+    "colons and bars": "://",
+    "options": "--key ",
+    "parts of a web token": "eyJ-.",
+    "fields": "key: ",
+    "dashes": "-----BEGIN ",
 }
 
 

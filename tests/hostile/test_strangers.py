@@ -20,6 +20,7 @@ SAID = {  # the bytes that strangers send
     "tls": bytes.fromhex("16030100c8010000c40303") + NOISE[:200],
     "ssh": b"SSH-2.0-OpenSSH_9.6\r\n",
     "zeros": b"\0" * 1000,
+    "ones": b"\xff" * 1000,
     "noise": NOISE,
     "zmtp 1": b"\x01\x00\x05\x00hello",
     "zmtp 2": b"\xff" + b"\0" * 8 + b"\x7f\x01\x05\x00\x00",

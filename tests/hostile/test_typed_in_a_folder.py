@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ddtop.cli import cli
-from ddtop.cli.actions import Actions, Guard, Rules
+from ddtop.cli.actions import Actions, JobGuard, Rules
 from ddtop.diagnosis.finding import CRITICAL, Finding
 from ddtop.diagnosis.kinds import Kind
 from ddtop.follow.changes import APPEARED, Change
@@ -97,7 +97,7 @@ def test_the_report_of_a_watch_is_written_by_no_stranger(shadowed, home, monkeyp
     monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
     monkeypatch.chdir(shadowed.folder)
     complaints = []
-    guard = Guard("nosuch", Rules(), Actions(report=shadowed.folder.parent), complaints.append)
+    guard = JobGuard("nosuch", Rules(), Actions(report=shadowed.folder.parent), complaints.append)
     finding = Finding(Kind.NOT_IN_COLLECTIVE, CRITICAL, (2,), (), 0, "rank 2 sleeps")
     change = Change(APPEARED, 0, finding=finding)
 

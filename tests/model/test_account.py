@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddtop.diagnosis.evidence import process_line, stack_lines
 from ddtop.model.account import WORDS, activity_text, does, fresh_stacks, stack_line
 from ddtop.model.facts import (
     AgentFacts,
@@ -18,6 +17,7 @@ from ddtop.model.facts import (
     ReportedFacts,
     State,
 )
+from ddtop.say.evidence import process_line, stack_lines
 from ddtop.say.places import where_text
 from ddtop.wire.records import (
     Exit,

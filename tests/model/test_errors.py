@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddtop.model.errors import address_in, named_in
+from ddtop.model.errors import address_in, named_in, sharing_a_gpu
 from tests.diagnosis.rules.comm_error import BARRIER, CLOSED
 
 
@@ -41,6 +41,25 @@ def test_ranks_in_torch_s_words(text, ranks):
 )
 def test_addresses_in_the_backend_s_words(text, address):
     assert address_in(text) == address
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks"),
+    [
+        ("Duplicate GPU detected : rank 3 and rank 1 both on CUDA device 1b000", (1, 3)),
+        (
+            (
+                "Multiple ranks are using the same GPU. Duplicate GPU detected : rank 0 and rank 2"
+                " both on CUDA device 1b000"
+            ),
+            (0, 2),
+        ),
+        ("ncclInvalidUsage: Multiple ranks are using the same GPU", ()),
+        ("CUDA error: invalid device ordinal", ()),
+    ],
+)
+def test_ranks_on_one_gpu_in_nccl_s_words(text, ranks):
+    assert sharing_a_gpu(text) == ranks
 
 
 @given(

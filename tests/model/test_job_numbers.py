@@ -3,7 +3,7 @@
 import pytest
 
 from ddtop.model.facts import CommFacts, RankFacts, RankFields, State, freeze
-from ddtop.wire.records import Arrivals, GroupProgress, Loader, ProcessState, RankState
+from ddtop.wire.records import Arrivals, GroupProgress, Loader, ProcessState, RankState, RpcState
 from tests.jobs import SECOND, FakeJob, trained, unix_ns
 
 
@@ -128,3 +128,18 @@ def test_arrivals_of_a_rank_that_reports_no_activities_are_taken_in():
     job.say(Arrivals("r1", ()), job.ranks[0])
 
     assert job.snapshot().ranks[0].reported.activity_ratios == ()
+
+
+def test_threads_that_only_poll_do_not_make_a_rank_work():
+    """TensorPipe of torch.distributed.rpc: its reactor polls shared memory without rest."""
+
+    def works(spins):
+        job = FakeJob(1)
+        rank = job.ranks[0]
+        rank.cores = 0.3
+        for tick in range(16):
+            rank.says = {"rpc": RpcState("w0", 0, spins_ns=round(spins * 0.5 * tick * SECOND))}
+            job.trains(0.5)
+        return job.snapshot().ranks[0].process.working
+
+    assert (works(0.3), works(0.0), works(0.1)) == (False, True, True)

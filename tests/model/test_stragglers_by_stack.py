@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from ddtop.model.stragglers import late_of, suspects_of
+from ddtop.model.stragglers import ByStack, late_of, suspects_of
 from ddtop.policy import POLICY
 from ddtop.wire.records import OutsideLook
 
@@ -103,3 +103,14 @@ def test_a_wait_for_a_gpu_may_be_a_wait_for_others():
     """So a rank in such a call is neither late nor certain to wait."""
     assert late(WAITS, changed(LATE, call_looks=30, wait_looks=0)) is None
     assert late(changed(WAITS, wait_looks=0), LATE) is None
+
+
+def test_two_long_waits_in_four_seconds_are_validations_and_no_straggler():
+    seconds = POLICY.of(ByStack).late_s
+    works = OutsideLook(looks=13, looks_s=seconds)
+    validations = changed(
+        WAITS, looks=13, looks_s=seconds, call_looks=7, wait_looks=7, one_wait_looks=3
+    )
+
+    assert late(validations, works) is None
+    assert late(changed(validations, one_wait_looks=1), works).ranks == (1,)

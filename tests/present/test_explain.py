@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from ddtop.diagnosis.explain import PAGES, explain
-from ddtop.diagnosis.explain.page import Explanation
+from ddtop.diagnosis.page import Explanation
 from ddtop.policy import POLICY
-from ddtop.present.explain import explain_text
+from ddtop.present.explain import explain_text, kinds_text
 from ddtop.present.findings import finding_lines
 from ddtop.present.text import plain
 from tests.ui import builders
@@ -77,4 +77,13 @@ def test_no_page_is_wider_than_a_line_that_people_read():
             for line in explain_text(explain(kind, POLICY), 250).splitlines()
         )
         <= 100
+    )
+
+
+def test_the_list_of_kinds_says_how_many_looks_a_finding_needs():
+    policy = POLICY.with_limits({"appear_snapshots": 5, "clear_snapshots": 7})
+
+    assert (
+        "A finding appears after 5 looks in a row that agree, half a second apart, and goes away"
+        " after 7 looks without it." in " ".join(kinds_text(PAGES.values(), 100, policy).split())
     )

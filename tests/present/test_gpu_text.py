@@ -8,7 +8,7 @@ from ddtop.follow.history import SeriesHistory
 from ddtop.model.facts import Device
 from ddtop.policy import POLICY
 from ddtop.present.documents import status_json
-from ddtop.present.gpus import gpu_line
+from ddtop.present.gpus import gpu_line, is_free, trouble_of
 from ddtop.present.hosts import host_row, hosts_facts, hosts_table, names_of
 from ddtop.present.map import codes_of, hosts_of_ranks
 from ddtop.present.numbers import absent, rank_table
@@ -190,3 +190,15 @@ def test_nccl_in_one_word(change, word):
 
     assert replace(rank, comm={"groups": (group,)}).nccl == word
     assert replace(rank, comm={"groups": (group,)}, gpu={"own": None, "cuda": None}).nccl is None
+
+
+@pytest.mark.parametrize(("refused", "mark"), [(0, ""), (1, "warning")])
+def test_a_gpu_is_marked_from_the_first_allocation_on_that_it_refused(refused, mark):
+    device = Device("node0", Gpu(0, "GPU-a", 0.0, 1, 100), (0,), refused_lately=refused)
+
+    assert trouble_of(device, builders.NOW, POLICY) == mark
+
+
+@pytest.mark.parametrize(("util", "used", "free"), [(0, 4, True), (0.1, 4, False), (0, 6, False)])
+def test_a_gpu_that_hardly_anybody_uses_is_free(util, used, free):
+    assert is_free(Gpu(0, "GPU-a", util, used, 100), POLICY) == free

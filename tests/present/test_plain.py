@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ddtop.model.facts import Axis, RankFacts, State
 from ddtop.present.events import Timeline
 from ddtop.present.filter import by_column
-from ddtop.present.findings import Contact, banner_lines, header_line
+from ddtop.present.findings import ContactShown, banner_lines, header_line
 from ddtop.present.numbers import absent, rank_table
 from ddtop.present.plain import diagnose_text, status_text
 from ddtop.present.text import ASCII, cell_width, line_width, plain
@@ -99,7 +99,7 @@ def test_a_job_that_has_ended_says_how_and_who_went_first():
 def test_a_viewer_that_cannot_keep_up_shows_by_how_much_in_place_of_a_time():
     snapshot, _ = builders.hang(4)
 
-    header = header_line(snapshot, 120, Contact(behind_s=50.0))
+    header = header_line(snapshot, 120, ContactShown(behind_s=50.0))
 
     assert header[-1] == ("BEHIND 50 s", "warning")
 
@@ -192,7 +192,7 @@ def test_nothing_is_wider_than_the_terminal(picture, width):
 @given(PICTURES, st.integers(40, 250), st.integers(1, 12), st.booleans())
 def test_the_banner_keeps_to_its_lines_and_columns(picture, width, most, frozen):
     snapshot, verdict = picture
-    contact = Contact("relay not heard for 8 s, trying again", 8.0, 12.0 if frozen else None)
+    contact = ContactShown("relay not heard for 8 s, trying again", 8.0, 12.0 if frozen else None)
     lines = banner_lines(
         replace(snapshot, notes=("3 records were lost", "1 garbled")),
         verdict,
@@ -239,7 +239,7 @@ def test_on_a_small_terminal_the_sentence_stays_whole_and_the_advice_is_cut():
 
 def test_lost_contact_is_reported_with_the_age_of_what_is_shown():
     snapshot = builders.healthy()
-    contact = Contact("relay not heard for 8 s, trying again", 8.0)
+    contact = ContactShown("relay not heard for 8 s, trying again", 8.0)
     lines = [
         plain(line) for line in banner_lines(snapshot, builders.calm(snapshot), 80, contact=contact)
     ]

@@ -1,7 +1,5 @@
 """Text that must not be in a ticket, in the forms in which it occurs."""
 
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -82,14 +80,3 @@ def test_redacting_twice_changes_nothing_more(text):
     once = redacted(text, "/home/ada")
 
     assert redacted(once, "/home/ada") == once
-
-
-@pytest.mark.parametrize(
-    "unit", ["key", "token=", "a" * 61, "://", "--key ", "eyJ-.", "key: ", "-----BEGIN "]
-)
-def test_a_long_line_takes_no_long_time(unit):
-    """A stack may contain a line of a megabyte. No rule may take quadratic time."""
-    began = time.process_time()
-    redacted(unit * (200_000 // len(unit)))
-
-    assert time.process_time() - began < 5

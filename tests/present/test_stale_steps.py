@@ -2,7 +2,6 @@
 
 import msgspec
 
-from ddtop.diagnosis.evidence import place_line
 from ddtop.follow.history import SeriesHistory
 from ddtop.model.hosts import silent_drivers
 from ddtop.policy import POLICY
@@ -12,6 +11,7 @@ from ddtop.present.map import Levelled, codes_of
 from ddtop.present.numbers import BY_KEY, CellContext, cell_text
 from ddtop.present.text import plain
 from ddtop.say.calm import calm_text
+from ddtop.say.evidence import place_line
 from ddtop.wire.records import GpuWatch, HostState
 from tests.jobs import FakeJob, trained
 

@@ -117,30 +117,6 @@ def test_a_controllers_signal_reaches_the_rank(stage):
     assert stage.children[0].wait(DEADLINE_S) == -signal.SIGTERM
 
 
-def test_a_viewer_that_is_no_controller_cannot_send_a_signal(stage):
-    """The viewer's role is that of its key, whatever the frame claims."""
-    _, pid = stage.rank()
-    viewer = stage.viewer()
-    stage.heard(viewer, sees_ranks)
-    order(viewer, "signal", "0", str(pid), "9")
-
-    reply = stage.heard(viewer, is_reply("signal"))[-1]
-
-    assert (reply.ok, reply.text) == (False, "this viewer is read-only")
-    assert stage.children[0].poll() is None
-
-
-@pytest.mark.parametrize("pid", ["1", "x", "", "99999999999999999999"])
-def test_a_signal_to_a_foreign_pid_is_refused(stage, pid):
-    stage.rank()
-    viewer = stage.viewer(controller=True)
-    order(viewer, "join")
-    stage.heard(viewer, sees_ranks)
-    order(viewer, "signal", "0", pid, "9")
-
-    assert stage.heard(viewer, is_reply("signal"))[-1].ok is False
-
-
 def stuck(stage, link, pid, seconds):
     """An agent that reports a stuck collective for this long."""
     end = time.monotonic() + seconds

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 
-import msgspec
 import pytest
 
 from ddtop import registry
@@ -104,22 +103,6 @@ def test_the_agent_is_told_that_the_relay_lives(stage):
     command = frames.open_record(frames.open_envelope(data))
 
     assert (command.name, command.instance) == ("alive", stage.server.instance)
-
-
-@pytest.mark.parametrize(
-    "garbage",
-    [b"", b"\xff" * 100, b"\x9b\x01\x00\xa5Hello\xa3abc", msgspec.msgpack.encode([1, 0, "Hello"])],
-)
-def test_garbage_from_a_rank_is_counted_and_the_others_are_served(stage, garbage):
-    link, pid = stage.rank()
-    link.send(garbage)
-    stage.says(link, RankState("running", iteration=3))
-    viewer = stage.viewer()
-
-    host = stage.heard(viewer, lambda record: isinstance(record, HostState) and record.garbled)[-1]
-
-    assert host.garbled == 1
-    assert [one.pid for one in host.processes] == [pid]
 
 
 def test_a_hello_whose_bytes_are_damaged_does_not_end_the_relay(stage):

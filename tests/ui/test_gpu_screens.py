@@ -148,6 +148,18 @@ async def test_without_a_driver_it_is_reported_once_and_nothing_has_room_for_gpu
     assert "GPUS" not in shown
 
 
+@pytest.mark.parametrize(("age_s", "old"), [(4.0, False), (7.0, True)])
+async def test_the_gpus_of_a_host_that_is_not_heard_are_old(age_s, old):
+    snapshot = replace(on_gpus(8), host_ages_s=(age_s,))
+
+    async with watching(live(snapshot), size=(120, 30)) as (app, pilot):
+        await pilot.press("5")
+        await pilot.pause()
+        line = app.screen.query_one(HostsView).list.made(2).line
+
+    assert ({style for _, style in line} == {"old"}) == old
+
+
 async def test_of_many_hosts_only_the_gpus_in_trouble_are_listed_and_their_hosts_come_first():
     """1,250 hosts of eight GPUs are ten thousand rows, one of which matters."""
     many = 8 * 20

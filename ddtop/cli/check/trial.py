@@ -236,7 +236,7 @@ SHOWN = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TrialLine:
     """A mark, the name of the check, one sentence, and advice if the result is bad."""
 
     mark: str
@@ -286,7 +286,7 @@ class Trial:
 
 def judge_trial(
     trial: Trial, nodes: int, waited_s: float, reduce_s: float, policy: Policy
-) -> list[Line]:
+) -> list[TrialLine]:
     """The lines of all checks of the trial."""
     lines = [_meeting(trial, nodes, waited_s)]
     if trial.nodes:
@@ -295,14 +295,16 @@ def judge_trial(
     return [*lines, *_reductions(trial, reduce_s)]
 
 
-def _meeting(trial: Trial, nodes: int, waited_s: float) -> Line:
+def _meeting(trial: Trial, nodes: int, waited_s: float) -> TrialLine:
     if trial.failed.get("rendezvous"):
         rank, (host, why) = min(trial.failed["rendezvous"].items())
         fix = "open all ports between the nodes, and see that the first node's name is right"
-        return Line(BAD, "meeting", f"rank {rank} on {host} does not meet the others: {why}", fix)
+        return TrialLine(
+            BAD, "meeting", f"rank {rank} on {host} does not meet the others: {why}", fix
+        )
     if trial.nodes:
         count = f"{plural(trial.size, 'rank')} on {plural(len(trial.nodes), 'node')}"
-        return Line(GOOD, "meeting", f"{count} have met")
+        return TrialLine(GOOD, "meeting", f"{count} have met")
     if trial.exit_code is not None:
         fix = "fix what it reports; run the command itself to see all of its output"
         errors = [
@@ -310,22 +312,22 @@ def _meeting(trial: Trial, nodes: int, waited_s: float) -> Line:
         ] or trial.last_words
         words = f": {errors[-1]}" if errors else ""
         text = f"the command ends with exit code {trial.exit_code} before the ranks meet{words}"
-        return Line(BAD, "meeting", text, fix)
+        return TrialLine(BAD, "meeting", text, fix)
     if trial.started:
         missing = sorted(set(range(trial.size)) - set(trial.started))
         text = f"{len(trial.started)} of {trial.size} ranks were seen within {waited_s:g} s"
         fix = f"find out why they do not start: {_ranks(missing)}" if missing else "open the ports"
-        return Line(BAD, "meeting", text, fix)
+        return TrialLine(BAD, "meeting", text, fix)
     text = f"no rank has started within {waited_s:g} s"
     fix = (
         f"start the same check on all {nodes} nodes at once, as the job is started"
         if nodes > 1
         else "run the command itself to see all of its output"
     )
-    return Line(BAD, "meeting", text, fix)
+    return TrialLine(BAD, "meeting", text, fix)
 
 
-def _versions(nodes: Mapping[int, Facts]) -> Iterator[Line]:
+def _versions(nodes: Mapping[int, Facts]) -> Iterator[TrialLine]:
     for key, name in (("torch", "torch"), ("nccl", "NCCL"), ("driver", "GPU driver")):
         hosts: dict[str, list[str]] = {}
         for facts in nodes.values():
@@ -335,13 +337,13 @@ def _versions(nodes: Mapping[int, Facts]) -> Iterator[Line]:
                 f"{version} on {_hosts_text(where)}" for version, where in hosts.items()
             )
             fix = f"install the same {name} on all nodes"
-            yield Line(BAD, "versions", f"{name} differs: {each}", fix)
+            yield TrialLine(BAD, "versions", f"{name} differs: {each}", fix)
         elif "none" not in hosts:
             alike = " on all nodes" if len(nodes) > 1 else ""
-            yield Line(GOOD, "versions", f"{name} {next(iter(hosts))}{alike}")
+            yield TrialLine(GOOD, "versions", f"{name} {next(iter(hosts))}{alike}")
 
 
-def _clocks(nodes: Mapping[int, Facts], policy: Policy) -> Iterator[Line]:
+def _clocks(nodes: Mapping[int, Facts], policy: Policy) -> Iterator[TrialLine]:
     first = str(nodes[min(nodes)]["host"])
     for facts in nodes.values():
         if not facts.get("offset"):
@@ -351,13 +353,15 @@ def _clocks(nodes: Mapping[int, Facts], policy: Policy) -> Iterator[Line]:
         if abs(ahead_s) - error_s > policy.check_clock_s:
             side = "behind" if ahead_s > 0 else "ahead of"
             text = f"the clock of {host} is {apart} {side} that of {first}"
-            yield Line(BAD, "clock", text, f"start a time service on both (chrony, ntpd): {host}")
+            yield TrialLine(
+                BAD, "clock", text, f"start a time service on both (chrony, ntpd): {host}"
+            )
         else:
             text = f"{host} and {first} differ by less than {abs(ahead_s) + error_s:.2g} s"
-            yield Line(GOOD, "clock", text)
+            yield TrialLine(GOOD, "clock", text)
 
 
-def _judged_nodes(trial: Trial, policy: Policy) -> list[Line]:
+def _judged_nodes(trial: Trial, policy: Policy) -> list[TrialLine]:
     """The lines of all nodes; of many nodes only those that are bad, and a count."""
     count = len(trial.nodes)
     each = [list(_node(facts, trial.size, count, policy)) for facts in trial.nodes.values()]
@@ -367,10 +371,10 @@ def _judged_nodes(trial: Trial, policy: Policy) -> list[Line]:
     text = (
         f"{bad.count([])} of {count} have enough room in /dev/shm, high enough limits and free GPUs"
     )
-    return [Line(GOOD, "nodes", text), *(line for lines in bad for line in lines)]
+    return [TrialLine(GOOD, "nodes", text), *(line for lines in bad for line in lines)]
 
 
-def _node(facts: Facts, size: int, nodes: int, policy: Policy) -> Iterator[Line]:
+def _node(facts: Facts, size: int, nodes: int, policy: Policy) -> Iterator[TrialLine]:
     """The lines about /dev/shm, limits, names and GPUs of one node."""
     host, local = str(facts["host"]), int(facts["local_size"])
     shm, needed = facts.get("shm_bytes"), local * policy.check_shm_bytes_per_rank
@@ -378,9 +382,9 @@ def _node(facts: Facts, size: int, nodes: int, policy: Policy) -> Iterator[Line]
         has = "is missing" if shm is None else f"has {shm >> 20:,} MiB free"
         text = f"/dev/shm {has} on {host}; {plural(local, 'rank')} may need {needed >> 20:,} MiB"
         fix = "docker run --shm-size=8g, or mount -o remount,size=8g /dev/shm; remove old files"
-        yield Line(BAD, "/dev/shm", text, fix)
+        yield TrialLine(BAD, "/dev/shm", text, fix)
     else:
-        yield Line(GOOD, "/dev/shm", f"{shm >> 20:,} MiB free on {host}")
+        yield TrialLine(GOOD, "/dev/shm", f"{shm >> 20:,} MiB free on {host}")
     yield from _limits(facts, host, local, size, policy)
     loopback = [
         address for address in facts.get("addresses", ()) if str(address).startswith("127.")
@@ -388,48 +392,52 @@ def _node(facts: Facts, size: int, nodes: int, policy: Policy) -> Iterator[Line]
     if nodes > 1 and loopback and len(loopback) == len(facts["addresses"]):
         text = f"{host} resolves to {loopback[0]} on {host}: other nodes cannot connect there"
         fix = f"give {host} its network address in /etc/hosts, or set GLOO_SOCKET_IFNAME"
-        yield Line(NOTE, "host name", text, fix)
+        yield TrialLine(NOTE, "host name", text, fix)
     yield from _gpus(facts, host, local, policy)
 
 
-def _limits(facts: Facts, host: str, local: int, size: int, policy: Policy) -> Iterator[Line]:
+def _limits(facts: Facts, host: str, local: int, size: int, policy: Policy) -> Iterator[TrialLine]:
     wrong = False
     files = max(policy.check_files, policy.check_files_per_rank * size)
     if facts["nofile"] is not None and facts["nofile"] < files:
         wrong = True
         text = f"a process may open {facts['nofile']:,} files on {host}; {files:,} are needed"
-        yield Line(BAD, "limits", text, f"ulimit -n {max(files, 65536)}, where the job starts")
+        yield TrialLine(BAD, "limits", text, f"ulimit -n {max(files, 65536)}, where the job starts")
     tasks = local * policy.check_tasks_per_rank
     if facts["nproc"] is not None and facts["nproc"] - facts["user_tasks"] < tasks:
         wrong = True
         left = max(facts["nproc"] - facts["user_tasks"], 0)
         text = f"{left:,} more threads may start on {host}; {tasks:,} are needed"
-        yield Line(BAD, "limits", text, "ulimit -u unlimited, or end other processes of this user")
+        yield TrialLine(
+            BAD, "limits", text, "ulimit -u unlimited, or end other processes of this user"
+        )
     if facts["infiniband"] and facts["memlock"] is not None:
         wrong = True
         text = f"{facts['memlock'] >> 10:,} KiB may be locked on {host}, which has InfiniBand"
-        yield Line(BAD, "limits", text, "ulimit -l unlimited (limits.conf; LimitMEMLOCK of slurmd)")
+        yield TrialLine(
+            BAD, "limits", text, "ulimit -l unlimited (limits.conf; LimitMEMLOCK of slurmd)"
+        )
     if not wrong:
         count = "unlimited" if facts["nofile"] is None else f"{facts['nofile']:,}"
-        yield Line(
+        yield TrialLine(
             GOOD, "limits", f"{count} open files on {host}; enough threads and locked memory"
         )
 
 
-def _gpus(facts: Facts, host: str, local: int, policy: Policy) -> Iterator[Line]:
+def _gpus(facts: Facts, host: str, local: int, policy: Policy) -> Iterator[TrialLine]:
     gpus = facts.get("gpus")
     if not gpus:
         note = "cannot be read" if facts.get("driver") else "none"
-        yield Line(NOTE, "GPUs", f"{host}: {note}")
+        yield TrialLine(NOTE, "GPUs", f"{host}: {note}")
         return
     free = [
         gpu for gpu in gpus if gpu["used_mib"] <= policy.gpu_free_ratio * max(gpu["total_mib"], 1)
     ]
     text = f"{len(free)} of {plural(len(gpus), 'GPU')} are free on {host}"
     if len(free) >= local:
-        yield Line(GOOD, "GPUs", text)
+        yield TrialLine(GOOD, "GPUs", text)
     else:
-        yield Line(
+        yield TrialLine(
             BAD,
             "GPUs",
             f"{text}, and {plural(local, 'rank')} start there",
@@ -437,7 +445,7 @@ def _gpus(facts: Facts, host: str, local: int, policy: Policy) -> Iterator[Line]
         )
 
 
-def _reductions(trial: Trial, waited_s: float) -> Iterator[Line]:
+def _reductions(trial: Trial, waited_s: float) -> Iterator[TrialLine]:
     for what, hosts in trial.tried.items():
         name = f"all_reduce {what}"
         failed = trial.failed.get(what)
@@ -445,16 +453,16 @@ def _reductions(trial: Trial, waited_s: float) -> Iterator[Line]:
         if failed:
             rank, (host, why) = min(failed.items())
             text = f"rank {rank} on {host}: {why}"
-            yield Line(BAD, name, text, _advice(what))
+            yield TrialLine(BAD, name, text, _advice(what))
         elif silent:
             text = f"no answer within {waited_s:g} s from {_ranks(silent)}"
-            yield Line(BAD, name, text, _advice(what))
+            yield TrialLine(BAD, name, text, _advice(what))
         else:
             slowest = max(trial.good[what].values())
             ranks = plural(trial.size, "rank")
             seen = f"; {len(hosts)} of them here" if len(hosts) < trial.size else ""
             text = f"{ranks}, {slowest:.2g} s including the connection{seen}"
-            yield Line(GOOD, name, text)
+            yield TrialLine(GOOD, name, text)
 
 
 def _advice(what: str) -> str:
@@ -578,7 +586,7 @@ LISTENS = "0A"
 """State of a listening socket in /proc/net/tcp."""
 
 
-def checks(line: TorchrunLine) -> list[Line]:
+def checks(line: TorchrunLine) -> list[TrialLine]:
     """The lines about names and the port."""
     return [*_own_name(line), *_program(line), *_endpoint_here(line)]
 
@@ -597,45 +605,45 @@ def is_loopback(address: str) -> bool:
     return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
-def _program(line: TorchrunLine) -> list[Line]:
+def _program(line: TorchrunLine) -> list[TrialLine]:
     if line.is_module or line.has_other_launcher or Path(line.program).exists():
         return []
     fix = "correct the path, or change to the folder of the program"
-    return [Line(BAD, "program", f"{line.program} does not exist here", fix)]
+    return [TrialLine(BAD, "program", f"{line.program} does not exist here", fix)]
 
 
-def _own_name(line: TorchrunLine) -> list[Line]:
+def _own_name(line: TorchrunLine) -> list[TrialLine]:
     name = socket.gethostname()
     try:
         found = addresses_of(name)
     except OSError:
         fix = f"add a line for {name} to /etc/hosts, or set GLOO_SOCKET_IFNAME"
-        return [Line(NOTE, "host name", f"{name} does not resolve on its own host", fix)]
+        return [TrialLine(NOTE, "host name", f"{name} does not resolve on its own host", fix)]
     if line.nodes > 1 and all(map(is_loopback, found)) and not line.has_other_launcher:
         if "GLOO_SOCKET_IFNAME" in os.environ:
             text = f"{name} resolves to {found[0]} here; GLOO_SOCKET_IFNAME is used instead"
-            return [Line(NOTE, "host name", text)]
+            return [TrialLine(NOTE, "host name", text)]
         fix = f"give {name} the address of its network in /etc/hosts, or set GLOO_SOCKET_IFNAME"
         text = f"{name} resolves to {found[0]}: ranks here tell other nodes to connect there"
         # The all_reduce shows whether this job works with it.
-        return [Line(NOTE, "host name", text, fix)]
-    return [Line(GOOD, "host name", f"{name} resolves to {', '.join(found[:3])}")]
+        return [TrialLine(NOTE, "host name", text, fix)]
+    return [TrialLine(GOOD, "host name", f"{name} resolves to {', '.join(found[:3])}")]
 
 
-def _endpoint_here(line: TorchrunLine) -> list[Line]:
+def _endpoint_here(line: TorchrunLine) -> list[TrialLine]:
     if line.endpoint is None:
-        return [Line(GOOD, "rendezvous", "torchrun chooses a free port on this host")]
+        return [TrialLine(GOOD, "rendezvous", "torchrun chooses a free port on this host")]
     host, port = line.endpoint
     try:
         found = addresses_of(host)
     except OSError as error:
         fix = "correct the name in --rdzv-endpoint or --master-addr, or add it to /etc/hosts"
-        return [Line(BAD, "rendezvous", f"{host} does not resolve: {error.strerror}", fix)]
+        return [TrialLine(BAD, "rendezvous", f"{host} does not resolve: {error.strerror}", fix)]
     place = f"{host}:{port}"
     if line.nodes > 1 and all(map(is_loopback, found)):
         fix = f"give {host} an address that the other nodes reach, in /etc/hosts or on the command"
         text = f"{host} resolves to {found[0]}: each node would look for the others on itself"
-        return [Line(BAD, "rendezvous", text, fix)]
+        return [TrialLine(BAD, "rendezvous", text, fix)]
     if any(map(_is_here, found)):
         return [_port_here(line, place, port)]
     return [_check_port(found[0], place, port)]
@@ -650,7 +658,7 @@ def _is_here(address: str) -> bool:
     return False
 
 
-def _port_here(line: TorchrunLine, place: str, port: int) -> Line:
+def _port_here(line: TorchrunLine, place: str, port: int) -> TrialLine:
     with socket.socket() as one:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -658,18 +666,18 @@ def _port_here(line: TorchrunLine, place: str, port: int) -> Line:
             one.listen(1)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
-                return Line(BAD, "port", f"{place}: {error.strerror}", "use a port above 1023")
+                return TrialLine(BAD, "port", f"{place}: {error.strerror}", "use a port above 1023")
         else:
-            return Line(GOOD, "port", f"{place} is on this host, and free")
+            return TrialLine(GOOD, "port", f"{place} is on this host, and free")
     holder = _holder(port)
     text = f"{place} is taken on this host by {holder or 'another user'}"
     if line.nodes > 1 and (line.node_rank > 0 or line.backend != "static"):
-        return Line(
+        return TrialLine(
             NOTE,
             "port",
             f"{text}; this is this is this is right if that is another node of this job",
         )
-    return Line(BAD, "port", text, "end the process that holds it, or use another port")
+    return TrialLine(BAD, "port", text, "end the process that holds it, or use another port")
 
 
 def _holder(port: int) -> str | None:
@@ -692,13 +700,13 @@ def _holder(port: int) -> str | None:
     return None
 
 
-def _check_port(address: str, place: str, port: int) -> Line:
+def _check_port(address: str, place: str, port: int) -> TrialLine:
     try:
         socket.create_connection((address, port), REACH_S).close()
     except ConnectionRefusedError:
-        return Line(GOOD, "port", f"{place} is reached, and nobody listens there yet")
+        return TrialLine(GOOD, "port", f"{place} is reached, and nobody listens there yet")
     except OSError as error:
         why = error.strerror or "no answer"
         fix = "ask for that port to be opened between the nodes, or correct the address"
-        return Line(BAD, "port", f"{place} cannot be reached from here: {why}", fix)
-    return Line(GOOD, "port", f"{place} is reached, and takes connections")
+        return TrialLine(BAD, "port", f"{place} cannot be reached from here: {why}", fix)
+    return TrialLine(GOOD, "port", f"{place} is reached, and takes connections")

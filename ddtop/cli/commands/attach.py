@@ -10,7 +10,7 @@ from collections.abc import Callable
 import click
 
 from ddtop import registry
-from ddtop.cli.errors import NOT_HEARD, Command, Trait
+from ddtop.cli.errors import NOT_HEARD, DdtopCommand, Trait
 from ddtop.cli.options import JOB, READONLY, WAIT
 from ddtop.cli.output import explain_no_dashboard, no_dashboard, without_controls
 from ddtop.cli.place import (
@@ -30,7 +30,7 @@ from ddtop.cli.place import (
 
 @click.command(
     "attach",
-    cls=Command,
+    cls=DdtopCommand,
     exits="0; 3 no such job; without a terminal as `status`",
     traits=Trait.FROM_OUTSIDE,
 )

@@ -21,7 +21,7 @@ import msgspec
 
 import ddtop
 from ddtop import journal, private, registry
-from ddtop.cli.errors import USAGE, Command, CommandError, Trait
+from ddtop.cli.errors import USAGE, CommandError, DdtopCommand, Trait
 from ddtop.link.viewer_side import AsyncViewerLink
 from ddtop.patience import within
 from ddtop.wire import bridge
@@ -49,7 +49,7 @@ JOBS_MAX = 500
 READ_BYTES = 1 << 16
 
 
-@click.command("bridge", cls=Command, exits="0", traits=Trait.WITHOUT_CONFIG, hidden=True)
+@click.command("bridge", cls=DdtopCommand, exits="0", traits=Trait.WITHOUT_CONFIG, hidden=True)
 @click.option("--readonly", is_flag=True, help="Read-only, whatever the other side asks for.")
 def command(readonly: bool) -> None:
     """The other end of attach --ssh: ssh starts it."""

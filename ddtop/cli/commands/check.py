@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import click
 
-from ddtop.cli.check.trial import BAD, GOOD, Line, judge_trial
-from ddtop.cli.errors import UNREACHABLE, USAGE, Command, CommandError, Trait
+from ddtop.cli.check.trial import BAD, GOOD, TrialLine, judge_trial
+from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError, DdtopCommand, Trait
 from ddtop.cli.output import without_controls
 
 START_S, REDUCE_S = 60.0, 30.0
@@ -18,7 +18,7 @@ START_S, REDUCE_S = 60.0, 30.0
 
 @click.command(
     "check",
-    cls=Command,
+    cls=DdtopCommand,
     exits="0; 1 something is wrong; 2 the command line is not understood; 3 it cannot be started",
     traits=Trait.ON_LINUX,
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
@@ -76,7 +76,7 @@ def check(words: Sequence[str], start_s: float = START_S) -> int:
     return 1 if any(one.mark == BAD for one in (*lines, *more)) else 0
 
 
-def show(lines: Sequence[Line]) -> None:
+def show(lines: Sequence[TrialLine]) -> None:
     """Print one row per line, with the advice below the bad ones."""
     for line in lines:
         click.echo(without_controls(f"{line.mark:<5}{line.what:<17}{line.text}"))

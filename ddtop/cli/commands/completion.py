@@ -5,13 +5,13 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
-from ddtop.cli.errors import Command, Trait
+from ddtop.cli.errors import DdtopCommand, Trait
 
 VARIABLE = "_DDTOP_COMPLETE"
 """click's own: set by the lines of the shell when a word is to be completed."""
 
 
-@click.command("completion", cls=Command, exits="0", traits=Trait.WITHOUT_CONFIG)
+@click.command("completion", cls=DdtopCommand, exits="0", traits=Trait.WITHOUT_CONFIG)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def command(context: click.Context, shell: str) -> None:

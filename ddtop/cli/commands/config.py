@@ -10,7 +10,7 @@ import click
 
 from ddtop import private
 from ddtop.cli import config as settings
-from ddtop.cli.errors import USAGE, Command, CommandError, Trait
+from ddtop.cli.errors import USAGE, CommandError, DdtopCommand, Trait
 from ddtop.cli.output import without_controls
 from ddtop.policy import POLICY
 
@@ -21,7 +21,7 @@ def command() -> None:
 
 
 @command.command(
-    "show", cls=Command, exits="0; 2 the file is not understood", traits=Trait.WITHOUT_CONFIG
+    "show", cls=DdtopCommand, exits="0; 2 the file is not understood", traits=Trait.WITHOUT_CONFIG
 )
 @click.option("--all", "every", is_flag=True, help="Also the limits that you have not changed.")
 def show(every: bool) -> None:
@@ -42,7 +42,7 @@ def show(every: bool) -> None:
             _print(f"{name:<44}{values[name]:<12g}{origin}   ({low:g} to {high:g})")
 
 
-@command.command("path", cls=Command, exits="0", traits=Trait.WITHOUT_CONFIG)
+@command.command("path", cls=DdtopCommand, exits="0", traits=Trait.WITHOUT_CONFIG)
 def path() -> None:
     """The name of the file, whether it is there or not."""
     click.echo(str(settings.path_of(os.environ)))
@@ -50,7 +50,7 @@ def path() -> None:
 
 @command.command(
     "edit",
-    cls=Command,
+    cls=DdtopCommand,
     exits="0; 2 the file cannot be written, or is not understood",
     traits=Trait.WITHOUT_CONFIG,
 )

@@ -10,7 +10,7 @@ import click
 
 from ddtop import registry
 from ddtop.cli import completion
-from ddtop.cli.errors import Command, Trait, exit_code
+from ddtop.cli.errors import DdtopCommand, Trait, exit_code
 from ddtop.cli.options import READONLY
 from ddtop.cli.output import no_dashboard, print_findings, print_status
 
@@ -31,7 +31,7 @@ MORE_S = 5.0
 
 @click.command(
     "demo",
-    cls=Command,
+    cls=DdtopCommand,
     exits="as `attach`; without a terminal as `diagnose`",
     traits=Trait.STARTS_JOBS | Trait.ON_LINUX,
 )

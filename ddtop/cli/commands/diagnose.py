@@ -6,14 +6,14 @@ import sys
 
 import click
 
-from ddtop.cli.errors import Command, Trait
+from ddtop.cli.errors import DdtopCommand, Trait
 from ddtop.cli.options import AS_JSON, JOB, WAIT
 from ddtop.cli.place import LOCALS, PLACE, Here, Pids, led, print_each
 
 
 @click.command(
     "diagnose",
-    cls=Command,
+    cls=DdtopCommand,
     exits=(
         "0 nothing critical; 1 a critical finding; 3 no contact; 4 unknown: the relay is not heard"
     ),

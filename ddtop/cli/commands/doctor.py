@@ -19,7 +19,7 @@ import click
 import ddtop
 from ddtop import plugins, registry, start_python
 from ddtop.cli import interpreter
-from ddtop.cli.errors import Command, CommandError, Trait
+from ddtop.cli.errors import CommandError, DdtopCommand, Trait
 from ddtop.cli.output import without_controls
 from ddtop.relay.gpus.amd import AmdDriver
 from ddtop.relay.gpus.driver import Driver
@@ -35,7 +35,7 @@ MPI_S, PY_SPY_S = 20.0, 10.0
 
 @click.command(
     "doctor",
-    cls=Command,
+    cls=DdtopCommand,
     exits="0; 1 something does not work; 3 with `--python`: no Python that answers",
     traits=Trait.ON_LINUX,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ddtop.cli import completion
-from ddtop.cli.errors import USAGE, Command, CommandError
+from ddtop.cli.errors import USAGE, CommandError, DdtopCommand
 from ddtop.cli.output import width
 from ddtop.thresholds import chosen
 
@@ -13,7 +13,7 @@ KIND_SHOWN = 60
 """Characters of an unknown kind in the message."""
 
 
-@click.command("explain", cls=Command, exits="0; 2 no such kind")
+@click.command("explain", cls=DdtopCommand, exits="0; 2 no such kind")
 @click.argument("kind", required=False, shell_complete=completion.kinds)
 def command(kind: str | None) -> None:
     """What a finding means, how it is found, what to do. Without KIND: all kinds."""

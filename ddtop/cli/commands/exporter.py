@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ddtop.cli.errors import USAGE, Command, CommandError, Trait
+from ddtop.cli.errors import USAGE, CommandError, DdtopCommand, Trait
 from ddtop.cli.options import removed_option
 from ddtop.cli.place import HUB, led
 
@@ -13,7 +13,7 @@ LISTEN = "127.0.0.1:9477"
 
 @click.command(
     "exporter",
-    cls=Command,
+    cls=DdtopCommand,
     exits="0; 2 an address or file that cannot be used; 3 no contact, or no state folder",
     traits=Trait.ON_LINUX,
 )

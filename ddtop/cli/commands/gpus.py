@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from ddtop.cli.errors import Command, Trait
+from ddtop.cli.errors import DdtopCommand, Trait
 from ddtop.cli.options import AS_JSON
 from ddtop.cli.output import width, without_controls
 from ddtop.thresholds import chosen
@@ -17,7 +17,7 @@ NONE_FREE = 1
 
 @click.command(
     "gpus",
-    cls=Command,
+    cls=DdtopCommand,
     exits="0; 1 no GPU is free; 3 no driver, or it does not answer within ten seconds",
     traits=Trait.ON_LINUX,
 )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from ddtop.cli.errors import USAGE, Command, CommandError, Trait
+from ddtop.cli.errors import USAGE, CommandError, DdtopCommand, Trait
 from ddtop.cli.lazy_group import LazyGroup
 
 
-@click.command("help", cls=Command, exits="0; 2 no such command", traits=Trait.WITHOUT_CONFIG)
+@click.command("help", cls=DdtopCommand, exits="0; 2 no such command", traits=Trait.WITHOUT_CONFIG)
 @click.argument("words", nargs=-1, metavar="[COMMAND]")
 @click.pass_context
 def command(context: click.Context, words: tuple[str, ...]) -> None:

@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from ddtop.cli.errors import USAGE, Command, CommandError, Trait
+from ddtop.cli.errors import USAGE, CommandError, DdtopCommand, Trait
 from ddtop.cli.options import AS_JSON
 from ddtop.cli.place import REMOTE, SSH, host, led, remote, typed_command
 
@@ -15,7 +15,7 @@ NAMED = 3
 """Files that are named in the note about job files that were not read."""
 
 
-@click.command("jobs", cls=Command, exits="0", traits=Trait.ON_LINUX)
+@click.command("jobs", cls=DdtopCommand, exits="0", traits=Trait.ON_LINUX)
 @AS_JSON
 @click.option(
     "--all", "parts", is_flag=True, help="One line for each host of a job on several hosts."

@@ -15,7 +15,7 @@ import time
 import click
 
 from ddtop import folders, registry
-from ddtop.cli.errors import UNREACHABLE, USAGE, Command, CommandError, Trait
+from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError, DdtopCommand, Trait
 from ddtop.cli.output import without_controls
 
 KEY_BYTES = 32
@@ -28,7 +28,7 @@ def command() -> None:
 
 @command.command(
     "rotate",
-    cls=Command,
+    cls=DdtopCommand,
     exits="0; 2 the key is DDTOP_KEY; 3 the state folder cannot be written",
     traits=Trait.WITHOUT_CONFIG | Trait.ON_LINUX,
 )

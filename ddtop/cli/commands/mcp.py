@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from ddtop.cli.errors import USAGE, Command, CommandError
+from ddtop.cli.errors import USAGE, CommandError, DdtopCommand
 
 
-@click.command("mcp", cls=Command, exits="0; 2 its SDK is not installed")
+@click.command("mcp", cls=DdtopCommand, exits="0; 2 its SDK is not installed")
 def command() -> None:
     """Tools for a language model: read-only, over stdin and stdout.
 

@@ -7,13 +7,15 @@ import sys
 import click
 
 from ddtop.cli import completion
-from ddtop.cli.errors import UNREACHABLE, USAGE, Command, CommandError
+from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError, DdtopCommand
 from ddtop.cli.options import SECONDS
 from ddtop.cli.output import without_controls
 from ddtop.cli.place import PLACE
 
 
-@click.command("mute", cls=Command, exits="0; 2 no such kind or ranks; 3 no contact, or refused")
+@click.command(
+    "mute", cls=DdtopCommand, exits="0; 2 no such kind or ranks; 3 no contact, or refused"
+)
 @click.argument("job", shell_complete=completion.jobs)
 @click.argument("kind", required=False)
 @click.option("--rank", "ranks", help="Findings that blame only these ranks: 0,3-5.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import io
 import os
@@ -16,7 +15,7 @@ import click
 
 import ddtop
 from ddtop import private, registry
-from ddtop.cli.errors import UNREACHABLE, Command, CommandError, Trait
+from ddtop.cli.errors import UNREACHABLE, CommandError, DdtopCommand, Trait
 from ddtop.cli.options import JOB, NO_SOURCE, WAIT
 from ddtop.cli.output import WIDTH, without_controls
 from ddtop.cli.place import LOCALS, PLACE, Hosts, Local, There, place_of, run_there, typed_command
@@ -26,6 +25,7 @@ from ddtop.thresholds import chosen
 if TYPE_CHECKING:
     from ddtop.cli.look import Seen
     from ddtop.diagnosis.finding import Verdict
+    from ddtop.follow.looks import Joined
     from ddtop.follow.recording import Recording
     from ddtop.model.facts import Snapshot
     from ddtop.present.report import Material
@@ -37,7 +37,7 @@ STDOUT = "-"
 
 
 @click.command(
-    "report", cls=Command, exits="0; 3 no contact", traits=Trait.FROM_OUTSIDE | Trait.OF_ENDED
+    "report", cls=DdtopCommand, exits="0; 3 no contact", traits=Trait.FROM_OUTSIDE | Trait.OF_ENDED
 )
 @JOB
 @WAIT
@@ -161,40 +161,31 @@ class _Known:
 
 
 def _read_known(entry: registry.JobEntry) -> _Known:
-    from ddtop.follow.engine import UnreachableError, left_behind, not_heard
+    from ddtop.follow.engine import UnreachableError
+    from ddtop.follow.looks import ask
     from ddtop.present.stacks import last_request
 
-    gone = "its relay is gone"
-    if entry.reachable(time.time_ns()):
-        try:
-            return asyncio.run(_from_relay(entry))
-        except UnreachableError as error:
-            gone = str(error)
+    def of_left(left: tuple[Snapshot, Verdict], why: str | None) -> _Known:
+        seen = f"what its relay left behind ({why or 'its relay is gone'})"
+        return _Known(*left, seen, last_request(left[0]))
+
     try:
-        if entry.reachable(time.time_ns()):
-            snapshot, verdict = not_heard(entry, gone)
-        else:
-            snapshot, verdict = left_behind(entry)
+        return ask(entry, lambda job: _from_relay(entry, job), of_left)
     except UnreachableError as error:
         raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
-    seen = f"what its relay left behind ({gone})"
-    return _Known(snapshot, verdict, seen, last_request(snapshot))
 
 
-async def _from_relay(entry: registry.JobEntry) -> _Known:
+async def _from_relay(entry: registry.JobEntry, job: Joined) -> _Known:
     """The data that its relay sends, with new stacks if the job is live."""
     from ddtop.follow.engine import with_what_stood
-    from ddtop.follow.live import LiveSource
-    from ddtop.follow.looks import BRIEF_S, joined
     from ddtop.present.stacks import answers, last_request
 
     request, asked, note = None, None, None
-    async with joined(LiveSource(entry, history_s=BRIEF_S)) as job:
-        snapshot, verdict = await job.watch(WATCH_S)
-        if snapshot.ended is None:
-            dump = await job.stacks()
-            request, asked, note = dump.request, dump.asked_unix_ns, dump.refused
-            snapshot, verdict = await job.watch(0.0)
+    snapshot, verdict = await job.watch(WATCH_S)
+    if snapshot.ended is None:
+        dump = await job.stacks()
+        request, asked, note = dump.request, dump.asked_unix_ns, dump.refused
+        snapshot, verdict = await job.watch(0.0)
     verdict = with_what_stood(entry, snapshot, verdict)
     if request is None or not answers(snapshot, request, None):
         request, asked = last_request(snapshot), None

@@ -8,12 +8,12 @@ import sys
 
 import click
 
-from ddtop.cli.errors import USAGE, Command, CommandError, Trait
+from ddtop.cli.errors import USAGE, CommandError, DdtopCommand, Trait
 
 
 @click.command(
     "run",
-    cls=Command,
+    cls=DdtopCommand,
     exits="that of the command",
     traits=Trait.STARTS_JOBS | Trait.ON_LINUX,
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},

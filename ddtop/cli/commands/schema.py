@@ -6,10 +6,10 @@ import json
 
 import click
 
-from ddtop.cli.errors import USAGE, Command, CommandError
+from ddtop.cli.errors import USAGE, CommandError, DdtopCommand
 
 
-@click.command("schema", cls=Command, exits="0; 2 no such document")
+@click.command("schema", cls=DdtopCommand, exits="0; 2 no such document")
 @click.argument("name", required=False)
 def command(name: str | None) -> None:
     """The JSON schemas of what ddtop prints.

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import click
 
-from ddtop.cli.errors import UNREACHABLE, USAGE, Command, CommandError, Trait
+from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError, DdtopCommand, Trait
 from ddtop.cli.output import without_controls
 
 
 @click.command(
     "setup-env",
-    cls=Command,
+    cls=DdtopCommand,
     exits="0; 2 a folder that holds other files; 3 that Python cannot be used",
     traits=Trait.WITHOUT_CONFIG,
 )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ddtop.cli import completion
-from ddtop.cli.errors import UNREACHABLE, USAGE, Command, CommandError, Trait
+from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError, DdtopCommand, Trait
 from ddtop.cli.output import without_controls
 from ddtop.cli.place import PLACE
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ddtop.model.facts import RankFacts, Snapshot
 
 
-@click.command("signal", cls=Command, exits="0; 3 no contact", traits=Trait.ON_LINUX)
+@click.command("signal", cls=DdtopCommand, exits="0; 3 no contact", traits=Trait.ON_LINUX)
 @click.argument("job", shell_complete=completion.jobs)
 @click.option(
     "--rank",

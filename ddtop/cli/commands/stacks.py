@@ -12,7 +12,7 @@ import click
 
 from ddtop import registry
 from ddtop.cli import completion
-from ddtop.cli.errors import NOT_HEARD, UNREACHABLE, USAGE, Command, CommandError, Trait
+from ddtop.cli.errors import NOT_HEARD, UNREACHABLE, USAGE, CommandError, DdtopCommand, Trait
 from ddtop.cli.options import AS_JSON, JOB, NO_SOURCE, WAIT
 from ddtop.cli.output import without_controls
 from ddtop.cli.place import PLACE, Here, Hosts, Pids, led, print_each
@@ -20,6 +20,7 @@ from ddtop.cli.place import PLACE, Here, Hosts, Pids, led, print_each
 if TYPE_CHECKING:
     from ddtop.diagnosis.finding import Verdict
     from ddtop.follow.look import Dump
+    from ddtop.follow.looks import Joined
     from ddtop.model.facts import Snapshot
     from ddtop.wire.records import Stacks
 
@@ -47,7 +48,7 @@ class Wanted:
 
 @click.command(
     "stacks",
-    cls=Command,
+    cls=DdtopCommand,
     exits="0; 1 some ranks did not answer; 3 no contact; 4 the relay is not heard",
     traits=Trait.FROM_OUTSIDE,
 )
@@ -148,16 +149,18 @@ def stacks(entry: registry.JobEntry, wanted: Wanted) -> int:
         CommandError: 2, no such ranks; 3, no contact, or no stacks of a job that has ended; 4, the
             relay is not heard and left no stacks.
     """
-    import asyncio
+    from ddtop.follow.engine import UnreachableError
+    from ddtop.follow.looks import ask
 
-    from ddtop.follow.engine import NotHeardError, UnreachableError, left_behind, not_heard
-
+    # Native frames and a signal may disturb a rank, so only users who may act on the job may ask
+    # for them.
     try:
-        live = entry.reachable(time.time_ns())
-        left = None if live else left_behind(entry)
-        found = _left_behind(left, wanted) if left else asyncio.run(_ask(entry, wanted))
-    except NotHeardError as error:
-        found = _left_behind(not_heard(entry, str(error)), wanted)
+        found = ask(
+            entry,
+            lambda job: _ask(job, wanted),
+            lambda left, _: _left_behind(left, wanted),
+            controller=bool(wanted.how),
+        )
     except UnreachableError as error:
         raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
     return _print(replace(found, entry=entry), wanted)
@@ -175,27 +178,22 @@ class _Found:
     entry: registry.JobEntry | None = None
 
 
-async def _ask(entry: registry.JobEntry, wanted: Wanted) -> _Found:
+async def _ask(job: Joined, wanted: Wanted) -> _Found:
     from ddtop.cli.ranks import check_ranks
-    from ddtop.follow.live import LiveSource
-    from ddtop.follow.looks import BRIEF_S, joined
     from ddtop.present.stacks import answers
 
-    # Native frames and a signal may disturb a rank, so only users who may act on the job may ask
-    # for them.
-    async with joined(LiveSource(entry, bool(wanted.how), history_s=BRIEF_S)) as job:
-        check_ranks(wanted.ranks, job.snapshot)
-        if wanted.last or job.snapshot.ended is not None:
-            return _last_stacks(*await job.watch(0.0), wanted)
-        dump = await job.stacks(wanted.ranks, wanted.how, Patience())
-        if dump.refused is not None and dump.expected is None:
-            raise CommandError(f"ddtop: {dump.refused}", UNREACHABLE)
-        snapshot, verdict = await job.watch(0.0)
+    check_ranks(wanted.ranks, job.snapshot)
+    if wanted.last or job.snapshot.ended is not None:
+        return _last_stacks(*await job.watch(0.0), wanted)
+    dump = await job.stacks(wanted.ranks, wanted.how, WaitNotice())
+    if dump.refused is not None and dump.expected is None:
+        raise CommandError(f"ddtop: {dump.refused}", UNREACHABLE)
+    snapshot, verdict = await job.watch(0.0)
     found = answers(snapshot, dump.request, dump.asked_unix_ns, wanted.ranks)
     return _Found(found, snapshot, verdict, dump.refused)
 
 
-class Patience:
+class WaitNotice:
     """Shows a user at a terminal once what the command waits for."""
 
     def __init__(self) -> None:

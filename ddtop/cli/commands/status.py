@@ -6,14 +6,14 @@ import sys
 
 import click
 
-from ddtop.cli.errors import Command, Trait
+from ddtop.cli.errors import DdtopCommand, Trait
 from ddtop.cli.options import AS_JSON, JOB, WAIT
 from ddtop.cli.place import LOCALS, PLACE, Here, print_each
 
 
 @click.command(
     "status",
-    cls=Command,
+    cls=DdtopCommand,
     exits="0; 3 no contact; 4 the relay is not heard",
     traits=Trait.FROM_OUTSIDE | Trait.OF_ENDED,
 )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ddtop import registry
-from ddtop.cli.errors import NOT_HEARD, UNREACHABLE, Command, CommandError, Trait
+from ddtop.cli.errors import NOT_HEARD, UNREACHABLE, CommandError, DdtopCommand, Trait
 from ddtop.cli.options import JOB, SECONDS, WAIT, removed_option
 from ddtop.cli.output import without_controls
 from ddtop.cli.place import LOCALS, PLACE, Local, Place, There, place_of, unwatched_hosts
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from ddtop.cli.actions import Guard
+    from ddtop.cli.actions import JobGuard
     from ddtop.follow.changes import Change
     from ddtop.follow.look import Look, Source
 
@@ -37,7 +37,7 @@ LAST_WORD_S = 30.0
 
 @click.command(
     "watch",
-    cls=Command,
+    cls=DdtopCommand,
     exits="0 the job ended well; 1 it ended badly; 3 no contact; 4 the relay is no longer heard",
     traits=Trait.FROM_OUTSIDE,
 )
@@ -108,7 +108,7 @@ def command(job: str | None, wait_s: float, as_json: bool, arguments: bool, **ac
     sys.exit(watch(place_of(job, wait_s, "watch", arguments), as_json, make_guard))
 
 
-def watch(place: Place, as_json: bool, make_guard: Callable[[str], Guard] | None = None) -> int:
+def watch(place: Place, as_json: bool, make_guard: Callable[[str], JobGuard] | None = None) -> int:
     """Print what happens, and act on it. `make_guard`: makes what acts, from the job's name.
 
     Returns:
@@ -148,7 +148,7 @@ class _Watch:
         name: str,
         entry: registry.JobEntry | None,
         as_json: bool,
-        guard: Guard | None,
+        guard: JobGuard | None,
     ) -> None:
         """`entry`: of a job whose file is read again."""
         from ddtop.follow.changes import Changes

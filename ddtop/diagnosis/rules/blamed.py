@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ddtop.diagnosis.evidence import reporters
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Context, Finding, Patience
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.nccl import launched_less
-from ddtop.diagnosis.patience import Blamed, NotInCollective, new_program
+from ddtop.diagnosis.page import Explanation
+from ddtop.diagnosis.patience import Blamed, has_fewer_batches, new_program
+from ddtop.diagnosis.row import OF_WAITS, RUNS, RuleRow
+from ddtop.diagnosis.shortage import reporters
 from ddtop.diagnosis.standstill import STILL, severity_of, standstill_of
 from ddtop.diagnosis.stuck_worker import COLLECTIVE, DEAD, HALTED, LOCKED, cause_of
 from ddtop.model.facts import Blame, RankFacts, Snapshot, State
@@ -26,12 +28,12 @@ from ddtop.policy import Policy, Waits
 
 
 @dataclass(frozen=True)
-class IoStall(Waits, of=Kind.IO_STALL, was=""):
+class IoStall(Waits, of=Kind.IO_STALL):
     """`io-stall`, where others wait for the rank. Before `wait_s` that is `not-in-collective`."""
 
 
 @dataclass(frozen=True)
-class LoaderStuck(Waits, of=Kind.LOADER_STUCK, was=""):
+class LoaderStuck(Waits, of=Kind.LOADER_STUCK):
     """`loader-stuck`, where others wait for the rank or all workers are locked."""
 
 
@@ -150,7 +152,6 @@ def _elsewhere(context: Context) -> Iterator[_Charge]:
     backend."""
     snapshot, blamed = context.snapshot, Blamed(context.snapshot, context.policy)
     explained = context.explained | reporters(snapshot)
-    least_s = context.policy.of(NotInCollective).wait_s or 0.0
     for blame in snapshot.blames:
         stuck = cause_of(snapshot.rank(blame.root)) is not None
         if blame.root in explained or stuck or not blamed.at_fault(blame):
@@ -159,7 +160,7 @@ def _elsewhere(context: Context) -> Iterator[_Charge]:
         kind = next(kind for kind, holds in KINDS if holds(case))
         since = blame.since_unix_ns
         waited_s = (snapshot.time_unix_ns - since) / 1e9
-        if kind != Kind.NOT_IN_COLLECTIVE or waited_s >= least_s:
+        if kind != Kind.NOT_IN_COLLECTIVE or waited_s >= blamed.least_s:
             patience = blamed.patience(blame, kind)
             severity = CRITICAL if waited_s > patience.seconds else WARNING
             yield _Charge(kind, severity, blame.root, since, blame, patience=patience)
@@ -178,7 +179,7 @@ def _ends(case: _Case) -> bool:
 
 
 def _has_left(case: _Case) -> bool:
-    return case.rank.reported.phase == "leaving" or _has_fewer_batches(*case)
+    return case.rank.reported.phase == "leaving" or has_fewer_batches(*case)
 
 
 KINDS: tuple[tuple[Kind, Callable[[_Case], bool]], ...] = (
@@ -188,31 +189,6 @@ KINDS: tuple[tuple[Kind, Callable[[_Case], bool]], ...] = (
     (Kind.NOT_IN_COLLECTIVE, lambda _: True),
 )
 """The first that holds is the kind of the finding about a rank that no disk or worker holds."""
-
-
-def _has_fewer_batches(snapshot: Snapshot, rank: RankFacts, blame: Blame, policy: Policy) -> bool:
-    """Whether its DataLoader is exhausted and has delivered fewer batches than that of a waiter."""
-    loader = rank.loader.report
-    if loader is None or loader.exhausted_unix_ns is None or not loader.exhausted:
-        return False
-    before_ns = int(policy.of(NotInCollective).dry_before_progress_s * 1e9)
-    if (
-        rank.progress.last_unix_ns is not None
-        and loader.exhausted_unix_ns < rank.progress.last_unix_ns - before_ns
-    ):
-        return False
-    others = [snapshot.rank(waiter) for waiter in blame.waiters]
-    ahead = [
-        facts
-        for facts in others
-        if facts.loader.report is not None and facts.loader.report.exhausted < loader.exhausted
-    ]
-    return bool(ahead) and all(
-        facts.loader.report is not None
-        and rank.loader.report is not None
-        and facts.loader.report.batches > rank.loader.report.batches
-        for facts in ahead
-    )
 
 
 # -- `io-stall`: the main thread stays in one uninterruptible sleep (state D), and its I/O does not
@@ -313,7 +289,7 @@ def _severity(
 
 
 @dataclass(frozen=True)
-class GilHeld(Waits, of="gil-held", was=""):
+class GilHeld(Waits, of="gil-held"):
     """What NCCL's own reports say, if nobody else can. `wait_s`: of ranks that are read from
     outside."""
 
@@ -378,3 +354,271 @@ def _gil_finding(
         op=op,
         seen=NotLaunched(frozen, stands_s),
     )
+
+
+ROWS = (
+    RuleRow(
+        rule,
+        (
+            Kind.NOT_IN_COLLECTIVE,
+            Kind.LEFT_EARLY,
+            Kind.INTERPRETER_FROZEN,
+            Kind.IO_STALL,
+            Kind.LOADER_STUCK,
+        ),
+        "which ranks are blamed for waits, where they are instead, and whether their disk or a"
+        " DataLoader worker holds them",
+        silenced_by=OF_WAITS,
+        unless=RUNS,
+        leaves_out=("deadlock",),
+        may_be_earlier=True,
+    ),
+    RuleRow(
+        gil_held,
+        (Kind.NOT_IN_COLLECTIVE, Kind.INTERPRETER_FROZEN),
+        "NCCL's status service: how many collectives each rank has launched",
+        needs=("ras",),
+        silenced_by=(*OF_WAITS, "blamed"),
+        unless=RUNS,
+    ),
+)
+PAGES = (
+    Explanation(
+        kind=Kind.NOT_IN_COLLECTIVE,
+        severity="critical; a warning while the rank works or waits as usual",
+        brief="a rank has not joined a collective; others wait in it",
+        meaning=(
+            "A collective ends when every rank of its group has joined. Some ranks wait inside;"
+            " those at fault have not joined. Torch's timeout names the victims."
+        ),
+        found=(
+            (
+                "torch's flight recorder numbers each group's collectives, so ddtop knows which"
+                " rank has not enqueued one. Chains of waits end at such a rank."
+            ),
+            (
+                "ddtop numbers MPI calls itself. A rank that waits in MPI, or for its GPU with"
+                " NCCL (loss.item()), spins. With NCCL it must be in one call for {same_line_s},"
+                " with its GPU below {gpu_wait_cap_ratio} of the power cap."
+            ),
+            (
+                "No progress: critical after {not-in-collective.wait_s}, but nothing for up to"
+                " {blame.still_stay_factor} times an earlier stay at its line; a warning for up to"
+                " {not-in-collective.still_habit_factor} times a wait that happened twice, and for"
+                " {working_critical_s} in a sleep that ends by then, or in short ones"
+                " ({short-sleeps.per_s}). At"
+                " work ({cpu_working_ratio} of a core, or I/O): a warning after"
+                " {blame.working_limit_s}, {healthy_wait_factor} times the longest healthy wait or"
+                " {blame.working_habit_factor} times one that happened twice; critical after"
+                " {working_critical_s} or {not-in-collective.working_critical_factor} times that"
+                " wait, at most {timeout_critical_ratio} of the timeout. I/O with little"
+                " CPU or at {transfers.busy_io_bytes_per_s}: critical after"
+                " {not-in-collective.transfer_critical_s}. Checkpoint, validation, compilation:"
+                " after {phase.overdue_factor} times the longest one; without CPU after"
+                " {phase.still_limit_s} or {phase.usual_factor} times it."
+            ),
+        ),
+        steps=(
+            "See what it does instead, and compare all ranks:\nddtop stacks JOB",
+            "If it waits for a file, a lock, a child process or a service, fix that.",
+            ("If only some ranks reach a collective or new_group, fix that branch."),
+            (
+                "Do long work of one rank before the group exists, or raise the timeout:\n"
+                "init_process_group(..., timeout=timedelta(hours=2))"
+            ),
+        ),
+        before=(
+            "if rank == 0:",
+            "    dist.all_reduce(loss)             # the others never call this",
+            "    state = fsdp_model.state_dict()   # gathers from all ranks",
+            "    torch.save(state, path)",
+        ),
+        after=(
+            "dist.all_reduce(loss)",
+            "state = fsdp_model.state_dict()       # all ranks take part",
+            "if rank == 0:",
+            "    torch.save(state, path)           # one writes",
+        ),
+    ),
+    Explanation(
+        kind=Kind.LEFT_EARLY,
+        severity="critical",
+        brief="a rank has ended while others still wait for it",
+        meaning=(
+            "A rank has left its loop or ended with exit code 0, and others still wait for it in a"
+            " collective. Usually the ranks have different numbers of batches, and one rank ran"
+            " out first."
+        ),
+        found=(
+            (
+                "The process has ended normally and others have waited for it for {gone_limit_s}."
+                " Or it is exiting the interpreter or leaving its process group."
+            ),
+            (
+                "Or its DataLoader is exhausted, and the DataLoaders of the waiting ranks have"
+                " delivered more batches."
+            ),
+            "If its peers then fail because its sockets are closed, that is part of this finding.",
+            (
+                "ddtop speaks of uneven inputs only if a waiting rank has more iterations or"
+                " batches, or is in backward. Otherwise only some ranks make that call."
+            ),
+        ),
+        steps=(
+            "Print len(loader), or count the batches, on every rank.",
+            (
+                "Make the numbers equal: use drop_last=True, or a number of shards that the world"
+                " size divides."
+            ),
+            "DDP with inputs that must stay uneven: use Join, as below.",
+            (
+                "Without DDP: agree on the number of batches before the epoch, with an all_reduce"
+                " (MIN)."
+            ),
+            (
+                "If only rank 0 makes a call, such as a gather of a sharded model, make it on all"
+                " ranks."
+            ),
+            (
+                "If the rank only exits too early (rank 0 hosts the store), put a barrier before"
+                " the exit."
+            ),
+        ),
+        before=(
+            "for batch in loader:          # 103 batches here, 104 there",
+            "    model(batch).sum().backward()",
+        ),
+        after=(
+            "from torch.distributed.algorithms.join import Join",
+            "with Join([model]):           # model is a DDP module",
+            "    for batch in loader:",
+            "        model(batch).sum().backward()",
+        ),
+    ),
+    Explanation(
+        kind=Kind.INTERPRETER_FROZEN,
+        severity="critical; a warning while the call computes",
+        brief="C code holds the GIL: no Python runs in the process",
+        meaning=(
+            "The process is alive, but C code holds the interpreter's lock (GIL). No Python thread"
+            " can run, and others wait for the rank. A call that computes will return. A call that"
+            " sleeps or waits may not."
+        ),
+        found=(
+            (
+                "The agent in the rank reports every second. It has not reported for"
+                " {report_silent_s}, but the process has neither ended nor stopped."
+            ),
+            (
+                "The relay reads CPU time and wait channel from outside. The source line comes"
+                " from the last report. ddtop takes stacks by itself only if py-spy can read the"
+                " memory. On request it can also use a signal, which needs no GIL but may end a"
+                " sleep in C."
+            ),
+            (
+                "It is reported after {still_limit_s} if the process uses no CPU. If it computes,"
+                " the limits of not-in-collective apply: it is a warning for up to"
+                " {working_critical_s}."
+            ),
+        ),
+        steps=(
+            "See its Python frames, using a signal:\nddtop stacks JOB --rank R --signal",
+            "See its C frames:\nddtop stacks JOB --rank R --native",
+            (
+                "If the thread waits for the GIL itself, another thread of the rank holds it. The"
+                " same stacks show that thread."
+            ),
+            (
+                "Your own extension: release the GIL around the long part (Py_BEGIN_ALLOW_THREADS, "
+                "py::gil_scoped_release)."
+            ),
+            "Someone else's code: run it in a separate process, or on all ranks at the same time.",
+        ),
+        before=('lib = ctypes.PyDLL("libsolver.so")    # keeps the GIL in every call',),
+        after=('lib = ctypes.CDLL("libsolver.so")     # lets other threads run',),
+    ),
+    Explanation(
+        kind=Kind.IO_STALL,
+        severity="critical; a warning while no rank waits for it",
+        brief="a disk or file server does not answer a rank",
+        meaning=(
+            "The main thread stays in uninterruptible sleep (state D), in the same call, and no"
+            " I/O happens. The disk or file server does not answer. Until it answers, kill -9 has"
+            " no effect."
+        ),
+        found=(
+            (
+                "Every sample of the relay showed state D and the same wait channel, no wake-up in"
+                " between, and at most {io_working_bytes_per_s} read or written."
+            ),
+            (
+                "This must last for {io-stall.wait_s} if others wait for the rank, and otherwise"
+                " for {stall_alone_limit_s}."
+            ),
+            (
+                "A rank that writes a large checkpoint is often in state D too, but it wakes up"
+                " and writes, so that is not an io-stall."
+            ),
+        ),
+        steps=(
+            (
+                "The kernel log names the server or disk (not responding, I/O error):\ndmesg |"
+                " tail -n 30"
+            ),
+            "Test the mount from another shell, with a time limit:\ntimeout 5 df FOLDER",
+            "See which call it hangs in (as root):\ncat /proc/PID/stack",
+            (
+                "Fix the server or disk. The rank then continues by itself. If nothing helps,"
+                " restart the host."
+            ),
+            (
+                "For the next run: copy the data to a local disk before training. Save checkpoints"
+                " there too, and move them in the background."
+            ),
+        ),
+        no_demo="it takes a disk or a file server that does not answer",
+    ),
+    Explanation(
+        kind=Kind.LOADER_STUCK,
+        severity="critical; a warning while no rank waits for it",
+        brief="the worker that owes the next batch makes no progress",
+        meaning=(
+            "The main thread waits for its next batch. The worker process that must deliver it is"
+            " dead, stopped, or blocked in a lock or a call that does not return. The rank itself"
+            " can do nothing, and its peers wait for it."
+        ),
+        found=(
+            (
+                "The DataLoader's iterator says which worker must deliver the next batch, or that"
+                " the workers have not started the new epoch. For {loader-stuck.wait_s} that worker"
+                " and its children used no CPU, did no I/O and did not wake up. Or the worker is"
+                " gone, or has been stopped for {stopped_limit_s}."
+            ),
+            (
+                "If no rank waits for it yet, it is a warning after {stall_alone_limit_s}. It is"
+                " critical if all workers of all ranks are blocked in locks."
+            ),
+            (
+                "For slow workers, and for datasets that the rank reads itself, the finding is"
+                " not-in-collective."
+            ),
+        ),
+        steps=(
+            "See where the worker is (spawned workers need py-spy):\nddtop stacks JOB --rank R",
+            (
+                "Blocked in a lock: fork copied the lock while another thread of the rank held it"
+                " (OpenCV, OpenMP, tokenizers, logging). Start the workers by spawn, as below, or"
+                " switch off threads before the fork: cv2.setNumThreads(0),"
+                " TOKENIZERS_PARALLELISM=false."
+            ),
+            "A collective in the dataset: remove it. A worker is not a rank.",
+            (
+                "Stopped: kill -CONT PID. Dead: check for the out-of-memory killer:\ndmesg | grep"
+                " -i 'killed process'"
+            ),
+            "A server or file that does not answer: use a timeout in the dataset.",
+        ),
+        before=("DataLoader(data, num_workers=8)            # fork copies held locks",),
+        after=('DataLoader(data, num_workers=8, multiprocessing_context="spawn")',),
+    ),
+)

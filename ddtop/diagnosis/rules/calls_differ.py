@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Context, Finding
 from ddtop.diagnosis.kinds import Kind
+from ddtop.diagnosis.page import Explanation
+from ddtop.diagnosis.row import CAUSES, RUNS, RuleRow
 from ddtop.model.facts import Parting, Snapshot
 
 
@@ -51,3 +53,71 @@ def _finding(snapshot: Snapshot, parting: Parting, severity: str) -> Finding:
         seq=parting.seq,
         seen=OutOfStep(parting, waiting, held[0].seq if held else None),
     )
+
+
+ROWS = (
+    RuleRow(
+        hang,
+        (Kind.CALLS_DIFFER,),
+        "the calls that each rank made after another one for the first time, and who waits",
+        needs=("partings", "blames"),
+        silenced_by=CAUSES,
+        unless=RUNS,
+        may_be_earlier=True,
+    ),
+    RuleRow(
+        rule,
+        (Kind.CALLS_DIFFER,),
+        "the calls that each rank made after another one for the first time",
+        needs=("partings",),
+        silenced_by=(*CAUSES, "hang"),
+        unless=RUNS,
+    ),
+)
+PAGES = (
+    Explanation(
+        kind=Kind.CALLS_DIFFER,
+        severity="warning, critical once ranks wait",
+        brief="a rank made one call more or less than the others",
+        meaning=(
+            "The ranks of a group must make the same calls in the same order. Here one of them made"
+            " calls too many or too few. Calls with the same operation and size still complete, so"
+            " the job goes on, with wrong numbers, until one side has no call left. The ranks that"
+            " are waited for then are innocent."
+        ),
+        found=(
+            (
+                "Each rank notes its turns: calls that follow another call for the first time."
+                " Ranks in step make their turns at the same sequence numbers. The first turn that"
+                " some members made and others did not is the first difference. A loop that has"
+                " made a call equally often each time turns where it makes it more or less often."
+            ),
+            (
+                "A call from another line is no difference if it may replace the call of the"
+                " others: only a turn that has changed the number of calls counts. The steps of the"
+                " optimizer are compared in the same way, by their lines and the calls between."
+            ),
+            (
+                "It is told after {calls-differ.settled_s}. The smaller side is at fault; if both"
+                " sides have equally many ranks, nobody is. The page of the group shows both lines."
+            ),
+        ),
+        steps=(
+            (
+                "Look at both lines, and for the condition before them: it depends on the rank, its"
+                " data or its clock."
+            ),
+            "Let one rank decide, and broadcast the decision.",
+            "A step that is tried again must be tried again on all ranks.",
+        ),
+        before=(
+            "if rank == 0 and step % 60 == 0:",
+            "    log_mean(loss)          # has an all_reduce inside",
+        ),
+        after=(
+            "if step % 60 == 0:",
+            "    mean = log_mean(loss)   # all ranks call it",
+            "    if rank == 0: print(mean)",
+        ),
+    ),
+)

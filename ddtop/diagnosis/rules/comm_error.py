@@ -12,10 +12,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from ddtop.diagnosis.evidence import reporters
 from ddtop.diagnosis.finding import CRITICAL, Context, Finding
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.nccl import gone_ranks
+from ddtop.diagnosis.page import Explanation
+from ddtop.diagnosis.row import RuleRow, anything_critical
+from ddtop.diagnosis.shortage import reporters
 from ddtop.model.ending import CANCEL_SIGNALS, comm_failure, first_to_go, went_unix_ns
 from ddtop.model.errors import Says, named_in
 from ddtop.model.facts import RankFacts, Snapshot, State
@@ -25,7 +27,7 @@ from ddtop.wire.records import GroupProgress
 
 
 @dataclass(frozen=True)
-class CommError(Waits, of=Kind.COMM_ERROR, was="comm_error_"):
+class CommError(Waits, of=Kind.COMM_ERROR):
     """`comm-error`. `wait_s`: such a wait before the error was a timeout."""
 
     after_s: float = 2.0
@@ -218,3 +220,57 @@ def _long_awaited(
         if group.group == wait.group and group.pending_since_unix_ns is not None
     }
     return [rank for rank in behind if rank not in waiting]
+
+
+ROWS = (
+    RuleRow(
+        rule,
+        (Kind.COMM_ERROR,),
+        "errors of the backend: exceptions, the state of its groups, NCCL's status service",
+        unless=(anything_critical,),
+    ),
+)
+PAGES = (
+    Explanation(
+        kind=Kind.COMM_ERROR,
+        severity="critical",
+        brief="the backend failed or timed out; no rank failed first",
+        meaning=(
+            "Torch's process group failed on some ranks: a connection was closed or reset, or a "
+            "collective timed out. No rank has crashed, been killed or been stopped, so no rank "
+            "explains it. The rank that reports the error is not its cause."
+        ),
+        found=(
+            (
+                "An error of gloo, NCCL or the store ended ranks that had communicated before, or"
+                " NCCL reports an error of a connection. After {comm-error.after_s} nothing else"
+                " explains it."
+            ),
+            (
+                "If SIGABRT ends a rank whose NCCL collective has timed out"
+                " ({ending.watchdog_ratio} of the timeout), the signal comes from torch's watchdog."
+            ),
+            (
+                "The finding names the ranks that the error mentions, that did not join the"
+                " collective before it timed out, that have left their group, or that have not"
+                " reported for {report_silent_s}. If there are none, it names no rank."
+            ),
+        ),
+        steps=(
+            (
+                "If a timeout names a rank, see what that rank did instead. If it had work to do,"
+                " raise the timeout:\ninit_process_group(..., timeout=timedelta(hours=2))"
+            ),
+            (
+                "If a closed connection names a rank, that rank left its group too early. Put a"
+                " barrier before destroy_process_group."
+            ),
+            (
+                "If no rank is named, check the links between the hosts:\nip -s link; ss -tni;"
+                " dmesg | tail"
+            ),
+            "If it happens only after long pauses, a firewall may drop idle connections.",
+        ),
+        no_demo="it takes a network that fails while every process stays alive",
+    ),
+)

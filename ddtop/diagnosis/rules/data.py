@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from ddtop.diagnosis.finding import WARNING, Context, Finding
 from ddtop.diagnosis.kinds import Kind
+from ddtop.diagnosis.page import Explanation
+from ddtop.diagnosis.row import MOVES, RuleRow
 from ddtop.launch.launchers import is_elastic
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.policy import Limits, Policy
@@ -20,7 +22,7 @@ from ddtop.wire.records import Feed
 
 
 @dataclass(frozen=True)
-class InputBound(Limits, of=Kind.INPUT_BOUND, was="input_bound_"):
+class InputBound(Limits, of=Kind.INPUT_BOUND):
     """`input-bound`."""
 
     steps: int = 5
@@ -115,7 +117,7 @@ def one_is_slow(rank: RankFacts, policy: Policy) -> bool:
 
 
 @dataclass(frozen=True)
-class SamplerLimits(Limits, of=Kind.SAMPLER_NOT_DISTRIBUTED, was=""):
+class SamplerLimits(Limits, of=Kind.SAMPLER_NOT_DISTRIBUTED):
     """`sampler-not-distributed` and `epoch-not-set`."""
 
     feed_steps: int = 8
@@ -184,7 +186,7 @@ def _is_undivided(feeds: list[Feed], policy: Policy) -> bool:
 
 
 @dataclass(frozen=True)
-class NotDistributed(Limits, of=Kind.NOT_DISTRIBUTED, was=""):
+class NotDistributed(Limits, of=Kind.NOT_DISTRIBUTED):
     """`not-distributed`."""
 
     alone_s: float = 30.0
@@ -234,3 +236,176 @@ def _data(rank: RankFacts) -> tuple[object, ...] | None:
     """What its DataLoader reads, as far as that is known."""
     feed = _feed(rank)
     return (feed.dataset, feed.length, feed.first) if feed is not None else None
+
+
+ROWS = (
+    RuleRow(
+        input_bound,
+        (Kind.INPUT_BOUND,),
+        "the share of the time in which each rank waits for its DataLoader",
+        unless=MOVES,
+        leaves_out=("straggler",),
+    ),
+    RuleRow(
+        sampling,
+        (Kind.SAMPLER_NOT_DISTRIBUTED, Kind.EPOCH_NOT_SET),
+        "the dataset and the sampler of the DataLoader that feeds the optimizer",
+        needs=("groups",),
+        unless=MOVES,
+    ),
+    RuleRow(
+        not_distributed,
+        (Kind.NOT_DISTRIBUTED,),
+        "optimizer steps of ranks without a process group, and what each of them trains",
+        unless=MOVES,
+    ),
+)
+PAGES = (
+    Explanation(
+        kind=Kind.INPUT_BOUND,
+        severity="warning",
+        brief="much of each step is spent waiting for the DataLoader",
+        meaning=(
+            "The job trains, but in every step the next batch is not ready yet. Loading sets the "
+            "speed, and the model is idle meanwhile. A faster GPU would change nothing."
+        ),
+        found=(
+            (
+                "The rank waited for the DataLoader for at least {input_bound_ratio} of the time,"
+                " in every quarter of the last {window_s}, over at least {input-bound.steps}"
+                " iterations. The first batch of an epoch does not count."
+            ),
+            (
+                "At most half of the loader's queue was filled. A fuller queue would mean that the"
+                " rank did not wait for data."
+            ),
+            (
+                "If the job has recovered from this by itself before, the finding is an info for"
+                " up to {judge.input_bound_again_factor} times as long as it took then, at most"
+                " {judge.input_bound_again_most_s}."
+            ),
+        ),
+        steps=(
+            (
+                "Raise num_workers, up to the number of cores per rank. More workers than that"
+                " make it slower:\nnproc"
+            ),
+            "Keep the workers between epochs: persistent_workers=True.",
+            "See where a worker spends its time:\npy-spy top --pid WORKER",
+            (
+                "Decode, resize or tokenise the data once and store the result. Pack many small"
+                " files into a few large ones."
+            ),
+            (
+                "Workers in state D point to a busy file server:\nps -o pid,stat,wchan:32,args"
+                " --ppid PID"
+            ),
+        ),
+        before=("DataLoader(data, batch_size=64)           # num_workers=0: the rank loads",),
+        after=(
+            "DataLoader(data, batch_size=64, num_workers=8, prefetch_factor=4,",
+            "           persistent_workers=True, pin_memory=True)",
+        ),
+    ),
+    Explanation(
+        kind=Kind.SAMPLER_NOT_DISTRIBUTED,
+        severity="warning",
+        brief="all data-parallel ranks read the same data",
+        meaning=(
+            "Each rank's DataLoader reads the whole dataset. Nothing fails and the loss falls. "
+            "But with N ranks an epoch takes N times too long, and without shuffling all ranks "
+            "compute the same gradient."
+        ),
+        found=(
+            (
+                "The loader that fed {sampler-not-distributed.feed_steps} optimizer steps uses"
+                " torch's own sequential or random sampler. The class, length and attributes of its"
+                " dataset are the same on every rank of the group in which DistributedDataParallel"
+                " averages gradients."
+            ),
+            (
+                "Without shuffling, the first batches must be equal. With shuffling, the dataset"
+                " must hold values or a path, and its code must not use the rank. ddtop does not"
+                " judge sampling with replacement, iterable datasets, other samplers, or loops"
+                " that draw as many batches per step as there are ranks."
+            ),
+        ),
+        steps=(
+            "Give the loader a DistributedSampler, as below, and let the sampler shuffle.",
+            "You may have to change the learning rate: the epoch becomes shorter.",
+        ),
+        before=("DataLoader(data, batch_size=32, shuffle=True)",),
+        after=(
+            "sampler = DistributedSampler(data, shuffle=True)",
+            "DataLoader(data, batch_size=32, sampler=sampler)",
+        ),
+    ),
+    Explanation(
+        kind=Kind.EPOCH_NOT_SET,
+        severity="warning",
+        brief="a DistributedSampler repeats its order in every epoch",
+        meaning=(
+            "DistributedSampler shuffles by its epoch number, and only set_epoch changes that"
+            " number. Without set_epoch, every epoch has the same order, and each rank always gets"
+            " the same part of the data."
+        ),
+        found=(
+            (
+                "The optimizer made steps in two passes over the loader, and all passes so far"
+                " began with the same epoch number, on every rank of the group. At least"
+                " {sampler-not-distributed.feed_steps} steps were made between its batches."
+            ),
+        ),
+        steps=("Call set_epoch before the loop over the loader, as below.",),
+        before=("for epoch in range(10):", "    for batch in loader:", "        step(batch)"),
+        after=(
+            "for epoch in range(10):",
+            "    sampler.set_epoch(epoch)",
+            "    for batch in loader:",
+            "        step(batch)",
+        ),
+    ),
+    Explanation(
+        kind=Kind.NOT_DISTRIBUTED,
+        severity="warning",
+        brief="every rank trains the same model on its own",
+        meaning=(
+            "torchrun has started several ranks, but each of them trains as if it were the only"
+            " one. There is no process group, so no gradient is averaged. Nothing fails, and the"
+            " job pays for N ranks and gets the result of one."
+        ),
+        found=(
+            (
+                "Every rank of the job has made {not-distributed.alone_steps} optimizer steps over"
+                " at least {not-distributed.alone_s}, and none has called init_process_group. The"
+                " parameters' shapes, the optimizer's settings and the seed are the same on all of"
+                " them. So is the dataset, if a DataLoader shows it."
+            ),
+            (
+                "Ranks that only read data or predict make no optimizer steps. If models,"
+                " settings, seeds or datasets differ, the ranks are meant to train alone. Jobs of"
+                " other launchers than torchrun are not judged, because they may use a library"
+                " that ddtop does not know."
+            ),
+        ),
+        steps=(
+            "See what the program itself says:\nprint(torch.distributed.is_initialized())",
+            (
+                "accelerate falls back to DistributedType.NO if it finds no GPU, for example after"
+                " a failed driver update:\npython -c 'import torch;"
+                " print(torch.cuda.is_available())'"
+            ),
+            "On CPUs you have to tell accelerate so:\naccelerate launch --cpu ...",
+            (
+                "If you want each rank to train alone:\nddtop mute JOB not-distributed --for 24h"
+                " --because 'one model each'"
+            ),
+        ),
+        before=("model = Net().to(device)",),
+        after=(
+            "dist.init_process_group()",
+            "model = DistributedDataParallel(Net().to(device))",
+        ),
+        no_demo="it takes half a minute of training in which nothing looks wrong",
+    ),
+)

@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 from ddtop.diagnosis.finding import CRITICAL, Context, Finding
 from ddtop.diagnosis.kinds import Kind
+from ddtop.diagnosis.page import Explanation
+from ddtop.diagnosis.row import CAUSES, RUNS, RuleRow
 from ddtop.diagnosis.waiters import group_by_hand
 from ddtop.model.facts import PeerWait, RankFacts, Snapshot, Wait
 from ddtop.model.wait_graph import AnyWait, Graph
@@ -23,7 +25,7 @@ from ddtop.wire.records import Group
 
 
 @dataclass(frozen=True)
-class Deadlock(Waits, of="deadlock", was=""):
+class Deadlock(Waits, of="deadlock"):
     """`wait-cycle` and `unmatched-p2p`."""
 
 
@@ -205,3 +207,121 @@ def _one_against(waits: list[Wait]) -> Wait | None:
         return None
     lone = calls[0][0]
     return lone if all(wait.behind == (lone.rank,) for wait in calls[1]) else None
+
+
+ROWS = (
+    RuleRow(
+        rule,
+        (Kind.WAIT_CYCLE, Kind.UNMATCHED_P2P, Kind.COLLECTIVE_MISMATCH),
+        "waits in collectives and in send and recv, and the cycles that they form",
+        silenced_by=CAUSES,
+        unless=RUNS,
+        may_be_earlier=True,
+    ),
+)
+PAGES = (
+    Explanation(
+        kind=Kind.WAIT_CYCLE,
+        severity="critical",
+        brief="ranks wait for each other in a cycle",
+        meaning=(
+            "Each rank of the cycle waits for the next one, and the last one waits for the first."
+            " None of them can continue, whatever other ranks do. No single rank is at fault. The"
+            " order of the calls is wrong. The same order may have worked before, with other"
+            " timing or smaller messages."
+        ),
+        found=(
+            (
+                "Waits in collectives (by number and group) and in send and recv (by peer and tag)"
+                " form one graph. A set of ranks that wait for each other and for nobody outside is"
+                " a cycle."
+            ),
+            "The last wait that closed the cycle has lasted for {deadlock.wait_s}.",
+            (
+                "MPI: a Waitall counts every request that the other side has not begun. A receive"
+                " from any source counts once all possible senders are waiting too."
+            ),
+            (
+                "The members of groups that a program makes by hand are not known. Ranks that make"
+                " different ones at one store are a cycle if together they fill one of them."
+            ),
+            "If calls in the cycle can never match, the finding is unmatched-p2p instead.",
+        ),
+        steps=(
+            (
+                "The evidence shows one line per rank: its call, the rank that it waits for, and"
+                " the source line."
+            ),
+            (
+                "If all neighbours send first, let every second one receive first, or start all"
+                " calls together, as below (Sendrecv in MPI). Small messages hide this error,"
+                " because a send of a small message returns before anyone receives it."
+            ),
+            (
+                "If there are two groups, make and use them in the same order on all ranks, even if"
+                " one of them is used in backward or by a thread. Local groups"
+                " (use_local_synchronization) need the same order on the ranks that share them."
+            ),
+        ),
+        before=(
+            "dist.send(mine, right)        # all ranks send, nobody receives",
+            "dist.recv(theirs, left)",
+        ),
+        after=(
+            "sends = dist.P2POp(dist.isend, mine, right)",
+            "receives = dist.P2POp(dist.irecv, theirs, left)",
+            "for work in dist.batch_isend_irecv([sends, receives]):",
+            "    work.wait()",
+        ),
+    ),
+    Explanation(
+        kind=Kind.UNMATCHED_P2P,
+        severity="critical",
+        brief="a send or recv for which the peer has no matching call",
+        meaning=(
+            "A rank is in send or recv, and its peer does something that cannot match: the peer is"
+            " in a collective that needs this rank, or both are in send and recv with each other"
+            " and the tags differ. Neither can continue."
+        ),
+        found=(
+            (
+                "ddtop wraps send and recv, and records peer and tag before each call. It compares"
+                " them with the peer's own open call and its collectives."
+            ),
+            (
+                "The ranks wait for each other and for nobody outside, for {deadlock.wait_s}. If"
+                " the peer only does something else, the finding is not-in-collective, because the"
+                " peer may still join. If several ranks wait for one peer in this way, that peer is"
+                " named: it has left out its side."
+            ),
+            (
+                "MPI: for each tag, the evidence counts the sends and receives that the two ranks"
+                " have begun with each other."
+            ),
+        ),
+        steps=(
+            "The finding names both calls with peer, tag and source line. Make them match.",
+            (
+                "If one rank is in a collective, look for the branch that only one of the two"
+                " takes, or for an extra message on one side."
+            ),
+            (
+                "In a pipeline, both stages must use the same number of micro-batches, even in the"
+                " last, shorter batch."
+            ),
+            "Define tags once, as constants, instead of computing them on both sides.",
+        ),
+        before=(
+            "if rank == 0:",
+            "    dist.send(x, dst=1, tag=step)",
+            "else:",
+            "    dist.recv(x, src=0, tag=step + 1)    # a different message",
+        ),
+        after=(
+            "if rank == 0:",
+            "    dist.send(x, dst=1, tag=step)",
+            "else:",
+            "    dist.recv(x, src=0, tag=step)",
+        ),
+    ),
+)

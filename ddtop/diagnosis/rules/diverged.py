@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 from ddtop.diagnosis.finding import WARNING, Context, Finding
 from ddtop.diagnosis.kinds import Kind
+from ddtop.diagnosis.page import Explanation
+from ddtop.diagnosis.row import RUNS, RuleRow
 
 
 class Apart(NamedTuple):
@@ -65,3 +67,52 @@ def _finding(
     ranks = tuple(odd if len(odd) < len(others) else values)
     seen = Apart(first, last, names, values, tuple(odd), tuple(others))
     return Finding(Kind.DIVERGED, WARNING, ranks, (), since_unix_ns, seen=seen)
+
+
+ROWS = (
+    RuleRow(
+        rule,
+        (Kind.DIVERGED,),
+        "values of parameters that DistributedDataParallel keeps equal, after optimizer steps",
+        needs=("groups",),
+        unless=RUNS,
+    ),
+)
+PAGES = (
+    Explanation(
+        kind=Kind.DIVERGED,
+        severity="warning",
+        brief="parameters that should be equal on all ranks are not",
+        meaning=(
+            "DistributedDataParallel makes the parameters equal once, when it wraps the model. From"
+            " then on it only averages gradients. A rank that makes another update stays different:"
+            " nothing fails, but the ranks average gradients of different models."
+        ),
+        found=(
+            (
+                "After every 16th optimizer step each rank reads one element of a few parameters."
+                " Samples of the same step differed by more than {diverged.ratio} of the value,"
+                " {diverged.samples} times in a row. Steps count since the model was wrapped."
+            ),
+            (
+                "Only float32 parameters of models in DistributedDataParallel are compared, no"
+                " buffers. ddtop is silent after an optimizer step in no_sync or join, with a"
+                " communication hook, and where torch.compile or a CUDA graph runs the step."
+            ),
+            "A rank is named only if more ranks agree with each other than differ.",
+        ),
+        steps=(
+            "Print the learning rate on every rank: optimizer.param_groups[0]['lr']",
+            "Look for a step that only some ranks skip, and for model.module(...) in the training.",
+            "Load checkpoints before the model is wrapped, or on every rank from the same file.",
+        ),
+        before=("if torch.isfinite(loss):   # on this rank", "    optimizer.step()"),
+        after=(
+            "ok = torch.isfinite(loss).float()",
+            "dist.all_reduce(ok, op=dist.ReduceOp.MIN)",
+            "if ok:",
+            "    optimizer.step()",
+        ),
+        no_demo="it takes a program that trains a real model for some time",
+    ),
+)

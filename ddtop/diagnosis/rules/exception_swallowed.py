@@ -11,13 +11,15 @@ from typing import NamedTuple
 
 from ddtop.diagnosis.finding import CRITICAL, INFO, Context, Finding
 from ddtop.diagnosis.kinds import Kind
+from ddtop.diagnosis.page import Explanation
+from ddtop.diagnosis.row import RUNS, RuleRow
 from ddtop.model.facts import RankFacts, Snapshot, State
 from ddtop.policy import Limits, Policy
 from ddtop.wire.records import Caught
 
 
 @dataclass(frozen=True)
-class CaughtLimits(Limits, of=Kind.EXCEPTION_SWALLOWED, was="caught_"):
+class CaughtLimits(Limits, of=Kind.EXCEPTION_SWALLOWED):
     """`exception-swallowed`."""
 
     windows: int = 6
@@ -138,3 +140,61 @@ def _caught(
         for caught in rank.reported.catching.caught
         if caught.count > 1 and caught.ago <= least and _place(caught) not in alike
     ][:1]
+
+
+ROWS = (
+    RuleRow(
+        rule,
+        (Kind.EXCEPTION_SWALLOWED,),
+        "exceptions that each rank has caught (DDTOP_EXCEPTIONS=1)",
+        unless=RUNS,
+        fold=fold,
+    ),
+)
+PAGES = (
+    Explanation(
+        kind=Kind.EXCEPTION_SWALLOWED,
+        severity="info; if a critical finding blames the rank, a line in that finding's evidence",
+        brief="some ranks catch an exception that the others never see",
+        meaning=(
+            "The same line of the program's own code catches the same exception again and again, on"
+            " these ranks only. If one rank skips a batch, the others wait for it in a collective."
+            " The handler may also hide the real error."
+        ),
+        found=(
+            (
+                "This works only with DDTOP_EXCEPTIONS=1 (Python 3.12 and later). For short"
+                " periods, ddtop records which exceptions the main thread catches"
+                " (sys.monitoring)."
+            ),
+            (
+                "The exception was caught in each of {exception-swallowed.windows} such periods, on"
+                " at most half of the ranks, and never on the others."
+            ),
+            (
+                "Exceptions that libraries catch or that are raised again do not count; neither do"
+                " StopIteration, timeouts and empty queues."
+            ),
+        ),
+        steps=(
+            "Log the exception in the handler, with its traceback: logging.exception(...)",
+            (
+                "Let all ranks decide together: all_reduce a flag, so that either all ranks skip"
+                " the step or none does."
+            ),
+        ),
+        before=(
+            "try:",
+            "    loss = model(batch)",
+            "except ValueError:",
+            "    continue                   # the others are in backward",
+        ),
+        after=(
+            "ok = torch.tensor(int(usable(batch)))",
+            "dist.all_reduce(ok, op=dist.ReduceOp.MIN)",
+            "if not ok:",
+            "    continue",
+        ),
+        no_demo="ddtop looks for it only with DDTOP_EXCEPTIONS=1, on Python 3.12 and later",
+    ),
+)

@@ -2,50 +2,37 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import NamedTuple
 
-from ddtop.diagnosis.evidence import ONE_GPU_EACH
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Context, Finding
 from ddtop.diagnosis.gpus import (
-    cooling,
     device_of,
-    free_gpus,
-    free_text,
-    gpu_text,
-    has_mixed_models,
-    health,
     held_by_more_than_load,
-    holders_text,
     lasting_strangers,
-    memory_line,
     ranks_of,
     ranks_on,
     shares_by_wish,
-    size,
     strangers,
-    visible_name,
-    why_held,
 )
 from ddtop.diagnosis.kinds import Kind
+from ddtop.diagnosis.page import Explanation
+from ddtop.diagnosis.row import RuleRow, job_has_ended
 from ddtop.diagnosis.straggler_cause import OF_GPU, cause_of
-from ddtop.model.facts import Device, RankFacts, Snapshot
-from ddtop.model.gpus import VISIBLE
+from ddtop.model.errors import Says, sharing_a_gpu
+from ddtop.model.facts import Device, GpuLate, RankFacts, Snapshot
 from ddtop.policy import Limits, Policy
-from ddtop.wire.records import AMD
-from ddtop.words.sentences import quoted, ranks_text, verb
-from ddtop.words.units import duration
+from ddtop.wire.records import Xid
 
 # -- `gpu-shared` if NCCL refuses it: two ranks are on one GPU, and a rank crashes
 
 
-# Older versions of NCCL name two ranks, 2.30 names none. Source: the texts in libnccl.so.
-_UNNAMED = "multiple ranks are using the same gpu"
-_DUPLICATE = re.compile(
-    r"duplicate GPU detected ?: ?rank (\d{1,7}) and rank (\d{1,7})", re.IGNORECASE
-)
+class RefusedGpu(NamedTuple):
+    """The crash of a rank on the GPU of another."""
+
+    finding: Finding
 
 
 def gpu_duplicate(context: Context) -> list[Finding]:
@@ -54,17 +41,10 @@ def gpu_duplicate(context: Context) -> list[Finding]:
         if crash.kind != Kind.RANK_CRASHED or not crash.ranks:
             continue
         ranks = _ranks_named(context.snapshot, crash.ranks[0])
-        if not ranks:
-            continue
-        victims = tuple(rank for rank in crash.victims if rank not in ranks)
-        what = f"{ranks_text(ranks)} are on the same GPU"
-        if len(ranks) == 1:
-            what = f"{ranks_text(ranks)} is on the GPU of another rank"
-        summary = f"{what}, and NCCL refuses this"
-        changed = replace(
-            crash, kind=Kind.GPU_SHARED, severity=CRITICAL, ranks=ranks, victims=victims
-        )
-        return [replace(changed, summary=summary, advice=ONE_GPU_EACH)]
+        if ranks:
+            changed = replace(crash, kind=Kind.GPU_SHARED, severity=CRITICAL, ranks=ranks)
+            victims = tuple(rank for rank in crash.victims if rank not in ranks)
+            return [replace(changed, victims=victims, seen=RefusedGpu(crash))]
     return []
 
 
@@ -74,23 +54,10 @@ def _ranks_named(snapshot: Snapshot, crashed: int) -> tuple[int, ...]:
     """
     exception = snapshot.rank(crashed).reported.exception
     text = exception.text if exception is not None else ""
-    if match := _DUPLICATE.search(text):
-        return tuple(sorted({int(match[1]), int(match[2])}))
-    if _UNNAMED not in text.lower():
+    if not Says.GPU_SHARED.within(text):
         return ()
     shared = [ranks_on(device, snapshot) for device in snapshot.devices if crashed in device.ranks]
-    return max(shared, key=len, default=()) or (crashed,)
-
-
-def fold_duplicate(context: Context, findings: list[Finding]) -> list[Finding]:
-    """All findings, without the crash, which is reported with its cause. There is at most one
-    crash."""
-    crashes = {
-        finding.identity
-        for finding in context.found
-        if findings and finding.kind == Kind.RANK_CRASHED
-    }
-    return [findings[0] if finding.identity in crashes else finding for finding in context.found]
+    return sharing_a_gpu(text) or max(shared, key=len, default=()) or (crashed,)
 
 
 # -- `gpu-error`: a GPU of the job has failed. It is lost, has an uncorrectable memory error, or
@@ -127,6 +94,13 @@ _EXPLAINED = frozenset(
 )
 
 
+class Broken(NamedTuple):
+    """A GPU that has failed, and what its driver has reported since its ranks were started."""
+
+    device: Device
+    xids: tuple[Xid, ...]
+
+
 def gpu_error(context: Context) -> list[Finding]:
     """One finding for each GPU."""
     snapshot = context.snapshot
@@ -153,14 +127,7 @@ def fold_error(context: Context, own: list[Finding]) -> list[Finding]:
         else:
             kept.append(finding)
     first, *others = critical
-    waiting = tuple(sorted(victims - failed))
-    waits = (
-        f"; {ranks_text(waiting)} {verb(waiting, 'waits', 'wait')} for"
-        f" {verb(first.ranks, 'it', 'them')}"
-        if waiting
-        else ""
-    )
-    first = replace(first, victims=waiting, summary=first.summary + waits)
+    first = replace(first, victims=tuple(sorted(victims - failed)))
     return [*kept, first, *others, *(error for error in own if error.severity != CRITICAL)]
 
 
@@ -177,37 +144,14 @@ def _error_finding(device: Device, snapshot: Snapshot) -> Finding | None:
     xids = [xid for xid in gpu.xids if xid.code not in PROGRAM and xid.unix_ns >= begun]
     if not ranks or not (gpu.lost or xids or device.ecc_new or gpu.remap_failed):
         return None
-    hard = [xid for xid in xids if xid.code in HARDWARE]
-    if gpu.lost:
-        what = "no longer answers"
-    elif hard:
-        what = f"has failed: Xid {hard[-1].code}, {HARDWARE[hard[-1].code]}"
-    elif device.ecc_new:
-        what = (
-            f"has {device.ecc_new} uncorrectable memory"
-            f" {verb(device.ecc_new, 'error', 'errors')} since this job began"
-        )
-    elif xids:
-        what = f"reports Xid {xids[-1].code}"
-    else:
-        what = (
-            "has a page of memory that could not be retired"
-            if gpu.vendor == AMD
-            else "has a memory row that could not be replaced"
-        )
-    critical = gpu.lost or bool(hard) or bool(device.ecc_new)
+    critical = gpu.lost or device.ecc_new or any(xid.code in HARDWARE for xid in xids)
     return Finding(
         kind=Kind.GPU_ERROR,
         severity=CRITICAL if critical else WARNING,
         ranks=ranks,
         victims=(),
         since_unix_ns=xids[0].unix_ns if xids else snapshot.time_unix_ns,
-        summary=f"{gpu_text(device)} ({ranks_text(ranks)}) {what}",
-        evidence=tuple(
-            f"Xid {xid.code}: {HARDWARE.get(xid.code, 'see the NVIDIA Xid list')}"
-            for xid in xids[-4:]
-        ),
-        advice=f"take {quoted(device.host)} out of the job; {health(gpu)}",
+        seen=Broken(device, tuple(xids)),
     )
 
 
@@ -218,170 +162,57 @@ def _error_finding(device: Device, snapshot: Snapshot) -> Finding | None:
 # `departures` has found.
 
 
-_BUSY = re.compile(r"devices?(\(s\))? (are|is|is/are) busy or unavailable", re.IGNORECASE)
-_NONE = re.compile(
-    r"no (CUDA|HIP) GPUs are available|found no NVIDIA driver|CUDA driver initialization failed|no"
-    r" (CUDA|ROCm)-capable device|"
-    r"system not yet initialized|CUDA unknown error",
-    re.IGNORECASE,
-)
-_ORDINAL = re.compile(r"invalid device ordinal", re.IGNORECASE)
-_MEMORY = re.compile(
-    r"(CUDA|HIP) out of memory|(CUDA|HIP) error: out of memory|_STATUS_ALLOC_FAILED", re.IGNORECASE
-)
+class Unavailable(NamedTuple):
+    """The crash of a rank that could not use its GPU, and what its exception says of it."""
 
-_ADVICE = (
-    "run ddtop gpus on its host to see which processes hold the GPUs; nvidia-smi -q -d COMPUTE"
-    " shows the compute mode of NVIDIA GPUs"
-)
+    finding: Finding
+    why: Says
 
 
 def gpu_unavailable(context: Context) -> list[Finding]:
     """The crashes whose cause is a GPU, with that cause."""
-    crashes = [
-        finding for finding in context.found if finding.kind == Kind.RANK_CRASHED and finding.ranks
-    ]
-    explained = [(finding, _with_cause(finding, context)) for finding in crashes]
-    return [new for crash, new in explained if new is not crash]
-
-
-def fold_unavailable(context: Context, findings: list[Finding]) -> list[Finding]:
-    """All findings, without the crash, which is reported with its cause."""
-    by_rank = {finding.ranks: finding for finding in findings}
     return [
-        by_rank.get(finding.ranks, finding) if finding.kind == Kind.RANK_CRASHED else finding
-        for finding in context.found
+        new
+        for crash in context.found
+        if crash.kind == Kind.RANK_CRASHED
+        and crash.ranks
+        and (new := _with_cause(crash, context)) is not None
     ]
 
 
-def _with_cause(crash: Finding, context: Context) -> Finding:
+def fold_crash(context: Context, findings: list[Finding]) -> list[Finding]:
+    """All findings, without the crashes that are reported with their cause."""
+    by_crash = {
+        one.seen.finding.identity: one
+        for one in findings
+        if isinstance(one.seen, (RefusedGpu, Unavailable))
+    }
+    return [by_crash.get(finding.identity, finding) for finding in context.found]
+
+
+def _with_cause(crash: Finding, context: Context) -> Finding | None:
     rank = context.snapshot.rank(crash.ranks[0])
     text = rank.reported.exception.text if rank.reported.exception is not None else ""
-    if not text:
-        return crash
+    why = next((says for says in _WHY if says.within(text)), None)
+    if why is None:
+        return None
+    seen = Unavailable(crash, why)
+    if why is Says.GPU_MEMORY and not _others_hold_it(rank, context):
+        # The program itself needs too much memory.
+        return replace(crash, seen=seen)
+    return replace(crash, kind=Kind.GPU_UNAVAILABLE, severity=CRITICAL, seen=seen)
+
+
+_WHY = (Says.GPU_MEMORY, Says.NO_SUCH_GPU, Says.GPU_BUSY, Says.NO_GPU)
+
+
+def _others_hold_it(rank: RankFacts, context: Context) -> bool:
+    """Whether others use its GPU: other programs, or ranks while it has made no step."""
     device = device_of(rank, context.snapshot)
-    if _MEMORY.search(text):
-        return _of_memory(crash, rank, device, context)
-    if _ORDINAL.search(text):
-        why = f"rank {rank.rank} asked for a GPU that it does not have"
-        seen = _visible_text(rank)
-        if seen:
-            why += f": {seen}"
-        advice = (
-            "start at most as many ranks per host as it has visible GPUs, and use LOCAL_RANK, not"
-            " RANK, in set_device"
-        )
-        return _finding(crash, rank, device, context, why, advice)
-    if _BUSY.search(text):
-        why = f"rank {rank.rank} could not use its GPU: it is in use"
-        if device is not None and device.gpu.exclusive:
-            why += " (exclusive mode: one process only)"
-        return _finding(crash, rank, device, context, why, "")
-    if _NONE.search(text):
-        why = f"rank {rank.rank} finds no GPU: {text[:80]}"
-        advice = (
-            "check nvidia-smi on its host, CUDA_VISIBLE_DEVICES, --gpus of the container, --gres"
-            " of the job, and that torch is built with CUDA"
-        )
-        if _is_of_amd(text, device):
-            advice = (
-                "check amd-smi on its host, HIP_VISIBLE_DEVICES, ROCR_VISIBLE_DEVICES,"
-                " --device=/dev/kfd and /dev/dri of the container, --gres of the job, and that"
-                " torch is built with ROCm"
-            )
-        return _finding(crash, rank, device, context, why, advice)
-    return crash
-
-
-def _of_memory(crash: Finding, rank: RankFacts, device: Device | None, context: Context) -> Finding:
-    others = strangers(device, context.policy) if device is not None else ()
-    sharing = (
-        [number for number in device.ranks if number != rank.rank] if device is not None else []
-    )
-    if others or (sharing and not rank.progress.iteration):
-        why = f"rank {rank.rank} found too little free memory on its GPU"
-        return _finding(crash, rank, device, context, why, "")
-    # No other process uses the GPU, so the program itself needs too much memory: add the numbers.
-    line = memory_line(rank, device)
-    advice = (
-        "the rank itself uses the memory: try a smaller batch, activation checkpointing, or"
-        " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True if much more is reserved than allocated"
-    )
-    return replace(crash, evidence=(*crash.evidence, *([line] if line else [])), advice=advice)
-
-
-def _finding(
-    crash: Finding,
-    rank: RankFacts,
-    device: Device | None,
-    context: Context,
-    why: str,
-    advice: str,
-) -> Finding:
-    evidence = list(crash.evidence)
-    free = free_gpus(rank.host, context.snapshot, context.policy)
-    if device is not None:
-        # The context of a display server or a notebook keeps no rank out, except in exclusive mode.
-        others = device.foreign
-        if not device.gpu.exclusive:
-            others = strangers(device, context.policy) or tuple(
-                process for process in others if process.used_bytes is None
-            )
-        ours = [number for number in device.ranks if number != rank.rank]
-        held = [f"by {holders_text(others)}"] if others else []
-        held += [f"by rank {number} of this job" for number in ours[:2]]
-        if held:
-            why += f"; {gpu_text(device)} is held {' and '.join(held)}"
-        line = memory_line(rank, device)
-        evidence += [line] if line else []
-        why += f"; {free_text(free)}"
-        pids = " ".join(str(process.pid) for process in others[:4])
-        numbers = ",".join(str(gpu.index) for gpu in free)
-        name = visible_name(free)
-        cuda = name == "CUDA_VISIBLE_DEVICES"
-        order = (
-            "CUDA_DEVICE_ORDER=PCI_BUS_ID "
-            if cuda and has_mixed_models(rank.host, context.snapshot)
-            else ""
-        )
-        steps = [f"start it on a free one: {order}{name}={numbers}"] if free else []
-        steps += [f"or end the process that holds it, if it is yours: kill {pids}"] if pids else []
-        steps += ["give each rank its own: torch.cuda.set_device(LOCAL_RANK)"] if ours else []
-        advice = advice or "; ".join(steps).removeprefix("or ")
-    else:
-        evidence.append(
-            "it is not known which process holds the GPU: ddtop has no data from the driver of"
-            " that host"
-        )
-    return replace(
-        crash,
-        kind=Kind.GPU_UNAVAILABLE,
-        severity=CRITICAL,
-        summary=why + _others_text(crash),
-        evidence=tuple(evidence),
-        advice=advice or _ADVICE,
-    )
-
-
-def _others_text(crash: Finding) -> str:
-    """The part of the summary about the other ranks."""
-    _, found, rest = crash.summary.partition("; ")
-    return f"; {rest}" if found and crash.victims else ""
-
-
-def _is_of_amd(text: str, device: Device | None) -> bool:
-    return "HIP" in text or "ROCm" in text or (device is not None and device.gpu.vendor == AMD)
-
-
-def _visible_text(rank: RankFacts) -> str:
-    hello = rank.hello
-    if hello is None:
-        return ""
-    parts = [f"local rank {hello.local_rank}"] if hello.local_rank is not None else []
-    for name in VISIBLE:
-        seen = hello.environment.get(name)
-        parts += [f"{name}={seen}"] if seen is not None else []
-    return ", ".join(parts)
+    if device is None:
+        return False
+    shared = any(number != rank.rank for number in device.ranks)
+    return bool(strangers(device, context.policy)) or (shared and not rank.progress.iteration)
 
 
 # -- `gpu-shared`, `gpu-busy`, `gpu-memory-low` and `gpu-throttled`: GPUs that are slower for the
@@ -389,7 +220,7 @@ def _visible_text(rank: RankFacts) -> str:
 
 
 @dataclass(frozen=True)
-class GpuLow(Limits, of=Kind.GPU_MEMORY_LOW, was="gpu_"):
+class GpuLow(Limits, of=Kind.GPU_MEMORY_LOW):
     """`gpu-memory-low`."""
 
     memory_low_ratio: float = 0.03
@@ -403,7 +234,7 @@ class GpuLow(Limits, of=Kind.GPU_MEMORY_LOW, was="gpu_"):
 
 
 @dataclass(frozen=True)
-class GpuThrottled(Limits, of=Kind.GPU_THROTTLED, was=""):
+class GpuThrottled(Limits, of=Kind.GPU_THROTTLED):
     """`gpu-throttled`."""
 
     step_slower_factor: float = 1.25
@@ -411,6 +242,16 @@ class GpuThrottled(Limits, of=Kind.GPU_THROTTLED, was=""):
     gpu_load_ratio: float = 0.85
     """Share of a GPU's power. GPUs that draw less have less to do and run faster for that, so their
     clocks are no measure."""
+
+
+class InUse(NamedTuple):
+    """A GPU that is slower for its ranks than it could be.
+
+    `usual_mhz`: the clock of the job's other GPUs of its model. 0: it is the only one.
+    """
+
+    device: Device
+    usual_mhz: float = 0.0
 
 
 def gpu_use(context: Context) -> list[Finding]:
@@ -429,172 +270,63 @@ def gpu_use(context: Context) -> list[Finding]:
         ranks = ranks_on(device, snapshot)
         if not ranks or device.gpu.lost or all(snapshot.rank(rank).gone for rank in ranks):
             continue
-        findings += _shared_findings(device, ranks, snapshot, policy)
-        findings += _busy_findings(device, ranks, snapshot, policy)
-        findings += _memory_low(device, ranks, snapshot, policy)
-        findings += _throttled_findings(device, ranks, snapshot, policy, clocks)
+        now, seen, others = snapshot.time_unix_ns, InUse(device), lasting_strangers(device, policy)
+        living = tuple(rank for rank in ranks if not snapshot.rank(rank).gone)
+        if len(living) > 1 and not shares_by_wish(device, living, snapshot):
+            findings.append(Finding(Kind.GPU_SHARED, WARNING, living, (), now, seen=seen))
+        if others:
+            late = gpu_late(ranks, snapshot)
+            waiters = late.waiters if late is not None else ()
+            findings.append(Finding(Kind.GPU_BUSY, WARNING, ranks, waiters, now, seen=seen))
+        # A full GPU alone is normal, because torch's allocator keeps its memory. Retries from a
+        # search for the largest batch size are over.
+        retried = device.refused_lately >= policy.of(GpuLow).retries
+        if _is_full(device, policy) and (retried or others):
+            findings.append(Finding(Kind.GPU_MEMORY_LOW, WARNING, ranks, (), now, seen=seen))
+        since = device.throttled_since_unix_ns
+        if since is not None and (held := _held(device, since, snapshot, policy, clocks)):
+            findings.append(
+                Finding(Kind.GPU_THROTTLED, WARNING, ranks, (), since or now, seen=held)
+            )
     return findings
 
 
 def _stands_out(device: Device, policy: Policy) -> bool:
     """Whether it needs a closer look. Nearly no GPU does."""
-    gpu = device.gpu
     if len(device.ranks) > 1 or device.foreign or device.throttled_since_unix_ns is not None:
         return bool(device.ranks)
-    if gpu.used_bytes is None or not gpu.total_bytes:
+    return _is_full(device, policy)
+
+
+def _is_full(device: Device, policy: Policy) -> bool:
+    used, total = device.gpu.used_bytes, device.gpu.total_bytes
+    if used is None or not total:
         return False
-    return gpu.total_bytes - gpu.used_bytes <= policy.of(GpuLow).memory_low_ratio * gpu.total_bytes
+    return total - used <= policy.of(GpuLow).memory_low_ratio * total
 
 
-def _shared_findings(
-    device: Device, ranks: tuple[int, ...], snapshot: Snapshot, policy: Policy
-) -> Iterator[Finding]:
-    living = tuple(rank for rank in ranks if not snapshot.rank(rank).gone)
-    if len(living) < 2 or shares_by_wish(device, living, snapshot):
-        return
-    free = free_gpus(device.host, snapshot, policy)
-    text = f"{ranks_text(living)} share {gpu_text(device)}; {free_text(free)}"
-    advice = ONE_GPU_EACH
-    if not free:
-        advice = (
-            "there are more ranks than GPUs: start fewer (--nproc-per-node), or limit each rank:"
-            " torch.cuda.set_per_process_memory_fraction(0.4)"
-        )
-    yield _warning(
-        Kind.GPU_SHARED, living, snapshot, text, _lines(device, living, snapshot), advice
-    )
-
-
-def _busy_findings(
-    device: Device, ranks: tuple[int, ...], snapshot: Snapshot, policy: Policy
-) -> Iterator[Finding]:
-    others = lasting_strangers(device, policy)
-    if not others:
-        return
-    text = (
-        f"{gpu_text(device)} ({ranks_text(ranks)}) is also used by other processes:"
-        f" {holders_text(others)}"
-    )
-    advice = (
-        f"end them if they are yours: kill {' '.join(str(other.pid) for other in others[:4])}; else"
-        " use another GPU: "
-    )
-    advice += free_text(free_gpus(device.host, snapshot, policy))
-    yield _warning(Kind.GPU_BUSY, ranks, snapshot, text, _lines(device, ranks, snapshot), advice)
-
-
-def _memory_low(
-    device: Device, ranks: tuple[int, ...], snapshot: Snapshot, policy: Policy
-) -> Iterator[Finding]:
+def _held(
+    device: Device, since_unix_ns: int, snapshot: Snapshot, policy: Policy, clocks: dict[str, float]
+) -> InUse | None:
+    """The GPU, if its clock is low although it works."""
     gpu = device.gpu
-    if gpu.used_bytes is None or not gpu.total_bytes:
-        return
-    left = gpu.total_bytes - gpu.used_bytes
-    if left > policy.of(GpuLow).memory_low_ratio * gpu.total_bytes:
-        return
-    cudas = [cuda for rank in ranks if (cuda := snapshot.rank(rank).gpu.cuda) is not None]
-    refused = device.refused_lately
-    others = lasting_strangers(device, policy)
-    # A full GPU alone is normal, because torch's allocator keeps its memory. Retries from a search
-    # for the largest batch size are over.
-    if refused < policy.of(GpuLow).retries and not others:
-        return
-    reserved = sum(cuda.reserved_bytes or 0 for cuda in cudas)
-    spare = reserved - sum(cuda.allocated_bytes or 0 for cuda in cudas)
-    if others:
-        advice = (
-            f"other processes hold {size(sum(other.used_bytes or 0 for other in others))} of it:"
-            f" {quoted(holders_text(others))}"
-        )
-    elif len(ranks) > 1:
-        advice = (
-            f"limit each of {ranks_text(ranks)}:"
-            f" torch.cuda.set_per_process_memory_fraction({0.9 / len(ranks):.2f})"
-        )
-    elif reserved and spare > policy.of(GpuLow).spare_ratio * reserved:
-        advice = (
-            f"{size(spare)} is reserved but not in use: try"
-            " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-        )
-    else:
-        advice = (
-            "use a smaller batch, activation checkpointing or a sharded model: the next larger"
-            " batch may run out of memory"
-        )
-    text = (
-        f"{gpu_text(device)} ({ranks_text(ranks)}) is nearly full: {size(left)} of"
-        f" {size(gpu.total_bytes)} left"
-    )
-    if refused:
-        text += (
-            f", {refused:,} torch {verb(refused, 'allocation', 'allocations')} had to be retried"
-            " recently"
-        )
-    yield _warning(
-        Kind.GPU_MEMORY_LOW, ranks, snapshot, text, _lines(device, ranks, snapshot), advice
-    )
-
-
-def _throttled_findings(
-    device: Device,
-    ranks: tuple[int, ...],
-    snapshot: Snapshot,
-    policy: Policy,
-    clocks: dict[str, float],
-) -> Iterator[Finding]:
-    gpu, since = device.gpu, device.throttled_since_unix_ns
-    if (
-        since is None
-        or gpu.sm_mhz is None
-        or snapshot.time_unix_ns - since < policy.gpu_throttled_s * 1e9
-    ):
-        return
+    if gpu.sm_mhz is None or snapshot.time_unix_ns - since_unix_ns < policy.gpu_throttled_s * 1e9:
+        return None
     busy = device.util_mean_ratio if device.util_mean_ratio is not None else gpu.util_ratio
     if busy is not None and busy < policy.gpu_busy_ratio:
-        return
-    usual = clocks.get(gpu.name)
-    against = "the job's other GPUs of this model run"
-    if usual is None:
-        # It is the only GPU of its model. Many GPUs run at their power cap.
-        usual, against = float(gpu.sm_max_mhz or 0), "it could run"
-        if not held_by_more_than_load(gpu):
-            return
-    if gpu.sm_mhz >= policy.gpu_slow_ratio * usual:
-        return
-    if not held_by_more_than_load(gpu):
+        return None
+    usual, by_more = clocks.get(gpu.name), held_by_more_than_load(gpu)
+    # Many GPUs run at their power cap: one without another of its model is held by more.
+    if usual is None and not by_more:
+        return None
+    if gpu.sm_mhz >= policy.gpu_slow_ratio * (usual if usual is not None else gpu.sm_max_mhz or 0):
+        return None
+    if not by_more:
         # GPUs that wait run faster; those that draw as much power do the same work.
         usual = _clock_under_load(device, snapshot, policy)
         if usual is None or gpu.sm_mhz >= policy.gpu_slow_ratio * usual:
-            return
-    text = (
-        f"{gpu_text(device)} ({ranks_text(ranks)}) is held at {gpu.sm_mhz} MHz by"
-        f" {why_held(gpu) or 'its driver'}; {against} at {usual:.0f}"
-    )
-    heat = f"{gpu.celsius} C, " if gpu.celsius is not None else ""
-    cap = f" of {gpu.power_cap_watts:.0f}" if gpu.power_cap_watts else ""
-    watts = f"{gpu.power_watts:.0f}{cap} W, " if gpu.power_watts is not None else ""
-    stands = duration((snapshot.time_unix_ns - since) / 1e9)
-    advice = f"check its cooling and power ({cooling(gpu)}); restart the job without that host"
-    evidence = (*_cost_lines(ranks, snapshot, policy), f"{heat}{watts}for {stands}")
-    yield _warning(Kind.GPU_THROTTLED, ranks, snapshot, text, evidence, advice, since)
-
-
-def _cost_lines(ranks: tuple[int, ...], snapshot: Snapshot, policy: Policy) -> tuple[str, ...]:
-    """The cost for the job: the present steps of these ranks, compared with their shortest ones."""
-    steps = [
-        (progress.step_ms, progress.step_best_ms)
-        for progress in (snapshot.rank(rank).progress for rank in ranks)
-        if progress.step_ms and progress.step_best_ms
-    ]
-    if not steps:
-        return ()
-    now, best = (median(values) for values in zip(*steps, strict=True))
-    if now < policy.of(GpuThrottled).step_slower_factor * best:
-        return ()
-    return (
-        f"a step takes {now:,.0f} ms; the shortest took {best:,.0f} ms ({1000 / now:.1f} it/s"
-        f" instead of {1000 / best:.1f})",
-    )
+            return None
+    return InUse(device, usual or 0.0)
 
 
 def _clock_under_load(device: Device, snapshot: Snapshot, policy: Policy) -> float | None:
@@ -617,9 +349,7 @@ def _clock_under_load(device: Device, snapshot: Snapshot, policy: Policy) -> flo
 
 
 def fold_use(context: Context, findings: list[Finding]) -> list[Finding]:
-    """All findings. A GPU that causes a straggler is part of the straggler finding. Ranks that wait
-    for a GPU that other processes use become victims here.
-    """
+    """All findings. A GPU that causes a straggler is part of the straggler finding."""
     snapshot = context.snapshot
     slow = {
         rank
@@ -635,13 +365,7 @@ def fold_use(context: Context, findings: list[Finding]) -> list[Finding]:
         for finding in findings
         if finding.kind != Kind.GPU_THROTTLED or not set(finding.ranks) <= explained
     ]
-    return [
-        *context.found,
-        *(
-            _with_waiters(finding, snapshot) if finding.kind == Kind.GPU_BUSY else finding
-            for finding in kept
-        ),
-    ]
+    return [*context.found, *kept]
 
 
 def _is_explained(rank: RankFacts, snapshot: Snapshot, policy: Policy) -> bool:
@@ -651,24 +375,9 @@ def _is_explained(rank: RankFacts, snapshot: Snapshot, policy: Policy) -> bool:
     )
 
 
-def _with_waiters(busy: Finding, snapshot: Snapshot) -> Finding:
-    late = next(
-        (late for rank in busy.ranks if (late := snapshot.rank(rank).gpu_late) is not None), None
-    )
-    if late is None:
-        return busy
-    ratio = late.others_watts / late.power_watts if late.power_watts else 0.0
-    wait = f"{ranks_text(late.waiters)} {verb(late.waiters, 'waits', 'wait')} for it in NCCL"
-    line = (
-        f"the GPUs of {ranks_text(late.waiters)} are 100% busy at {ratio:.0%} of its power, for"
-        f" {late.seconds:.0f} s"
-    )
-    return replace(
-        busy,
-        victims=late.waiters,
-        summary=f"{busy.summary}; {wait}",
-        evidence=(*busy.evidence, line),
-    )
+def gpu_late(ranks: Iterable[int], snapshot: Snapshot) -> GpuLate | None:
+    """What shows that other GPUs wait for those of these ranks."""
+    return next((late for rank in ranks if (late := snapshot.rank(rank).gpu_late)), None)
 
 
 def _clocks(snapshot: Snapshot) -> dict[str, float]:
@@ -682,28 +391,210 @@ def _clocks(snapshot: Snapshot) -> dict[str, float]:
     return {name: float(median(values)) for name, values in found.items() if len(values) > 2}
 
 
-def _lines(device: Device, ranks: tuple[int, ...], snapshot: Snapshot) -> tuple[str, ...]:
-    lines = [
-        line for rank in ranks[:4] if (line := memory_line(snapshot.rank(rank), device)) is not None
-    ]
-    extra = [number for number in device.ranks if number not in ranks]
-    if extra:
-        has = verb(extra, "has", "have")
-        lines.append(
-            f"{ranks_text(extra)} {has} a context there too, but"
-            f" {verb(extra, 'computes', 'compute')} on another GPU"
-        )
-    # The lines of ranks on one GPU are equal if torch has told nothing of the ranks.
-    return tuple(dict.fromkeys(lines))
-
-
-def _warning(
-    kind: Kind,
-    ranks: tuple[int, ...],
-    snapshot: Snapshot,
-    text: str,
-    evidence: tuple[str, ...],
-    advice: str,
-    since: int | None = None,
-) -> Finding:
-    return Finding(kind, WARNING, ranks, (), since or snapshot.time_unix_ns, text, evidence, advice)
+ROWS = (
+    RuleRow(
+        gpu_unavailable,
+        (Kind.GPU_UNAVAILABLE, Kind.RANK_CRASHED),
+        "the exception of a rank that crashed, and which processes hold its GPU",
+        fold=fold_crash,
+    ),
+    RuleRow(
+        gpu_duplicate,
+        (Kind.GPU_SHARED,),
+        "the exception of a rank that crashed",
+        fold=fold_crash,
+    ),
+    RuleRow(
+        gpu_error,
+        (Kind.GPU_ERROR,),
+        "errors that the driver reports (Xid, ECC, a lost GPU)",
+        needs=("devices",),
+        fold=fold_error,
+    ),
+    RuleRow(
+        gpu_use,
+        (Kind.GPU_SHARED, Kind.GPU_BUSY, Kind.GPU_MEMORY_LOW, Kind.GPU_THROTTLED),
+        "processes, memory and clocks of each GPU",
+        needs=("devices",),
+        unless=(job_has_ended,),
+        fold=fold_use,
+    ),
+)
+PAGES = (
+    Explanation(
+        kind=Kind.GPU_UNAVAILABLE,
+        severity="critical",
+        brief="a rank could not use its GPU",
+        meaning=(
+            "CUDA did not give the GPU to the rank: another process holds it, its memory is in"
+            " use, or no GPU has that number. The rank fails when it starts, and the others wait"
+            " for it until the timeout."
+        ),
+        found=(
+            (
+                "ddtop reads it from the rank's exception (busy or unavailable, invalid device"
+                " ordinal, no CUDA GPUs, out of memory)."
+            ),
+            (
+                "The driver lists which processes hold the GPU and which GPUs are free. Out of"
+                " memory counts only if other processes hold at least {gpu_foreign_ratio} of the"
+                " GPU's memory, or if another rank uses the GPU before the first iteration."
+            ),
+        ),
+        steps=(
+            "Which processes use the GPUs of this host, and which GPUs are free?\nddtop gpus",
+            "If a process of your last run is still there, end it:\nkill PID",
+            "Start on free GPUs:\nCUDA_VISIBLE_DEVICES=2,3 torchrun --nproc-per-node 2 train.py",
+            "Exclusive mode allows only one process on a GPU:\nnvidia-smi -q -d COMPUTE",
+        ),
+        before=("torch.cuda.set_device(rank)              # the number in the whole job",),
+        after=('torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))',),
+        no_demo="it takes a GPU that somebody else holds",
+    ),
+    Explanation(
+        kind=Kind.GPU_BUSY,
+        severity="warning",
+        brief="processes outside the job use a rank's GPU",
+        meaning=(
+            "A process outside the job computes or holds memory on the GPU of a rank. The two take"
+            " turns, so the rank is slow in every step and the others wait for it. The rank also"
+            " has less memory."
+        ),
+        found=(
+            (
+                "For {gpu.foreign_s} the driver has listed a process that holds at least"
+                " {gpu_foreign_ratio} of the memory. The process is not a rank or a child of a"
+                " rank, and the job's launcher did not start it. The server of NVIDIA's MPS does"
+                " not count."
+            ),
+        ),
+        steps=(
+            (
+                "Find out whose process it is and when it started:\nps -o"
+                " user,pid,ppid,lstart,args -p PID"
+            ),
+            "If an older run left it behind (its parent has ended), end it:\nkill PID",
+            "If it belongs to someone else, use another GPU:\nddtop gpus",
+        ),
+        no_demo="it takes a GPU that somebody else uses",
+    ),
+    Explanation(
+        kind=Kind.GPU_SHARED,
+        severity="warning; critical if NCCL refuses it",
+        brief="two ranks of the job share one GPU",
+        meaning=(
+            "Each rank should have its own GPU. Two ranks on one GPU share its time and its"
+            ' memory, while another GPU may be idle. NCCL refuses such a group ("Duplicate GPU'
+            ' detected").'
+        ),
+        found=(
+            (
+                "Torch reports the same GPU in both ranks, or the driver lists both processes on"
+                " it. Two MIG instances are two GPUs. If NVIDIA's MPS serves the GPU, the sharing"
+                " is intended and ddtop does not report it."
+            ),
+        ),
+        steps=(
+            "Does each rank select its GPU by LOCAL_RANK, before it creates its first tensor?",
+            "Does the launcher start more ranks than the host has GPUs?\nnvidia-smi -L",
+            (
+                "If you want this (a test on one GPU), limit the memory of each rank:\npython -c"
+                " 'import torch; help(torch.cuda.set_per_process_memory_fraction)'"
+            ),
+        ),
+        before=('model.to("cuda")                         # every rank: GPU 0',),
+        after=('torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))', 'model.to("cuda")'),
+        no_demo="it takes a GPU",
+    ),
+    Explanation(
+        kind=Kind.GPU_MEMORY_LOW,
+        severity="warning",
+        brief="a GPU's memory is nearly full, and allocations fail",
+        meaning=(
+            "Torch keeps the memory that it has allocated, so a full GPU by itself is normal. But"
+            " here torch already had to retry allocations, which costs time in every step, or"
+            " other processes hold part of the memory. The next larger batch may run out of"
+            " memory."
+        ),
+        found=(
+            (
+                "At most {gpu-memory-low.memory_low_ratio} of the GPU's memory is left. In"
+                " addition, within four times {gpu_mean_s} torch had to free its cache to get"
+                " memory {gpu-memory-low.retries} times, or an allocation failed; or other"
+                " processes hold at least {gpu_foreign_ratio}."
+            ),
+            (
+                "If more than {gpu-memory-low.spare_ratio} is reserved but not allocated, the"
+                " memory is fragmented."
+            ),
+        ),
+        steps=(
+            "Against fragmentation:\nexport PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+            (
+                "If several processes use the GPU, limit the share of each one:\n"
+                "torch.cuda.set_per_process_memory_fraction(0.4)"
+            ),
+            (
+                "Otherwise use less memory: a smaller batch, activation checkpointing, a sharded"
+                " optimizer."
+            ),
+            "What uses the memory?\ntorch.cuda.memory_summary()",
+        ),
+        no_demo="it takes a GPU",
+    ),
+    Explanation(
+        kind=Kind.GPU_THROTTLED,
+        severity="warning",
+        brief="a GPU runs at lower clocks than the job's other GPUs",
+        meaning=(
+            "Heat, power or the hardware's own protection lowers the clocks of this GPU. It"
+            " computes more slowly than the others, and they wait for it in every step."
+        ),
+        found=(
+            (
+                "The driver reports such a reason in every sample for {gpu_throttled_s}, and the SM"
+                " clock is below {gpu_slow_ratio} of the clock of the job's other GPUs of the same"
+                " model. If the job has no other GPU of that model, ddtop compares the GPU with its"
+                " own maximum, and a power cap does not count as a reason. A GPU at its power cap"
+                " is compared only with GPUs that draw at least {gpu-throttled.gpu_load_ratio} of"
+                " its power, because the others may run faster while they wait. Idle GPUs are not"
+                " judged."
+            ),
+            (
+                "If other ranks wait for this GPU, the finding is straggler, and the clock is its"
+                " cause."
+            ),
+        ),
+        steps=(
+            "What lowers the clocks?\nnvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER"
+            "\namd-smi metric --power --temperature --clock",
+            "Check fans, air flow and hot neighbours. Compare it with the other GPUs of that host.",
+            "Start without that host, and have it checked.",
+        ),
+        no_demo="it takes a GPU that is too hot, or out of power",
+    ),
+    Explanation(
+        kind=Kind.GPU_ERROR,
+        severity="critical; a warning while the GPU still works",
+        brief="a GPU of the job has failed",
+        meaning=(
+            "The driver reports that the GPU has an error: it has fallen off the bus, its memory"
+            " has an uncorrectable error, or a link is down. If its ranks then hang in a kernel or"
+            " crash, that is a consequence."
+        ),
+        found=(
+            (
+                "The driver reports an event (Xid) while the job runs, it counts uncorrectable"
+                " errors, or the GPU no longer answers. Xids that the program itself causes (a bad"
+                " address, an assert) do not count; the rank's exception explains those."
+            ),
+        ),
+        steps=(
+            "What does the kernel say?\ndmesg | grep -i xid",
+            "Take the host out of the job and restart from the last checkpoint.",
+            "Check the GPU's state, and whether it needs a reset:\nnvidia-smi -q -d "
+            "ECC,ROW_REMAPPER\namd-smi metric --ecc",
+        ),
+        no_demo="it takes a GPU that fails",
+    ),
+)

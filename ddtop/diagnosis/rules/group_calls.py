@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from ddtop.diagnosis.finding import CRITICAL, Context, Finding
 from ddtop.diagnosis.kinds import Kind
+from ddtop.diagnosis.row import RUNS, RuleRow
 from ddtop.diagnosis.waiters import held_by
 from ddtop.model.facts import PeerWait, Snapshot
 from ddtop.model.wait_graph import AnyWait
@@ -177,3 +178,16 @@ def _crossed(snapshot: Snapshot, odd: list[int], waits: list[PeerWait]) -> tuple
         ):
             return next((cycle for cycle in snapshot.cycles if own.rank in cycle), ())
     return ()
+
+
+ROWS = (
+    RuleRow(
+        rule,
+        (Kind.COLLECTIVE_MISMATCH,),
+        "the last groups that each rank has made, and the waits in them",
+        silenced_by=("mpi_truncated", "stopped"),
+        unless=RUNS,
+        may_be_earlier=True,
+    ),
+)
+PAGES = ()

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ddtop.diagnosis.finding import CRITICAL, INFO, WARNING, Context, Finding
 from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.rendezvous import INIT, Joining, entered_unix_ns, joining_of, path_line
-from ddtop.diagnosis.waiters import waits_clause
+from ddtop.diagnosis.page import Explanation
+from ddtop.diagnosis.rendezvous import INIT, Joining, entered_unix_ns, joining_of, says
+from ddtop.diagnosis.row import RuleRow
 from ddtop.model.ending import comm_failure, first_to_go, has_failed
+from ddtop.model.errors import Says
 from ddtop.model.facts import Blame, HostSeen, RankFacts, Snapshot, State
 from ddtop.model.wait_graph import LOST, waiters_of
 from ddtop.policy import Limits, Policy
-from ddtop.words.sentences import clipped, file_line, quoted, ranks_text, tensor_text, verb
-from ddtop.words.units import duration
 
 # -- `host-lost`: nothing is received from a whole host, its relay and all of its ranks, while the
 #    hub and other hosts report
@@ -23,17 +24,15 @@ from ddtop.words.units import duration
 # with its ranks complete, its ranks are alive.
 
 
-HOSTS_NAMED = 4
+class Lost(NamedTuple):
+    """Lost hosts with their ranks, and the first wait for one of these."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Lost:
-    host: HostSeen
-    ranks: tuple[RankFacts, ...]
+    hosts: Sequence[tuple[HostSeen, Sequence[RankFacts]]]
+    first: Blame | None = None
 
 
 @dataclass(frozen=True)
-class HostLost(Limits, of=Kind.HOST_LOST, was="host_lost_"):
+class HostLost(Limits, of=Kind.HOST_LOST):
     """`host-lost`."""
 
     step_factor: float = 3.0
@@ -52,15 +51,11 @@ def host_lost(context: Context) -> list[Finding]:
     by_sender: dict[str | None, list[RankFacts]] = {}
     for rank in ranks:
         by_sender.setdefault(rank.agent.sender, []).append(rank)
-    lost = [
-        _Lost(host, tuple(by_sender[host.sender]))
-        for host in snapshot.seen
-        if host.sender in by_sender
-    ]
-    cut = [host for host in lost if _takes_part(host, snapshot, policy)]
+    lost = [(host, by_sender[host.sender]) for host in snapshot.seen if host.sender in by_sender]
+    cut = [host for host in lost if _takes_part(host[0], snapshot, policy)]
     rest = [host for host in lost if host not in cut]
     findings = [_of_gone(rest, snapshot)] if rest else []
-    return [*findings, _of_cut(cut, snapshot)] if cut else findings
+    return [*findings, _finding(INFO, (), Lost(cut))] if cut else findings
 
 
 def _is_over(snapshot: Snapshot, policy: Policy) -> bool:
@@ -76,8 +71,8 @@ def _is_over(snapshot: Snapshot, policy: Policy) -> bool:
     return not bad or not comm_failure(first_to_go(others, policy)[0])
 
 
-def _takes_part(lost: _Lost, snapshot: Snapshot, policy: Policy) -> bool:
-    at = lost.host.completing_unix_ns
+def _takes_part(lost: HostSeen, snapshot: Snapshot, policy: Policy) -> bool:
+    at = lost.completing_unix_ns
     if at is None:
         return False
     step_s = max((rank.progress.step_ms or 0.0 for rank in snapshot.ranks), default=0.0) / 1000
@@ -87,114 +82,22 @@ def _takes_part(lost: _Lost, snapshot: Snapshot, policy: Policy) -> bool:
     )
 
 
-def _of_gone(lost: list[_Lost], snapshot: Snapshot) -> Finding:
-    now, ranks, since = snapshot.time_unix_ns, _ranks(lost), _since_unix_ns(lost)
+def _of_gone(hosts: Sequence[tuple[HostSeen, Sequence[RankFacts]]], snapshot: Snapshot) -> Finding:
+    ranks = {rank.rank for _, theirs in hosts for rank in theirs}
     blames = [
         blame
         for blame in snapshot.blames
-        if blame.condition == LOST and blame.due and blame.root in set(ranks)
+        if blame.condition == LOST and blame.due and blame.root in ranks
     ]
     first = min(blames, key=lambda blame: blame.since_unix_ns, default=None)
-    victims = tuple(sorted(waiters_of(blames) - set(ranks)))
-    it = "it" if len(lost) == 1 else "them"
-    silent = duration((now - since) / 1e9)
-    summary = (
-        f"{_names(lost)} ({ranks_text(ranks)}) {verb(lost, 'has', 'have')} not reported for"
-        f" {silent}"
-    )
-    harmless = first is None and snapshot.moving > 0
-    if first is not None:
-        summary += f"; {waits_clause(snapshot, first, ranks, victims, it)}"
-    elif harmless:
-        summary += f"; no rank waits for {it} yet"
-    else:
-        summary += "; no other rank makes progress"
-    names = " ".join(quoted(host.host.host) for host in lost[:HOSTS_NAMED])
-    return Finding(
-        kind=Kind.HOST_LOST,
-        severity=WARNING if harmless else CRITICAL,
-        ranks=ranks,
-        victims=victims,
-        since_unix_ns=since,
-        summary=summary,
-        evidence=_evidence(lost, snapshot, first),
-        advice=(
-            f"check that {it} {verb(lost, 'is', 'are')} up and reachable: ping {names}; then check"
-            " power, link and scheduler state"
-        ),
-    )
+    severity = WARNING if first is None and snapshot.moving > 0 else CRITICAL
+    return _finding(severity, sorted(waiters_of(blames) - ranks), Lost(hosts, first))
 
 
-def _of_cut(lost: list[_Lost], snapshot: Snapshot) -> Finding:
-    now, ranks, since = snapshot.time_unix_ns, _ranks(lost), _since_unix_ns(lost)
-    summary = (
-        f"only ddtop's connection to {_names(lost)} ({ranks_text(ranks)}) has been cut for"
-        f" {duration((now - since) / 1e9)}: collectives with {'its' if len(lost) == 1 else 'their'}"
-        " ranks still complete, and the job continues"
-    )
-    return Finding(
-        kind=Kind.HOST_LOST,
-        severity=INFO,
-        ranks=ranks,
-        victims=(),
-        since_unix_ns=since,
-        summary=summary,
-        evidence=_evidence(lost, snapshot, None),
-        advice=(
-            "nothing to fix in the job; ddtop cannot see these ranks until the connection is back:"
-            " check the network and firewalls between that host and the hub"
-        ),
-    )
-
-
-def _ranks(lost: list[_Lost]) -> tuple[int, ...]:
-    return tuple(sorted(rank.rank for host in lost for rank in host.ranks))
-
-
-def _since_unix_ns(lost: list[_Lost]) -> int:
-    return min(host.host.heard_unix_ns for host in lost)
-
-
-def _names(lost: list[_Lost]) -> str:
-    names = [host.host.host for host in lost[:HOSTS_NAMED]]
-    more = f" and {len(lost) - HOSTS_NAMED} more" if len(lost) > HOSTS_NAMED else ""
-    return f"{'host' if len(lost) == 1 else 'hosts'} {', '.join(names)}{more}"
-
-
-def _evidence(lost: list[_Lost], snapshot: Snapshot, first: Blame | None) -> tuple[str, ...]:
-    now = snapshot.time_unix_ns
-    lines = []
-    for host in lost[:HOSTS_NAMED]:
-        lines += [
-            line
-            for rank in host.ranks[:2]
-            if (line := _last_text(rank, host.host, now)) is not None
-        ]
-    answering = sum(not host.quiet for host in snapshot.seen)
-    lines.append(f"{answering} of {len(snapshot.seen)} hosts answer, including the hub")
-    waiter = snapshot.rank(first.waiters[0]) if first is not None else None
-    if waiter is not None and (place := waiter.reported.place) is not None:
-        lines.append(f"rank {waiter.rank} waits at {file_line(place)} {place.function}")
-    return tuple(lines)
-
-
-def _last_text(rank: RankFacts, host: HostSeen, now_unix_ns: int) -> str | None:
-    """What the rank did in its last report."""
-    parts = []
-    if rank.progress.iteration is not None:
-        parts.append(f"iteration {rank.progress.iteration:,}")
-    if rank.comm.collective is not None:
-        parts.append(f"{tensor_text(rank.comm.collective)} #{rank.comm.collective.seq}")
-    elif (done := next((group for group in rank.comm.groups if group.last_op), None)) is not None:
-        parts.append(f"after {done.last_op} #{done.enqueued - (done.p2p_offset or 0)}")
-    if rank.reported.place is not None:
-        parts.append(f"{file_line(rank.reported.place)} {rank.reported.place.function}")
-    ago = duration((now_unix_ns - (rank.agent.heard_unix_ns or host.heard_unix_ns)) / 1e9)
-    return (
-        f"rank {rank.rank} on {host.host}, last report {ago} ago: {', '.join(parts)}"
-        if parts
-        else None
-    )
+def _finding(severity: str, victims: Sequence[int], seen: Lost) -> Finding:
+    ranks = sorted(rank.rank for _, theirs in seen.hosts for rank in theirs)
+    since = min(host.heard_unix_ns for host, _ in seen.hosts)
+    return Finding(Kind.HOST_LOST, severity, tuple(ranks), tuple(victims), since, seen=seen)
 
 
 # -- `peer-unreachable`: ranks reach the store, but not the address at which another rank listens
@@ -203,22 +106,21 @@ def _last_text(rank: RankFacts, host: HostSeen, now_unix_ns: int) -> str | None:
 # no socket shows why.
 
 
-_ADVICE = (
-    "name the interface that the hosts share: GLOO_SOCKET_IFNAME (gloo), NCCL_SOCKET_IFNAME"
-    " (NCCL); ip -br addr lists them; if it is right, check for a firewall between these hosts"
-)
-_AGAIN = (
-    "start the job again by hand: ranks of a restarted job may connect to addresses of the previous"
-    " attempt"
-)
-_MESH = re.compile(r"connectfullmesh", re.IGNORECASE)
-_REMOTE = re.compile(r"remote=\[([^\]]{1,60})\]:(\d{1,5})")
-_BRIDGES = ("172.17.", "192.168.122.")
-"""Addresses of docker0 and virbr0, which exist on every host separately."""
+class PartedHosts(NamedTuple):
+    """The ranks that try to connect to others in vain, or that failed there."""
+
+    joining: Joining
+    ranks: Sequence[RankFacts]
+
+
+class NotReturned(NamedTuple):
+    """All ranks are inside."""
+
+    joining: Joining
 
 
 @dataclass(frozen=True)
-class PeerUnreachable(Limits, of=Kind.PEER_UNREACHABLE, was=""):
+class PeerUnreachable(Limits, of=Kind.PEER_UNREACHABLE):
     """`peer-unreachable`."""
 
     init_stuck_limit_s: float = 15.0
@@ -237,7 +139,7 @@ def unreachable(context: Context) -> list[Finding]:
     if joining is None:
         return []
     if not joining.inside:
-        return _after_the_end(snapshot, joining)
+        return _after_the_end(joining)
     return _cannot_connect(snapshot, joining, policy) or _does_not_return(snapshot, joining, policy)
 
 
@@ -245,41 +147,22 @@ def _cannot_connect(snapshot: Snapshot, joining: Joining, policy: Policy) -> lis
     dialling = [
         rank
         for rank in joining.inside
-        if _dials(rank) and _waited_s(snapshot, rank) > policy.init_missing_limit_s
+        if dials(rank) and waited_s(snapshot, rank) > policy.init_missing_limit_s
     ]
     if not dialling:
         return []
-    dialled = sorted({dial for rank in dialling for dial in _dials(rank)})
-    found = [
-        rank
+    dialled = {dial for rank in dialling for dial in dials(rank)}
+    ranks = tuple(
+        rank.rank
         for rank in snapshot.ranks
-        if rank.comm.rendezvous is not None and set(rank.comm.rendezvous.listens) & set(dialled)
-    ]
-    ranks = tuple(rank.rank for rank in found)
-    callers = tuple(rank.rank for rank in dialling)
-    whose = f"{ranks_text(ranks)} at " if ranks else ""
-    waited_s = max(_waited_s(snapshot, rank) for rank in dialling)
-    return [
-        Finding(
-            kind=Kind.PEER_UNREACHABLE,
-            severity=CRITICAL,
-            ranks=ranks,
-            victims=joining.waiting_without(ranks),
-            since_unix_ns=joining.since_unix_ns,
-            summary=(
-                f"{ranks_text(callers)} {verb(callers, 'has', 'have')} reached the store, but not"
-                f" {whose}{', '.join(dialled[:4])}{_kind_of(dialled, snapshot)}, in {INIT} for"
-                f" {duration(waited_s)}"
-            ),
-            evidence=tuple(
-                f"rank {rank.rank} on {rank.host} tries to connect to {', '.join(_dials(rank))}"
-                " and gets no answer"
-                for rank in dialling[:6]
-            )
-            + tuple(line for rank in found[:4] if (line := _interface_line(rank)) is not None),
-            advice=_advice(snapshot),
-        )
-    ]
+        if rank.comm.rendezvous is not None and set(rank.comm.rendezvous.listens) & dialled
+    )
+    return [_apart(ranks, PartedHosts(joining, dialling))]
+
+
+def _apart(ranks: tuple[int, ...], seen: PartedHosts) -> Finding:
+    victims, since = seen.joining.waiting_without(ranks), seen.joining.since_unix_ns
+    return Finding(Kind.PEER_UNREACHABLE, CRITICAL, ranks, victims, since, seen=seen)
 
 
 def _does_not_return(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Finding]:
@@ -297,107 +180,128 @@ def _does_not_return(snapshot: Snapshot, joining: Joining, policy: Policy) -> li
         or any(rank.process.working is not False for rank in inside)
     ):
         return []
-    waited_s = min(_waited_s(snapshot, rank) for rank in inside)
-    more_s = policy.of(PeerUnreachable).init_stuck_rank_s * size
-    if waited_s <= policy.of(PeerUnreachable).init_stuck_limit_s + more_s:
+    since_s = min(waited_s(snapshot, rank) for rank in inside)
+    limits, more_s = policy.of(PeerUnreachable), policy.of(PeerUnreachable).init_stuck_rank_s * size
+    if since_s <= limits.init_stuck_limit_s + more_s:
         return []
-    evidence = [f"all {size} ranks are inside, the last one for {duration(waited_s)}"]
-    advice = (
-        "see which call they are in: ddtop stacks --native; name the interface that the hosts"
-        " share: GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME"
-    )
-    if snapshot.attempt:
-        evidence.append(
-            f"attempt {snapshot.attempt} of this job: the store may still hold keys of the"
-            " previous attempt"
-        )
-        advice = f"{_AGAIN}; {advice}"
     return [
         Finding(
-            kind=Kind.COLLECTIVE_STUCK,
-            severity=CRITICAL
-            if waited_s > policy.of(PeerUnreachable).init_stuck_critical_s + more_s
-            else WARNING,
-            ranks=(),
-            victims=joining.victims,
-            since_unix_ns=max(entered_unix_ns(rank) or 0 for rank in inside),
-            summary=(
-                f"{ranks_text(joining.victims)} have all been in {INIT} for {duration(waited_s)};"
-                " no rank is missing, and none makes progress"
-            ),
-            evidence=(
-                *evidence,
-                *(line for rank in inside[:4] if (line := path_line(rank)) is not None),
-            ),
-            advice=advice,
+            Kind.COLLECTIVE_STUCK,
+            CRITICAL if since_s > limits.init_stuck_critical_s + more_s else WARNING,
+            (),
+            joining.victims,
+            max(entered_unix_ns(rank) or 0 for rank in inside),
             op=INIT,
+            seen=NotReturned(joining),
         )
     ]
 
 
-def _after_the_end(snapshot: Snapshot, joining: Joining) -> list[Finding]:
+def _after_the_end(joining: Joining) -> list[Finding]:
     """Ranks failed while they connected to each other, and no rank ended before them."""
-    failed = [
-        rank
-        for rank in joining.gave_up
-        if rank.reported.exception is not None and _MESH.search(rank.reported.exception.text)
-    ]
-    if not failed:
-        return []
-    texts = [rank.reported.exception.text for rank in failed if rank.reported.exception is not None]
-    dialled = sorted(
-        {f"{match[1]}:{match[2]}" for text in texts if (match := _REMOTE.search(text))}
-    )
-    callers = tuple(rank.rank for rank in failed)
-    at = f" at {', '.join(dialled[:4])}" if dialled else ""
-    return [
-        Finding(
-            kind=Kind.PEER_UNREACHABLE,
-            severity=CRITICAL,
-            ranks=(),
-            victims=joining.victims,
-            since_unix_ns=joining.since_unix_ns,
-            summary=(
-                f"{ranks_text(callers)} reached the store, but not the"
-                f" others{at}{_kind_of(dialled, snapshot)}, and gave up in {INIT}"
-            ),
-            evidence=tuple(
-                f"rank {rank} raised {clipped(text, 160)}"
-                for rank, text in zip(callers[:4], texts, strict=False)
-            ),
-            advice=_advice(snapshot),
-        )
-    ]
+    failed = [rank for rank in joining.gave_up if says(rank, Says.MESH)]
+    return [_apart((), PartedHosts(joining, failed))] if failed else []
 
 
-def _dials(rank: RankFacts) -> tuple[str, ...]:
+def dials(rank: RankFacts) -> tuple[str, ...]:
+    """The addresses that it tries in vain, once it has reached the store."""
     way = rank.comm.rendezvous
     return way.dials if way is not None and "ESTABLISHED" in (way.sockets or ()) else ()
 
 
-def _waited_s(snapshot: Snapshot, rank: RankFacts) -> float:
+def waited_s(snapshot: Snapshot, rank: RankFacts) -> float:
+    """How long it has been inside (s)."""
     return (snapshot.time_unix_ns - (entered_unix_ns(rank) or snapshot.time_unix_ns)) / 1e9
 
 
-def _advice(snapshot: Snapshot) -> str:
-    return f"{_AGAIN}; {_ADVICE}" if snapshot.attempt else _ADVICE
-
-
-def _kind_of(dialled: list[str], snapshot: Snapshot) -> str:
-    if any(address.startswith("127.") for address in dialled):
-        several = len({rank.host for rank in snapshot.ranks if rank.host}) > 1
-        return " (loopback: each host reaches only itself)" if several else ""
-    return (
-        " (a container bridge)" if any(address.startswith(_BRIDGES) for address in dialled) else ""
-    )
-
-
-def _interface_line(rank: RankFacts) -> str | None:
-    if rank.hello is None:
-        return None
-    names = [
-        f"{name}={rank.hello.environment[name]}"
-        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-        if name in rank.hello.environment
-    ]
-    return f"rank {rank.rank} on {rank.host}: {', '.join(names) or 'GLOO_SOCKET_IFNAME is not set'}"
+ROWS = (
+    RuleRow(
+        unreachable,
+        (Kind.PEER_UNREACHABLE, Kind.COLLECTIVE_STUCK),
+        "the addresses that a rank inside init_process_group connects to",
+        silenced_by=("rendezvous", "starting"),
+    ),
+    RuleRow(
+        host_lost,
+        (Kind.HOST_LOST,),
+        "when each host last reported, and whether collectives with its ranks complete",
+        needs=("seen",),
+    ),
+)
+PAGES = (
+    Explanation(
+        kind=Kind.HOST_LOST,
+        severity="critical; a warning while no rank waits; info while its collectives still"
+        " complete",
+        brief="a whole host has stopped reporting",
+        meaning=(
+            "The relay of a host and all of its ranks stopped reporting at the same time, while"
+            " the hub and other hosts still report. The host is down or hangs, or its network is"
+            " cut. Its ranks are `lost`: their last reports are old, and no other finding uses"
+            " them."
+        ),
+        found=(
+            (
+                "Nothing has arrived from that host for {host_lost_s}, on the hub's clock. If only"
+                " the relay had died, a new one would have replaced it by then. While the hub"
+                " itself does not report, no host counts as lost. A host is not lost if all its"
+                " ranks had ended."
+            ),
+            (
+                "It is critical if ranks of other hosts wait for its ranks, and a warning if none"
+                " waits and the others make progress."
+            ),
+            (
+                "It is an info if a collective with its ranks has completed since then. The ranks "
+                "are alive, and only ddtop's own connection is cut."
+            ),
+        ),
+        steps=(
+            "Is it up, and can it be reached from the hub's host?\nping HOST; ssh HOST uptime",
+            (
+                "What does the scheduler say about it?\nsinfo -R; scontrol show node HOST; kubectl"
+                " describe node HOST"
+            ),
+            (
+                "If it is up, look at its network link and its log:\nip -s link; dmesg -T | tail"
+                " -50; ibstat"
+            ),
+            (
+                "If it is down, the others wait until torch's timeout. End the job and start it"
+                " without that host, or let torchrun do that (--nnodes=MIN:MAX --max-restarts)."
+            ),
+            (
+                "If only ddtop's connection is cut, check its address and port on that host:\nddtop"
+                " doctor"
+            ),
+        ),
+        no_demo="it takes two hosts, and a network that is cut between them",
+    ),
+    Explanation(
+        kind=Kind.PEER_UNREACHABLE,
+        severity="critical",
+        brief="ranks reach the store, but not each other",
+        meaning=(
+            "The ranks reach the store and have each other's addresses, but some of these addresses"
+            " cannot be reached. A host has several network interfaces, and the library chose one"
+            " that the others cannot reach: loopback, a container bridge, a second network card."
+        ),
+        found=(
+            (
+                "A rank inside init_process_group has a connection to the store and has been"
+                " trying to reach another address for {init_missing_limit_s}. The listening"
+                " sockets of the other ranks show whose address it is."
+            ),
+        ),
+        steps=(
+            "Which networks do the hosts share?\nip -br addr",
+            (
+                "Name the shared one on all ranks (for gloo; NCCL uses NCCL_SOCKET_IFNAME):\n"
+                "export GLOO_SOCKET_IFNAME=eth0"
+            ),
+            "The host's own name must not resolve to 127.0.1.1:\ngetent hosts $(hostname)",
+            "If the address is right, a firewall may drop the packets:\nnc -zv ADDR PORT",
+        ),
+        no_demo="it takes two hosts, or interfaces that cannot reach each other",
+    ),
+)

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from ddtop.diagnosis.finding import WARNING, Context, Finding
 from ddtop.diagnosis.kinds import Kind
+from ddtop.diagnosis.page import Explanation
+from ddtop.diagnosis.row import RUNS, RuleRow
 from ddtop.model.facts import RankFacts
 from ddtop.policy import Limits
 from ddtop.wire.records import TrainingProgress
@@ -72,3 +74,52 @@ def rule(context: Context) -> list[Finding]:
 
 def _steps(training: TrainingProgress, rank: RankFacts) -> int:
     return training.step if training.step is not None else rank.progress.iteration or 0
+
+
+ROWS = (
+    RuleRow(
+        rule,
+        (Kind.LOSS_NOT_FINITE,),
+        "the loss that a framework or ddtop.progress reports",
+        unless=RUNS,
+    ),
+)
+PAGES = (
+    Explanation(
+        kind=Kind.LOSS_NOT_FINITE,
+        severity="warning",
+        brief="the loss is nan or infinite, and the job trains on",
+        meaning=(
+            "The program reports a loss that is not a number, step after step. The parameters are"
+            " most often lost by then: every further step costs time and gives nothing."
+        ),
+        found=(
+            (
+                "The loss is the one that a framework logs or ddtop.progress(loss=...) reports. It"
+                " was nan or infinite in every report over {loss-not-finite.steps} steps. ddtop"
+                " computes nothing itself and reads no GPU."
+            ),
+            (
+                "Ranks are named only while other ranks report a number. Mixed precision that skips"
+                " a step or two is not reported."
+            ),
+        ),
+        steps=(
+            (
+                "Go back to a checkpoint from well before the step in the sentence: reports are a"
+                " second apart."
+            ),
+            "Which operation made it?\ntorch.autograd.set_detect_anomaly(True)",
+            (
+                "Only some ranks: look at their batches. DDP gives the nan to all ranks in the next"
+                " step."
+            ),
+        ),
+        before=("loss.backward()", "optimizer.step()          # nan once, nan for ever"),
+        after=(
+            "if not torch.isfinite(loss):",
+            "    raise RuntimeError('loss is not finite')",
+        ),
+        no_demo="it needs a program that reports its loss; the demo's reports a real one",
+    ),
+)

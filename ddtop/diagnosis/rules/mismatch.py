@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 from ddtop.diagnosis.finding import CRITICAL, Context, Finding
 from ddtop.diagnosis.kinds import Kind
+from ddtop.diagnosis.page import Explanation
+from ddtop.diagnosis.row import RUNS, STARTS, RuleRow
 from ddtop.model.ending import fatal_exception, went_unix_ns
 from ddtop.model.errors import Says
 from ddtop.model.facts import RankFacts, Snapshot
@@ -288,3 +290,89 @@ def _failed_call(rank: RankFacts) -> MpiCall | None:
 def _collective_at(rank: RankFacts, group: str, seq: int | None) -> Collective | None:
     calls = (*rank.comm.open_collectives, *rank.comm.retired_collectives)
     return next((call for call in calls if (call.group, call.seq) == (group, seq)), None)
+
+
+ROWS = (
+    RuleRow(
+        mpi_truncated,
+        (Kind.COLLECTIVE_MISMATCH,),
+        "exceptions, the MPI call that failed",
+        silenced_by=STARTS,
+    ),
+    RuleRow(
+        aborted,
+        (Kind.COLLECTIVE_MISMATCH,),
+        "the last calls of ranks that have ended, and whether gloo has aborted one",
+        silenced_by=STARTS,
+    ),
+    RuleRow(
+        rule,
+        (Kind.COLLECTIVE_MISMATCH,),
+        "the flight recorder's entries of each rank, by group and sequence number",
+        needs=("waits",),
+        silenced_by=("mpi_truncated", "stopped", "group_calls"),
+        unless=RUNS,
+        may_be_earlier=True,
+    ),
+)
+PAGES = (
+    Explanation(
+        kind=Kind.COLLECTIVE_MISMATCH,
+        severity="critical",
+        brief="ranks called different collectives at the same point",
+        meaning=(
+            "For the same sequence number of a group, the ranks called different collectives: the"
+            " operation, the number of values or the dtype differs. The job hangs, or it computes"
+            " wrong numbers."
+        ),
+        found=(
+            (
+                "ddtop compares operation, sizes and dtypes of open and recently completed"
+                " collectives by sequence number. (With gloo the smaller call completes, so the"
+                " difference shows one call later.)"
+            ),
+            (
+                "Sizes are compared only where all ranks must pass the same size: in all_reduce,"
+                " broadcast, all_gather, reduce and the like, but not in gather, scatter or"
+                " all_to_all."
+            ),
+            (
+                "A rank must have waited for more than {stopped_limit_s}. The minority is at"
+                " fault, and so is one rank in a call of another group while several wait for it."
+                " If there is no majority, all ranks are at fault."
+            ),
+            (
+                "Each new_group must have the same members on all ranks. Their last 16 are"
+                " compared, once a rank waits for {still_limit_s} in one or in its first"
+                " collective."
+            ),
+        ),
+        steps=(
+            (
+                "The evidence shows both calls and the source line of each rank. Look there for a"
+                " branch, a call order or a shape that depends on the rank's own data."
+            ),
+            "If sizes differ, pad the tensors, or gather the sizes first.",
+            (
+                "Reduce metrics in a fixed order: for key in sorted(metrics), never in the order of"
+                " a set."
+            ),
+            (
+                "Have torch check every call in a short run (slow):\nTORCH_DISTRIBUTED_DEBUG=DETAIL"
+                " torchrun ..."
+            ),
+        ),
+        before=(
+            "if loss.isnan():          # true on one rank: it skips backward's",
+            "    continue              # all_reduce, and its next call meets that",
+            "loss.backward()",
+        ),
+        after=(
+            "bad = loss.isnan().float()",
+            "dist.all_reduce(bad)      # now all ranks decide the same",
+            "if bad > 0:",
+            "    continue",
+            "loss.backward()",
+        ),
+    ),
+)

@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 from ddtop.diagnosis.finding import CRITICAL, INFO, WARNING, Context, Finding, Patience
 from ddtop.diagnosis.kinds import Kind
+from ddtop.diagnosis.page import Explanation
+from ddtop.diagnosis.row import RuleRow, standstill_is_explained
 from ddtop.diagnosis.standstill import (
     COMMUNICATES,
     Idle,
@@ -194,3 +196,65 @@ def _finding(
         patience=patience,
         seen=Stands(still, classes, idle),
     )
+
+
+ROWS = (
+    RuleRow(
+        rule,
+        (Kind.NO_PROGRESS,),
+        "whether the whole job has stopped making progress, and where each rank is",
+        unless=(standstill_is_explained,),
+    ),
+)
+PAGES = (
+    Explanation(
+        kind=Kind.NO_PROGRESS,
+        severity="a warning, critical if it lasts; info while the job is idle",
+        brief="the job makes no more steps, and no rule knows why",
+        meaning=(
+            "For a long time no rank has made a step, taken a batch or completed a collective, and"
+            " no other kind of finding fits. If a few ranks are at a different place than the"
+            " rest, they are marked. The summary says where each rank is."
+        ),
+        found=(
+            (
+                "It is a warning after {no_progress_s}, {standstill.no_progress_step_factor} usual"
+                " steps, or {standstill.no_progress_habit_factor} times a pause that has happened"
+                " twice. It is critical after {standstill.no_progress_critical_s}. A more precise"
+                " finding replaces it."
+            ),
+            (
+                "It is critical only after {no_progress_patient_s} if some ranks compute, save a"
+                " checkpoint, compile code, or wait for a server or another process. If all ranks"
+                " compute, there is no finding before that time, and only an info after it."
+            ),
+            (
+                "A job is idle (info) if its ranks count no steps and wait for requests, or wait"
+                " for orders from a rank that waits for requests. If that rank asks for work"
+                " itself, the others must have waited {standstill.idle_habit_s} twice, or have"
+                " hardly begun; or the wait is shorter than {standstill.idle_stay_factor} times an"
+                " earlier stay at that line."
+            ),
+        ),
+        steps=(
+            "Compare where the ranks are, side by side:\nddtop stacks JOB",
+            (
+                "If there are several send and recv calls, all ranks must make them in an order"
+                " that fits."
+            ),
+            (
+                "If ranks wait for a lock file, find the process that made it. If that process has"
+                " ended, remove the file."
+            ),
+            "If the program asks the user something (input, getpass), remove that.",
+        ),
+        before=(
+            'if input("overwrite? ") == "y":   # every rank asks, and nobody answers',
+            "    save(model)",
+        ),
+        after=(
+            "if args.overwrite:                # decided before the start",
+            "    save(model)",
+        ),
+    ),
+)

@@ -5,40 +5,72 @@ but do not find each other.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ddtop.diagnosis.finding import CRITICAL, Context, Finding
 from ddtop.diagnosis.kinds import Kind
+from ddtop.diagnosis.page import Explanation
 from ddtop.diagnosis.rendezvous import (
-    INIT,
     LOOPBACK,
-    WHY_NOT,
     Joining,
-    could_not_connect,
-    entered_unix_ns,
     has_entered,
     joining_of,
-    path_line,
     place_of,
-    port_was_taken,
+    says,
     store_of,
-    store_text,
 )
-from ddtop.model.facts import RankFacts, Snapshot, State
+from ddtop.diagnosis.row import RuleRow
+from ddtop.model.errors import Says
+from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.policy import Policy, Waits
-from ddtop.say.places import where_text
-from ddtop.wire.records import Hello, Rendezvous
-from ddtop.words.sentences import by_value, clipped, quoted, ranks_text, verb
-from ddtop.words.units import duration
+from ddtop.wire.records import Hello, Rendezvous, StoreFile
 
 
 @dataclass(frozen=True)
-class RendezvousLimits(Waits, of="rendezvous", was=""):
+class RendezvousLimits(Waits, of="rendezvous"):
     """`duplicate-rank`, `rendezvous-mismatch`, `stale-store`, `master-unreachable`."""
 
     store_clock_s: float = 2.0
     """File servers' clocks differ. A job's store is not older than its first process by more."""
+
+
+class Stale(NamedTuple):
+    """The file of a store: it is older than the job, which began then; or it cannot be used."""
+
+    joining: Joining
+    file: StoreFile
+    began_unix_ns: int | None = None
+
+
+class Differing(NamedTuple):
+    """What each rank has: of WORLD_SIZE, store or backend."""
+
+    joining: Joining
+    name: str
+    values: Mapping[int, object]
+
+
+Ways = Sequence[tuple[RankFacts, Rendezvous]]
+"""Ranks inside, and their ways to the store."""
+
+
+class CutOff(NamedTuple):
+    """The ways that lead to no store, else the ranks that gave up; `lead` is the first of them."""
+
+    joining: Joining
+    lead: RankFacts
+    ways: Ways
+
+
+class Held(NamedTuple):
+    """The store's port is that of a stranger: the ranks that could not listen there, and the ways
+    that lead to it."""
+
+    joining: Joining
+    taken: Sequence[RankFacts]
+    ways: Ways
 
 
 def rule(context: Context) -> list[Finding]:
@@ -63,69 +95,33 @@ def rule(context: Context) -> list[Finding]:
     )
 
 
-def _finding(
-    kind: Kind,
-    ranks: tuple[int, ...],
-    joining: Joining,
-    summary: str,
-    evidence: list[str],
-    advice: str,
-) -> Finding:
-    return Finding(
-        kind=kind,
-        severity=CRITICAL,
-        ranks=ranks,
-        victims=joining.waiting_without(ranks),
-        since_unix_ns=joining.since_unix_ns,
-        summary=summary,
-        evidence=tuple(evidence),
-        advice=advice,
-    )
+def _finding(kind: Kind, ranks: Sequence[int], joining: Joining, seen: object) -> list[Finding]:
+    """One finding. `ranks`: those at fault."""
+    without, since = joining.waiting_without(ranks), joining.since_unix_ns
+    return [Finding(kind, CRITICAL, tuple(ranks), without, since, seen=seen)]
 
 
 # -- two processes, one number
 
 
 def _duplicate(snapshot: Snapshot, joining: Joining) -> list[Finding]:
-    twice = [rank for rank in snapshot.ranks if _rivals(rank) or _dead_rivals(rank)]
-    if not twice:
-        return []
-    ranks = tuple(rank.rank for rank in twice)
-    missing = tuple(rank.rank for rank in snapshot.ranks if rank.state is State.MISSING)
-    lead = twice[0]
-    pids = [lead.pid, *_rivals(lead), *_dead_rivals(lead)]
-    gone = len(_dead_rivals(lead)) + lead.gone
-    summary = (
-        f"{len(pids)} processes claim rank {lead.rank} (pids"
-        f" {', '.join(str(pid) for pid in pids[:8])}"
-    )
-    summary += f", {gone} of them {verb(gone, 'has', 'have')} ended)" if gone else ")"
-    if len(ranks) > 1:
-        summary += f", and the same goes for {ranks_text(ranks[1:])}"
-    if missing:
-        summary += f", and no process claims {ranks_text(missing)}"
-    summary += f"; {joining.wait_text}, {duration(joining.waited_s)} so far"
-    lines = [line for rank in twice[:4] for line in _claims(rank)]
-    if all(rank.hello is not None and rank.hello.claim == "init" for rank in twice):
-        advice = "give each process its own number in init_process_group(rank=...)"
-    else:
-        advice = (
-            "set a different RANK on each process; two nested launchers (srun and torchrun) also"
-            " cause this"
-        )
-    return [_finding(Kind.DUPLICATE_RANK, ranks, joining, summary, lines, advice)]
+    ranks = [rank.rank for rank in snapshot.ranks if rivals(rank)]
+    return _finding(Kind.DUPLICATE_RANK, ranks, joining, joining) if ranks else []
 
 
-def _rivals(rank: RankFacts) -> list[int]:
+def rivals(rank: RankFacts) -> list[int]:
+    """The pids of other processes with its number, those that failed last."""
     hello = rank.hello
-    return [
+    alive = [
         claimant.pid
         for claimant in rank.claimants.hellos
         if hello is not None and _are_two(hello, claimant)
     ]
+    return [*alive, *dead_rivals(rank)]
 
 
-def _dead_rivals(rank: RankFacts) -> list[int]:
+def dead_rivals(rank: RankFacts) -> list[int]:
+    """The pids of those that failed."""
     return [exit_.pid for exit_ in rank.claimants.exits if exit_.code or exit_.signal]
 
 
@@ -138,27 +134,6 @@ def _are_two(hello: Hello, other: Hello) -> bool:
     return hello.claim == other.claim or (
         hello.init_unix_ns is not None and other.init_unix_ns is not None
     )
-
-
-def _claims(rank: RankFacts) -> list[str]:
-    hellos = [hello for hello in (rank.hello, *rank.claimants.hellos) if hello is not None]
-    lines = [
-        f"pid {hello.pid} on {hello.host}: rank {hello.rank} of {hello.world_size}, "
-        f"{'RANK in its environment' if hello.claim == 'env' else 'argument of init_process_group'}"
-        f", started by pid {hello.launcher_pid}"
-        for hello in hellos[:4]
-    ]
-    lines += [
-        f"pid {exit_.pid}: ended with {'signal' if exit_.signal else 'exit code'}"
-        f" {exit_.signal or exit_.code}"
-        + (
-            f", {exit_.exception.type}: {clipped(exit_.exception.text, 100)}"
-            if exit_.exception is not None
-            else ""
-        )
-        for exit_ in rank.claimants.exits[:2]
-    ]
-    return lines
 
 
 def _child_findings(snapshot: Snapshot, policy: Policy) -> list[Finding]:
@@ -183,7 +158,8 @@ def _child_findings(snapshot: Snapshot, policy: Policy) -> list[Finding]:
             stands = any(wait.since_unix_ns < stood_unix_ns for wait in waits)
             if child.pid in inside or (child.joined and stands):
                 victims = tuple(sorted({wait.rank for wait in waits}))
-                return [_below_finding(snapshot, rank, child, since, victims)]
+                kind = Kind.DUPLICATE_RANK
+                return [Finding(kind, CRITICAL, (rank.rank,), victims, since, seen=child)]
     return []
 
 
@@ -193,177 +169,82 @@ def _is_twin(hello: Hello | None, child: Hello) -> bool:
     return (place_of(child), child.world_size) == (place_of(hello), hello.world_size)
 
 
-def _below_finding(
-    snapshot: Snapshot,
-    rank: RankFacts,
-    child: Hello,
-    since: int,
-    victims: tuple[int, ...],
-) -> Finding:
-    waited = duration((snapshot.time_unix_ns - since) / 1e9)
-    joins = (
-        f"joined this job's group with the same number {waited} ago"
-        if child.joined
-        else f"has been in this job's {INIT} for {waited}"
-    )
-    summary = (
-        f"2 processes claim rank {rank.rank} (pids {rank.pid}, {child.pid}): pid {child.pid},"
-        f" started by rank {rank.rank}, {joins}; rank {rank.rank} is {where_text(rank)}"
-    )
-    if victims:
-        summary += f"; {ranks_text(victims)} {verb(victims, 'waits', 'wait')} for rank {rank.rank}"
-    return Finding(
-        kind=Kind.DUPLICATE_RANK,
-        severity=CRITICAL,
-        ranks=(rank.rank,),
-        victims=victims,
-        since_unix_ns=since,
-        summary=summary,
-        evidence=tuple(_claims(rank)),
-        advice=(
-            "start the child without the launcher's variables (RANK, WORLD_SIZE, MASTER_ADDR,"
-            " MASTER_PORT, TORCHELASTIC_*), or let it create its own group on another port"
-        ),
-    )
-
-
 # -- an old file
 
 
 def _stale_findings(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Finding]:
-    used = [
-        (rank, rank.hello.store_file)
-        for rank in snapshot.ranks
-        if rank.hello is not None and rank.hello.store_file
-    ]
+    hellos = {rank.rank: rank.hello for rank in snapshot.ranks if rank.hello is not None}
+    used = {rank: hello.store_file for rank, hello in hellos.items() if hello.store_file}
     if not used:
         return []
-    ranks = tuple(rank.rank for rank, _ in used)
-    began = min(rank.hello.started_unix_ns for rank in snapshot.ranks if rank.hello is not None)
+    began = min(hello.started_unix_ns for hello in hellos.values())
     before = began - int(policy.of(RendezvousLimits).store_clock_s * 1e9)
     old = [
         file
-        for _, file in used
+        for file in used.values()
         if file.bytes and file.modified_unix_ns and file.modified_unix_ns < before
     ]
     if old:
         file = min(old, key=lambda store_file: store_file.modified_unix_ns or 0)
-        age = duration((began - (file.modified_unix_ns or 0)) / 1e9)
-        summary = (
-            f"the file store {file.path} is older than this job: {file.bytes:,} bytes, last written"
-            f" {age} before it began; {ranks_text(ranks)} {verb(ranks, 'looks', 'look')} for"
-            " processes of an earlier run"
-        )
-        if file.owner:
-            summary += f" by {file.owner}"
-        lines = [f"rank {rank.rank} found {one.bytes or 0:,} bytes there" for rank, one in used[:4]]
-        return [
-            _finding(
-                Kind.STALE_STORE,
-                ranks,
-                joining,
-                summary,
-                lines + _ends(joining),
-                f"remove it and start again: rm {file.path}",
-            )
-        ]
-    barred = [
-        (rank, file) for rank, file in used if file.wrong is not None or file.writable is False
-    ]
-    if not barred:
-        return []
-    ranks, file = tuple(rank.rank for rank, _ in barred), barred[0][1]
-    why = (
-        file.wrong
-        or f"not writable for this user{f', owned by {file.owner}' if file.owner else ''}"
-    )
-    summary = f"{ranks_text(ranks)} cannot use the file store {file.path}: {why}"
-    return [
-        _finding(
-            Kind.STALE_STORE,
-            ranks,
-            joining,
-            summary,
-            _ends(joining),
-            "use a path that all ranks can write: init_method=file:///PATH",
-        )
-    ]
-
-
-def _ends(joining: Joining) -> list[str]:
-    return [
-        f"rank {rank.rank} raised {exception.type}: {clipped(exception.text, 120)}"
-        for rank in joining.gave_up[:4]
-        if (exception := rank.reported.exception) is not None
-    ]
+        return _finding(Kind.STALE_STORE, [*used], joining, Stale(joining, file, began))
+    barred = {
+        rank: file
+        for rank, file in used.items()
+        if file.wrong is not None or file.writable is False
+    }
+    seen = [Stale(joining, file) for file in barred.values()]
+    return _finding(Kind.STALE_STORE, [*barred], joining, seen[0]) if seen else []
 
 
 # -- different places, sizes, backends
 
 
 def _mismatch(snapshot: Snapshot, joining: Joining) -> list[Finding]:
-    ranks = [rank for rank in (*joining.inside, *joining.gave_up) if rank.hello is not None]
-    seen = [rank for rank in snapshot.ranks if rank.hello is not None]
-    words = joining.words
-    labels = {"WORLD_SIZE": words.size, "store": words.address, "backend": "backend"}
-    for name, values in (
-        (
-            "WORLD_SIZE",
-            {
-                rank.rank: str(rank.hello.world_size)
-                for rank in seen
-                if rank.hello and rank.hello.world_size
-            },
-        ),
+    seen = {rank.rank: rank.hello for rank in snapshot.ranks if rank.hello is not None}
+    ranks = [rank for rank in (*joining.inside, *joining.gave_up) if rank.rank in seen]
+    sizes = {rank: hello.world_size for rank, hello in seen.items() if hello.world_size}
+    backends = {rank.rank: backend for rank in ranks if (backend := seen[rank.rank].backend)}
+    rows: tuple[tuple[str, Mapping[int, object]], ...] = (
+        ("WORLD_SIZE", sizes),
         ("store", _stores(ranks)),
-        (
-            "backend",
-            {rank.rank: rank.hello.backend for rank in ranks if rank.hello and rank.hello.backend},
-        ),
-    ):
+        ("backend", backends),
+    )
+    for name, values in rows:
         counts = Counter(values.values())
-        if len(counts) < 2 or (name == "backend" and _have_common_name(list(counts))):
+        if len(counts) < 2 or (name == "backend" and _have_common_name([*backends.values()])):
             continue
-        odd = _minority(
-            values, counts, len(seen) if name == "WORLD_SIZE" else None, name == "store"
-        )
-        parts = ", ".join(
-            f"{ranks_text(theirs)}: {one}" for one, theirs in by_value(values).items()
-        )
-        summary = (
-            f"{labels[name]} differs between ranks ({parts}); {joining.wait_text},"
-            f" {duration(joining.waited_s)} so far"
-        )
-        lines = [line for rank in ranks[:6] if (line := path_line(rank)) is not None]
-        advice = f"give all ranks the same {labels[name]}"
-        return [
-            _finding(
-                Kind.RENDEZVOUS_MISMATCH, odd, joining, summary, lines + _ends(joining), advice
-            )
-        ]
+        size = len(seen) if name == "WORLD_SIZE" else None
+        odd = _minority(values, counts, size, name == "store")
+        differing = Differing(joining, name, values)
+        return _finding(Kind.RENDEZVOUS_MISMATCH, odd, joining, differing)
     return []
 
 
-def _stores(ranks: list[RankFacts]) -> dict[int, str]:
+def _stores(ranks: list[RankFacts]) -> dict[int, object]:
     """The store that each rank connects to. Several names of one host count as one, and so do two
     names that both lead to this host.
     """
-    found = {rank.rank: text for rank in ranks if (text := store_text(rank)) is not None}
-    ports = {place[1] for rank in ranks if (place := store_of(rank)) is not None}
-    if len(ports) == 1 and len(found) == sum(store_of(rank) is not None for rank in ranks):
-        port = next(iter(ports))
+    given = {
+        rank.rank: place
+        for rank in ranks
+        if rank.hello is not None and (place := place_of(rank.hello)) is not None
+    }
+    found: dict[int, object] = dict(given)
+    ports = {place[1] if isinstance(place, tuple) else None for place in given.values()}
+    if len(ports) == 1 and None not in ports:
+        here = ("this host", *ports)
         for rank in ranks:
             way, place = rank.comm.rendezvous, store_of(rank)
             reached = way is not None and "ESTABLISHED" in (way.sockets or ())
             if place is not None and (
                 reached or place[0] in LOOPBACK or (way is not None and way.local)
             ):
-                found[rank.rank] = f"this host:{port}"
+                found[rank.rank] = here
         # Without data from outside, names cannot be compared.
         if any(rank.comm.rendezvous is None for rank in ranks):
             return {}
-        if set(found.values()) - {f"this host:{port}"} and len(set(found.values())) > 1:
-            return {rank.rank: store_text(rank) or "" for rank in ranks}
+        if set(found.values()) - {here} and len(set(found.values())) > 1:
+            return {rank.rank: given.get(rank.rank, "") for rank in ranks}
     return found
 
 
@@ -373,7 +254,7 @@ def _have_common_name(values: list[str]) -> bool:
 
 
 def _minority(
-    values: Mapping[int, str], counts: Counter[str], processes: int | None, of_rank_0: bool
+    values: Mapping[int, object], counts: Counter[object], processes: int | None, of_rank_0: bool
 ) -> tuple[int, ...]:
     """The ranks at fault.
 
@@ -382,9 +263,9 @@ def _minority(
     """
     (first, most), (_, second) = counts.most_common(2)
     if most > second:
-        right: str | None = first
-    elif processes is not None and str(processes) in counts:
-        right = str(processes)
+        right: object = first
+    elif processes is not None and processes in counts:
+        right = processes
     else:
         right = values.get(0) if of_rank_0 else None
     return tuple(sorted(rank for rank, value in values.items() if value != right))
@@ -397,10 +278,15 @@ def _unreachable_findings(snapshot: Snapshot, joining: Joining) -> list[Finding]
     ways = [
         (rank, rank.comm.rendezvous) for rank in joining.inside if rank.comm.rendezvous is not None
     ]
-    taken = [rank for rank in joining.gave_up if port_was_taken(rank)]
+    taken = [rank for rank in joining.gave_up if says(rank, Says.PORT_TAKEN)]
     strange = [(rank, way) for rank, way in ways if _is_stranger(rank, way, bool(taken))]
     if strange or taken:
-        return [_stranger(joining, taken, strange)]
+        # Rank 0 could not get the port: the other ranks find another program there.
+        there = {store_of(rank) for rank in taken}
+        found = {rank.rank for rank in (*taken, *joining.inside) if store_of(rank) in there}
+        ranks = sorted(found | {rank.rank for rank, _ in strange})
+        seen = Held(joining, taken, strange)
+        return _finding(Kind.MASTER_UNREACHABLE, ranks, joining, seen)
     # Rank 0 creates the store: before it has started, the others cannot connect.
     may_exist = has_entered(snapshot.rank(0))
     cut = [
@@ -411,44 +297,13 @@ def _unreachable_findings(snapshot: Snapshot, joining: Joining) -> list[Finding]
     thrown = [
         rank
         for rank in joining.gave_up
-        if could_not_connect(rank) and (may_exist or rank.rank == 0)
+        if says(rank, Says.NO_STORE) and (may_exist or rank.rank == 0)
     ]
     if not cut and not (thrown and not joining.inside):
         return []
-    lead = cut[0][0] if cut else thrown[0]
-    ranks = tuple(sorted(rank.rank for rank in [rank for rank, _ in cut] or thrown))
-    store, probe = store_text(lead) or "the store", cut[0][1].probe if cut else None
-    why = WHY_NOT.get(probe or "", probe or "")
-    if cut and _leads_elsewhere(cut[0][1]):
-        why += (
-            f"{', and ' if why else ''}rank 0 listens on this host, which has a different address"
-        )
-    waited = duration(
-        (snapshot.time_unix_ns - (entered_unix_ns(lead) or joining.since_unix_ns)) / 1e9
-    )
-    summary = f"{ranks_text(ranks)} cannot reach the store at {store}" + (
-        f" ({why})" if why else ""
-    )
-    summary += f", in {INIT} for {waited}" if cut else f" and gave up in {INIT}"
-    lines = [line for rank, _ in cut[:6] if (line := path_line(rank)) is not None]
-    advice = _ADVICE.get(
-        probe or "", "check MASTER_ADDR and MASTER_PORT, and that rank 0 is running"
-    ).format(store=quoted(store))
-    return [
-        _finding(Kind.MASTER_UNREACHABLE, ranks, joining, summary, lines + _ends(joining), advice)
-    ]
-
-
-_ADVICE = {
-    "open": "set MASTER_ADDR to rank 0's host: whatever answers there is not a torch store",
-    "refused": (
-        "start rank 0 there, or set MASTER_ADDR and MASTER_PORT to where it listens (ss -ltn on"
-        " that host); under torchrun leave address and port to the launcher"
-    ),
-    "timed out": "check MASTER_ADDR, and the firewall between the hosts: nc -zv {store}",
-    "name not found": "set MASTER_ADDR to a name or number of rank 0's host: getent hosts NAME",
-    "unreachable": "check MASTER_ADDR and the routes: ip route get ADDRESS",
-}
+    failed = [rank for rank, _ in cut] or thrown
+    ranks = sorted(rank.rank for rank in failed)
+    return _finding(Kind.MASTER_UNREACHABLE, ranks, joining, CutOff(joining, failed[0], cut))
 
 
 def _is_stranger(rank: RankFacts, way: Rendezvous, taken: bool) -> bool:
@@ -466,58 +321,164 @@ def _is_stranger(rank: RankFacts, way: Rendezvous, taken: bool) -> bool:
     return nodes == "1" or not ("torchrun" in command or "torch.distributed" in command)
 
 
-def _stranger(
-    joining: Joining, taken: list[RankFacts], strange: list[tuple[RankFacts, Rendezvous]]
-) -> Finding:
-    # Rank 0 could not get the port: the other ranks find another program there.
-    there = {store_of(rank) for rank in taken}
-    found = {rank.rank for rank in (*taken, *joining.inside) if store_of(rank) in there} | {
-        rank.rank for rank, _ in strange
-    }
-    ranks = tuple(sorted(found))
-    way = strange[0][1] if strange else None
-    store = store_text(strange[0][0] if strange else taken[0]) or "the store's port"
-    if way is None:
-        holder = "another process"
-    elif way.listener_pid is None:
-        holder = f"a process of {way.listener_user}"
-    else:
-        started = way.listener_started_unix_ns
-        age = (
-            f", started {duration((joining.since_unix_ns - started) / 1e9)} earlier"
-            if started and started < joining.since_unix_ns
-            else ""
-        )
-        holder = f"pid {way.listener_pid} ({way.listener_command or '?'}{age})"
-    summary = f"{store} is held by {holder}, which does not belong to this job"
-    if taken:
-        summary = f"{ranks_text([rank.rank for rank in taken])} could not listen: {summary}"
-    if strange:
-        talks = [rank.rank for rank, _ in strange]
-        summary += (
-            f"; {ranks_text(talks)} {verb(talks, 'is', 'are')} connected to it in {INIT},"
-            f" {duration(joining.waited_s)} so far"
-        )
-    lines = [line for rank, _ in strange[:6] if (line := path_line(rank)) is not None]
-    end = (
-        f"end it (kill {way.listener_pid}) or "
-        if way is not None and way.listener_pid is not None
-        else ""
-    )
-    advice = f"{end}choose another MASTER_PORT; torchrun --standalone finds a free port by itself"
-    return _finding(
-        Kind.MASTER_UNREACHABLE, ranks, joining, summary, lines + _ends(joining), advice
-    )
-
-
 def _cannot_reach_store(way: Rendezvous) -> bool:
     if way.sockets is None or "ESTABLISHED" in way.sockets or (way.local and way.listener_ours):
         return False
     if way.probe == "open":
-        return _leads_elsewhere(way) or "CLOSE_WAIT" in way.sockets
+        return leads_elsewhere(way) or "CLOSE_WAIT" in way.sockets
     return way.probe is not None
 
 
-def _leads_elsewhere(way: Rendezvous) -> bool:
+def leads_elsewhere(way: Rendezvous) -> bool:
     """Whether the store is on this host, but the address is not."""
     return way.local is False and way.listener_ours is True
+
+
+ROWS = (
+    RuleRow(
+        rule,
+        (Kind.DUPLICATE_RANK, Kind.STALE_STORE, Kind.RENDEZVOUS_MISMATCH, Kind.MASTER_UNREACHABLE),
+        "what each rank passes to init_process_group, and the sockets of its process",
+    ),
+)
+PAGES = (
+    Explanation(
+        kind=Kind.MASTER_UNREACHABLE,
+        severity="critical",
+        brief="ranks cannot reach the store at MASTER_ADDR",
+        meaning=(
+            "Rank 0 (or torchrun) opens a store at MASTER_ADDR:MASTER_PORT, and all ranks connect"
+            " to it. The ranks named here have no connection to it, or another program holds the"
+            " port and they are connected to that program."
+        ),
+        found=(
+            (
+                "ddtop reads the sockets of each rank inside init_process_group, and sees which"
+                " process of the host listens on that port. The relay also tries to connect, and"
+                " notes the result: refused, timed out, no such name, or open."
+            ),
+            (
+                "This must last for {rendezvous.wait_s}, or rank 0 must have found its port in use."
+                " If the connection is refused because rank 0 has not started yet, the finding is"
+                " rank-missing or late-to-init."
+            ),
+            (
+                "If a torchrun has no ranks yet, and its stack shows that it is connecting to the"
+                " store, it is a warning after {starting.init_late_warning_s}, and critical after"
+                " {starting.store_dial_critical_s}."
+            ),
+        ),
+        steps=(
+            (
+                "See which address the ranks use:\nddtop attach JOB, Enter on a rank: MASTER_ADDR,"
+                " MASTER_PORT"
+            ),
+            (
+                "Refused: rank 0 listens on another address or port, or has ended.\nss -tlnp |"
+                " grep PORT    (on rank 0's host)"
+            ),
+            (
+                "Timed out: the address or port is wrong, or there is a firewall between the"
+                " hosts.\nnc -zv ADDR PORT"
+            ),
+            "No such name: use a name that all hosts can resolve.\ngetent hosts NAME",
+            (
+                "Another program uses the port: end it, or choose another port. torchrun"
+                " --standalone finds a free one."
+            ),
+            (
+                "Do not use localhost as the address of a job on several hosts. On each host it"
+                " means that host itself."
+            ),
+        ),
+    ),
+    Explanation(
+        kind=Kind.DUPLICATE_RANK,
+        severity="critical",
+        brief="two processes claim the same rank",
+        meaning=(
+            "Two processes have the same RANK. The group counts only one of them and waits for a"
+            " rank number that nobody has, or the second rank 0 fails because the first one uses"
+            " the port."
+        ),
+        found=(
+            (
+                "Both processes have reported the same rank, and neither is the parent of the "
+                "other. The finding appears after {rendezvous.wait_s} in init_process_group, or as "
+                "soon as one of them has failed."
+            ),
+            (
+                "Or a child of a rank has been in the job's init_process_group, with the rank's "
+                "number, for {rendezvous.wait_s}. A child that makes a group of its own is not a "
+                "rank, and is not judged."
+            ),
+        ),
+        steps=(
+            (
+                "The evidence lists both pids and their parents:\nps -o pid,ppid,lstart,args -p"
+                " PID1,PID2"
+            ),
+            "srun with torchrun: start one task per node (--ntasks-per-node=1).",
+            "srun alone: take RANK from SLURM_PROCID and LOCAL_RANK from SLURM_LOCALID.",
+            "Started by hand: set a different RANK in each shell.",
+        ),
+        before=("dist.init_process_group('gloo', rank=0, world_size=2)    # in both",),
+        after=("dist.init_process_group('gloo')       # RANK as the launcher sets it",),
+    ),
+    Explanation(
+        kind=Kind.RENDEZVOUS_MISMATCH,
+        severity="critical",
+        brief="ranks disagree about WORLD_SIZE, store or backend",
+        meaning=(
+            "To find each other, all ranks need the same WORLD_SIZE, the same MASTER_ADDR and"
+            " MASTER_PORT (or init_method) and the same backend. The ranks named here have other"
+            " values than most ranks."
+        ),
+        found=(
+            (
+                "ddtop compares the environment and arguments of all ranks once a rank has been in"
+                " init_process_group for {rendezvous.wait_s}. Different names of one host count as"
+                " equal; so do cpu:gloo and gloo."
+            ),
+            (
+                "If the ranks split into two equal halves, the half without rank 0 is at fault,"
+                " because rank 0 creates the store."
+            ),
+        ),
+        steps=(
+            "The evidence shows the address that each rank uses, and which process listens there.",
+            (
+                "Set the variables once, in one place for all ranks. If the port is random, let"
+                " one rank choose it and send it to all."
+            ),
+            "torchrun sets all of this by itself.",
+        ),
+        before=("os.environ['MASTER_PORT'] = str(free_port())    # on every rank",),
+        after=("port = os.environ['MASTER_PORT']       # set once, where all are started",),
+    ),
+    Explanation(
+        kind=Kind.STALE_STORE,
+        severity="critical",
+        brief="the file:// store is old or cannot be used",
+        meaning=(
+            "With init_method=file://PATH the ranks exchange their addresses in a file. A file"
+            " from an earlier run holds the addresses of processes that have ended. Some ranks"
+            " then fail with a refused connection, and others wait."
+        ),
+        found=(
+            (
+                "Each rank records the file's size, age and owner just before init_process_group."
+                " The file is stale if it was not empty, it was older than the job's first"
+                " process, and the ranks fail or have not joined for {rendezvous.wait_s}."
+            ),
+            "If the ranks cannot write to the path, the finding is the same.",
+        ),
+        steps=(
+            "Remove the file and start again:\nrm PATH",
+            "Give each run its own file, on a disk that all hosts share.",
+            "Remove the file before the ranks start, not in the program itself.",
+        ),
+        before=("init_method='file:///data/store'",),
+        after=("init_method=f'file:///data/store-{os.environ[\"SLURM_JOB_ID\"]}'",),
+    ),
+)

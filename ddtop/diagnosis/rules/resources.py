@@ -7,7 +7,11 @@ from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
 
-from ddtop.diagnosis.evidence import (
+from ddtop.diagnosis.finding import WARNING, Context, Finding
+from ddtop.diagnosis.kinds import Kind
+from ddtop.diagnosis.page import Explanation
+from ddtop.diagnosis.row import MOVES, RuleRow, job_has_ended
+from ddtop.diagnosis.shortage import (
     ADDRESSES,
     at_most,
     delay_of,
@@ -17,8 +21,6 @@ from ddtop.diagnosis.evidence import (
     threads_delay_of,
     used_cores_of,
 )
-from ddtop.diagnosis.finding import WARNING, Context, Finding
-from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.straggler_cause import LIMIT, cause_of
 from ddtop.model.facts import RankFacts, Snapshot, State
 from ddtop.policy import Limits, Policy
@@ -28,7 +30,7 @@ from ddtop.wire.records import Disk, HostState, Limit
 
 
 @dataclass(frozen=True)
-class ResourceLimits(Limits, of="resources", was=""):
+class ResourceLimits(Limits, of="resources"):
     """`memory-pressure` and `disk-full`, and the quota of a host that is `cpu-oversubscribed`."""
 
     throttled_ratio: float = 0.2
@@ -181,7 +183,7 @@ def _of_disks(
 
 
 @dataclass(frozen=True)
-class Oversubscribed(Limits, of=Kind.CPU_OVERSUBSCRIBED, was="oversubscribed_"):
+class Oversubscribed(Limits, of=Kind.CPU_OVERSUBSCRIBED):
     """`cpu-oversubscribed`."""
 
     own_ratio: float = 0.5
@@ -306,3 +308,119 @@ def pinned_cpus(host: HostState, ranks: list[RankFacts]) -> tuple[str, int] | No
         return None
     cpus, count = lists.pop()
     return (cpus, count) if cpus and count and count < host.cores else None
+
+
+ROWS = (
+    RuleRow(
+        oversubscribed,
+        (Kind.CPU_OVERSUBSCRIBED,),
+        "the share of the time in which the ranks of a host are ready to run but have no CPU",
+        needs=("hosts",),
+        unless=MOVES,
+    ),
+    RuleRow(
+        rule,
+        (Kind.MEMORY_PRESSURE, Kind.DISK_FULL),
+        "memory, /dev/shm, cgroup limits, disks, and limits of each process",
+        needs=("hosts",),
+        unless=(job_has_ended,),
+    ),
+)
+PAGES = (
+    Explanation(
+        kind=Kind.CPU_OVERSUBSCRIBED,
+        severity="warning",
+        brief="a host's ranks are ready to run but get no CPU",
+        meaning=(
+            "More threads want to run than there are cores, or the ranks are pinned to the same"
+            " few cores. Everything becomes slow, by a different amount in each step. Threads that"
+            " spin while they wait (OpenMP, MPI) make it worse."
+        ),
+        found=(
+            (
+                "The main threads of half the host's ranks waited for a CPU for"
+                " {oversubscribed_ratio} of {oversubscribed_window_s} (run delay in"
+                " /proc/PID/schedstat), and the ranks used {cpu-oversubscribed.own_ratio} of the"
+                " CPUs and need more. Or a CPU quota throttled them for {resources.throttled_ratio}"
+                " of that time. It is shown once it has stood for {brief.stood_s}."
+            ),
+        ),
+        steps=(
+            (
+                "Set the number of threads to cores divided by ranks, in the environment of all "
+                "ranks:\nexport OMP_NUM_THREADS=4"
+            ),
+            "Use fewer DataLoader workers: ranks x (1 + workers) should not exceed the cores.",
+            (
+                "Pinned ranks: see which CPUs they may use:\ntaskset -cp PID; srun"
+                " --cpu-bind=cores --cpus-per-task=8"
+            ),
+            "A container's quota:\ncat /sys/fs/cgroup/cpu.max /sys/fs/cgroup/cpu.stat",
+            "MPI with more ranks than cores:\nmpirun --mca mpi_yield_when_idle 1",
+        ),
+    ),
+    Explanation(
+        kind=Kind.MEMORY_PRESSURE,
+        severity="warning",
+        brief="memory, /dev/shm, files or threads are nearly used up",
+        meaning=(
+            "A host, its /dev/shm, a rank's cgroup or its table of open files is nearly full. Soon"
+            " the out-of-memory killer may end a process, a worker may die of SIGBUS, or a call"
+            ' may fail with "too many open files".'
+        ),
+        found=(
+            (
+                "At most {resources.memory_low_ratio} and at most {memory_low_bytes} of memory is"
+                " left. Memory that the kernel can free at once counts as free. Or threads of the"
+                " host waited for memory for {resources.memory_stall_ratio} of the time. For"
+                " /dev/shm the limits are {resources.shm_low_ratio} and {resources.shm_low_bytes}."
+            ),
+            (
+                "A rank has {resources.files_full_ratio} of its allowed descriptors open, or its"
+                " cgroup uses {resources.pids_full_ratio} of its threads (pids.max)."
+            ),
+            (
+                "At most {space.address_low_ratio} of a rank's RLIMIT_AS or RLIMIT_DATA is left. If"
+                " only this rank is late in most steps, that is why the others wait for it."
+            ),
+        ),
+        steps=(
+            "See which processes use the memory:\nps -eo pid,rss,args --sort=-rss | head",
+            (
+                "Use fewer DataLoader workers or a smaller prefetch_factor. Each worker copies the"
+                " Python lists of its dataset."
+            ),
+            (
+                "/dev/shm: docker run --shm-size=8g; remove files that dead jobs left behind:\nls"
+                " -lS /dev/shm"
+            ),
+            (
+                "Descriptors: ulimit -n 65536,"
+                " or\ntorch.multiprocessing.set_sharing_strategy('file_system')"
+            ),
+        ),
+        no_demo="it takes a host whose memory is nearly used up, and yours should not be",
+    ),
+    Explanation(
+        kind=Kind.DISK_FULL,
+        severity="warning",
+        brief="a disk that ranks write to is full",
+        meaning=(
+            "The next checkpoint, log or cache file may fail or be incomplete. Usually one rank "
+            "fails first, and the others wait for it."
+        ),
+        found=(
+            (
+                "ddtop checks the file systems of each rank's working folder, its TMPDIR and the"
+                " folders that it writes or saves to. On one of them, at most {disk_full_ratio}"
+                " and at most {space.disk_full_bytes} is free, or at most that share of the inodes."
+            ),
+        ),
+        steps=(
+            "What fills it?\ndf -h .; df -i .; du -xsh * | sort -h | tail",
+            "Keep only the last few checkpoints, or write them to another file system.",
+            "TMPDIR=/path/with/room moves caches and temporary files.",
+        ),
+        no_demo="it takes a disk that is nearly full",
+    ),
+)

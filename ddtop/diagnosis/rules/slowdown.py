@@ -10,13 +10,15 @@ from typing import NamedTuple
 
 from ddtop.diagnosis.finding import INFO, WARNING, Context, Finding
 from ddtop.diagnosis.kinds import Kind
+from ddtop.diagnosis.page import Explanation
+from ddtop.diagnosis.row import MOVES, RuleRow
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.policy import Limits
 from ddtop.wire.records import Speed
 
 
 @dataclass(frozen=True)
-class Slowdown(Limits, of=Kind.SLOWDOWN, was="slowdown_"):
+class Slowdown(Limits, of=Kind.SLOWDOWN):
     """`slowdown`."""
 
     info_ratio: float = 0.1
@@ -158,3 +160,54 @@ def _waits_more(found: Compared) -> list[float]:
 def _crowded(rank: RankFacts, limits: Slowdown) -> bool:
     pressure = rank.process.pressure
     return pressure is not None and (pressure.delay_ratio or 0.0) >= limits.delay_ratio
+
+
+ROWS = (
+    RuleRow(
+        rule,
+        (Kind.SLOWDOWN,),
+        "the speed of each rank now, ten minutes ago, at its start and in the last run",
+        silenced_by=("straggler", "input_bound", "oversubscribed"),
+        unless=MOVES,
+    ),
+)
+PAGES = (
+    Explanation(
+        kind=Kind.SLOWDOWN,
+        severity="info; warning from {slowdown_warning_ratio}",
+        brief="the job trains slower than before",
+        meaning=(
+            "The job still trains, but slower than ten minutes ago, slower than at its start, or"
+            " slower than the last run of the same name. The program does not report this, and the"
+            " job will end later than planned."
+        ),
+        found=(
+            (
+                "Each agent measures tokens, samples or steps per second over two minutes of"
+                " training, in four parts. Validation, checkpoints and compilation do not count,"
+                " and neither does the first half minute."
+            ),
+            (
+                "The job must be at least {slowdown.info_ratio} slower. On most ranks the"
+                " difference must also be {slowdown.noise_factor} times the spread of the four"
+                " parts, so that a speed that always varies is not reported."
+            ),
+            (
+                "The finding says what takes more time: data, one slow rank, GPU clocks, a lack of"
+                " CPU, or communication."
+            ),
+        ),
+        steps=(
+            "Data: see input-bound. One rank: see straggler. Clocks: see gpu-throttled.",
+            (
+                "Have other jobs started on the same hosts, disks or network since then?\nddtop"
+                " jobs; top"
+            ),
+            (
+                "If the samples have become longer (a curriculum), report tokens with"
+                " ddtop.progress(tokens=...). ddtop then compares tokens per second."
+            ),
+        ),
+        no_demo="it takes ten minutes at one speed and two at another",
+    ),
+)

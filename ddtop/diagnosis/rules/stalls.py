@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from ddtop.diagnosis.finding import CRITICAL, Context, Finding
 from ddtop.diagnosis.kinds import Kind
+from ddtop.diagnosis.page import Explanation
+from ddtop.diagnosis.row import RUNS, RuleRow
 from ddtop.diagnosis.waiters import first_wait
 from ddtop.model.facts import Blame, RankFacts, Snapshot, State, Wait
 from ddtop.model.wait_graph import waiters_of
@@ -66,3 +68,48 @@ def _waiting_ranks(snapshot: Snapshot, stopped: frozenset[int]) -> list[RankFact
         and not rank.gone
         and (rank.rank in held_up or not rank.wait.behind)
     ]
+
+
+ROWS = (
+    RuleRow(
+        stopped,
+        (Kind.RANK_STOPPED,),
+        "process states",
+        unless=RUNS,
+    ),
+)
+PAGES = (
+    Explanation(
+        kind=Kind.RANK_STOPPED,
+        severity="critical",
+        brief="a rank is stopped: SIGSTOP, a debugger, a frozen cgroup",
+        meaning=(
+            "The process is alive, but nothing in it runs: SIGSTOP or Ctrl-Z stopped it, a"
+            " debugger holds it, or its cgroup is frozen (docker pause, a suspended job). Its"
+            " peers wait until it continues."
+        ),
+        found=(
+            (
+                "The process has been in state T or t in /proc, or its cgroup has been frozen, for"
+                " {stopped_limit_s}. ddtop waits that long because tools that take stacks also"
+                " stop a process for a moment. The finding appears even if no rank waits yet."
+            ),
+            "Check: ps -o pid,stat,wchan:32,args -p PID",
+        ),
+        steps=(
+            "Stopped by a signal? Let it continue:\nddtop signal JOB --rank R CONT",
+            (
+                "If it stops again at once, it is a background job that reads from its terminal."
+                " Start it with < /dev/null."
+            ),
+            (
+                "Held by a debugger? Find the debugger by its pid, then detach it or continue"
+                " there:\ngrep TracerPid /proc/PID/status"
+            ),
+            (
+                "Frozen? Use docker unpause or scontrol resume ID, or thaw the cgroup:\necho 0 >"
+                " /sys/fs/cgroup/.../cgroup.freeze"
+            ),
+        ),
+    ),
+)

@@ -6,37 +6,25 @@ wait in init_process_group for ranks that have not called it.
 
 from __future__ import annotations
 
-import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ddtop import launch
-from ddtop.diagnosis.evidence import place_line, process_line, stack_lines
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Context, Finding
 from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.rendezvous import (
-    INIT,
-    LOOPBACK,
-    WHY_NOT,
-    Joining,
-    has_entered,
-    joining_of,
-    path_line,
-    store_of,
-)
+from ddtop.diagnosis.page import Explanation
+from ddtop.diagnosis.rendezvous import LOOPBACK, Joining, has_entered, joining_of, store_of
+from ddtop.diagnosis.row import RuleRow
 from ddtop.diagnosis.standstill import sleep_left_s
-from ddtop.launch.launchers import is_elastic
 from ddtop.model.ending import CANCEL_SIGNALS, has_failed
 from ddtop.model.facts import Candidate, RankFacts, Snapshot, State
-from ddtop.model.stacks import Owner, owner_of
 from ddtop.policy import Policy, Waits
-from ddtop.say.places import where_text
-from ddtop.wire.records import StackFrame
-from ddtop.words.sentences import exit_text, file_line, quoted, rank_list, ranks_text, verb
-from ddtop.words.units import duration
+from ddtop.wire.records import HelperEnd
 
 
 @dataclass(frozen=True)
-class Starting(Waits, of="starting", was=""):
+class Starting(Waits, of="starting"):
     """`late-to-init` and `rank-missing`."""
 
     init_late_warning_s: float = 10.0
@@ -64,6 +52,19 @@ _TIMEOUT_S = 1800.0
 """Torch's default."""
 
 
+class Awaited(NamedTuple):
+    """The ranks for which others wait, which are those of the finding.
+
+    `dead`: the processes that may have become these ranks. `candidates`: those that still may.
+    `elsewhere`: why the ranks may be on hosts that do not report here, a word and its numbers.
+    """
+
+    joining: Joining
+    dead: Sequence[HelperEnd] = ()
+    candidates: Sequence[Candidate] = ()
+    elsewhere: Sequence[object] = ()
+
+
 def rule(context: Context) -> list[Finding]:
     """Finds the ranks for which the others wait. Silent once a rank has communicated."""
     snapshot, policy = context.snapshot, context.policy
@@ -83,24 +84,21 @@ def _left_findings(snapshot: Snapshot, joining: Joining, policy: Policy) -> list
     gone = [rank for rank in snapshot.ranks if rank.gone and not has_failed(rank)]
     if not gone or joining.waited_s < policy.gone_limit_s:
         return []
-    ranks = tuple(rank.rank for rank in gone)
-    return [
-        Finding(
-            kind=Kind.LEFT_EARLY,
-            severity=CRITICAL,
-            ranks=ranks,
-            victims=joining.victims,
-            since_unix_ns=max(
-                joining.since_unix_ns, min(rank.process.exit_unix_ns or 0 for rank in gone)
-            ),
-            summary=(
-                f"{ranks_text(ranks)} ended with exit code 0 before {joining.init};"
-                f" {joining.wait_text} for {verb(ranks, 'it', 'them')}"
-            ),
-            evidence=tuple(line for rank in gone[:4] if (line := place_line(rank)) is not None),
-            advice=f"every rank must enter {joining.init}, even a rank that has nothing to do",
-        )
-    ]
+    first = min(rank.process.exit_unix_ns or 0 for rank in gone)
+    since, ranks = max(joining.since_unix_ns, first), [rank.rank for rank in gone]
+    return [_finding(Kind.LEFT_EARLY, ranks, Awaited(joining), since)]
+
+
+def _finding(
+    kind: Kind,
+    ranks: Sequence[int],
+    seen: Awaited,
+    since_unix_ns: int | None = None,
+    severity: str = CRITICAL,
+) -> Finding:
+    """`since_unix_ns`: if it is not the time at which the first rank began to wait."""
+    victims, since = seen.joining.waiting_without(ranks), seen.joining.since_unix_ns
+    return Finding(kind, severity, tuple(ranks), victims, since_unix_ns or since, seen=seen)
 
 
 def _killed_findings(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Finding]:
@@ -119,28 +117,8 @@ def _killed_findings(snapshot: Snapshot, joining: Joining, policy: Policy) -> li
         return []
     if not missing or _candidates(snapshot, missing):
         return []
-    how = ", ".join(f"pid {helper.pid} by {exit_text(None, helper.signal)}" for helper in dead[:8])
-    return [
-        Finding(
-            kind=Kind.RANK_KILLED,
-            severity=CRITICAL,
-            ranks=missing,
-            victims=joining.victims,
-            since_unix_ns=min(helper.unix_ns for helper in dead),
-            summary=(
-                f"{ranks_text(missing)} {verb(missing, 'was', 'were')} killed before"
-                f" {joining.init} ({how}); {joining.wait_text} for {verb(missing, 'it', 'them')},"
-                f" {duration(joining.waited_s)} so far"
-            ),
-            evidence=tuple(
-                f"pid {helper.pid}: {helper.command}" for helper in dead[:8] if helper.command
-            ),
-            advice=(
-                "find out who sent the signal: SIGKILL usually comes from the out-of-memory killer"
-                f" (dmesg | grep -i kill); {_left_to_wait(joining)}"
-            ),
-        )
-    ]
+    since = min(helper.unix_ns for helper in dead)
+    return [_finding(Kind.RANK_KILLED, missing, Awaited(joining, dead=dead), since)]
 
 
 # -- alive, and not there
@@ -149,20 +127,20 @@ def _killed_findings(snapshot: Snapshot, joining: Joining, policy: Policy) -> li
 def _late_findings(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Finding]:
     late = [rank for rank in snapshot.ranks if _is_late(rank)]
     still = [rank for rank in late if _stands(rank, policy)]
-    if still and joining.waited_s > policy.wait_s(Starting):
-        return [_late_finding(snapshot, joining, still, CRITICAL)]
-    if late and joining.waited_s > policy.of(Starting).init_late_warning_s:
-        limit_s = min(
-            policy.of(Starting).init_late_critical_s,
-            policy.timeout_critical_ratio * timeout_s(joining),
-        )
-        return [
-            _late_finding(
-                snapshot, joining, late, CRITICAL if joining.waited_s > limit_s else WARNING
-            )
-        ]
+    late = still if still and joining.waited_s > policy.wait_s(Starting) else late
+    limits, of_still = policy.of(Starting), late is still
+    if late and (of_still or joining.waited_s > limits.init_late_warning_s):
+        critical = of_still or joining.waited_s > _late_limit_s(joining, policy)
+        ranks, severity = [rank.rank for rank in late], CRITICAL if critical else WARNING
+        return [_finding(Kind.LATE_TO_INIT, ranks, Awaited(joining), severity=severity)]
     missing = _absent(snapshot)
     return _late_candidates(snapshot, joining, missing, policy) if missing and not late else []
+
+
+def _late_limit_s(joining: Joining, policy: Policy) -> float:
+    """From when a wait for ranks that work is critical."""
+    limit_s = policy.of(Starting).init_late_critical_s
+    return min(limit_s, policy.timeout_critical_ratio * timeout_s(joining))
 
 
 def _is_late(rank: RankFacts) -> bool:
@@ -195,73 +173,6 @@ def _stands(rank: RankFacts, policy: Policy) -> bool:
     )
 
 
-def _late_finding(
-    snapshot: Snapshot, joining: Joining, late: list[RankFacts], severity: str
-) -> Finding:
-    ranks = tuple(rank.rank for rank in late)
-    lead, now = late[0], snapshot.time_unix_ns
-    since = lead.reported.place.since_unix_ns if lead.reported.place is not None else None
-    it = verb(ranks, "it", "them")
-    if severity == CRITICAL:
-        here = (
-            f" for {duration((now - since) / 1e9)}"
-            if since is not None and lead.process.working is False
-            else ""
-        )
-        subject = (
-            f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {where_text(lead)}"
-            f"{here}, not in {joining.init} yet"
-        )
-    else:
-        subject = (
-            f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} not in {joining.init} yet, still"
-            f" {_busy_text(lead)}"
-        )
-    lines = [
-        line
-        for rank in late[:4]
-        for line in (process_line(rank), place_line(rank))
-        if line is not None
-    ]
-    for rank in late[:2]:
-        lines += stack_lines(rank)
-    if severity == WARNING:
-        advice = (
-            f"let {it} finish; do work that takes minutes before the start, or set a longer"
-            " timeout="
-        )
-        if joining.init == "MPI_Init":
-            advice = f"let {it} finish"
-    elif lead.process.working is False:
-        advice = (
-            f"see what {verb(ranks, 'it waits', 'they wait')} for: ddtop stacks"
-            f" {quoted(snapshot.job)} --rank {rank_list(ranks)}"
-        )
-    else:
-        advice = f"move this work before the start of the job, or after {joining.init}"
-        if joining.init == INIT:
-            advice = (
-                "move this work before the start of the job, or give init_process_group a longer"
-                " timeout="
-            )
-    return Finding(
-        kind=Kind.LATE_TO_INIT,
-        severity=severity,
-        ranks=ranks,
-        victims=joining.waiting_without(ranks),
-        since_unix_ns=joining.since_unix_ns,
-        summary=f"{subject}; {joining.wait_text} for {it}, {duration(joining.waited_s)} so far",
-        evidence=tuple(lines),
-        advice=f"{advice}; {_left_to_wait(joining)}",
-    )
-
-
-def _busy_text(rank: RankFacts) -> str:
-    if rank.reported.place is not None and rank.reported.place.waits_on == "import":
-        return where_text(rank)
-    return f"working {where_text(rank)}" if rank.process.working else where_text(rank)
-
-
 def _late_candidates(
     snapshot: Snapshot, joining: Joining, missing: tuple[int, ...], policy: Policy
 ) -> list[Finding]:
@@ -277,25 +188,9 @@ def _late_candidates(
     numbered = {
         candidate.process.rank for candidate in candidates if candidate.process.rank is not None
     }
-    ranks = tuple(rank for rank in missing if rank in numbered) or missing
-    return [
-        Finding(
-            kind=Kind.LATE_TO_INIT,
-            severity=severity,
-            ranks=ranks,
-            victims=joining.victims,
-            since_unix_ns=joining.since_unix_ns,
-            summary=(
-                f"{_candidates_text(snapshot, joining, ranks, candidates)}; "
-                f"{joining.wait_text}, {duration(joining.waited_s)} so far"
-            ),
-            evidence=tuple(_candidate_line(candidate) for candidate in candidates[:8]),
-            advice=(
-                f"see what it is: ps -fp {candidates[0].process.pid}; if it is Python, see where"
-                f" it is: py-spy dump --pid {candidates[0].process.pid}; {_left_to_wait(joining)}"
-            ),
-        )
-    ]
+    ranks = [rank for rank in missing if rank in numbered] or missing
+    seen = Awaited(joining, candidates=candidates)
+    return [_finding(Kind.LATE_TO_INIT, ranks, seen, severity=severity)]
 
 
 def _candidates_severity(
@@ -310,63 +205,12 @@ def _candidates_severity(
     still = all(
         candidate.stands_still
         and not candidate.imports
-        and not _sleeps_s(candidate, snapshot.time_unix_ns)
+        and not candidate.sleep_left_s(snapshot.time_unix_ns)
         for candidate in candidates
     )
     if still and seen_s > policy.wait_s(Starting) - policy.of(Starting).init_still_process_slack_s:
         return CRITICAL
-    limit_s = min(
-        policy.of(Starting).init_late_critical_s, policy.timeout_critical_ratio * timeout_s(joining)
-    )
-    return CRITICAL if joining.waited_s > limit_s else WARNING
-
-
-def _candidates_text(
-    snapshot: Snapshot, joining: Joining, ranks: tuple[int, ...], candidates: list[Candidate]
-) -> str:
-    what = "process" if len(candidates) == 1 else "processes"
-    pids = [candidate.process.pid for candidate in candidates]
-    shown = ", ".join(str(pid) for pid in pids[:8])
-    marks = {
-        candidate.candidacy.mark for candidate in candidates if candidate.candidacy is not None
-    }
-    mark = next(iter(marks)) if len(marks) == 1 else "of the same parent"
-    subject = f"{what} {shown} {mark}" if mark.startswith("of ") else f"{what} {shown} ({mark})"
-    if all(candidate.imports for candidate in candidates):
-        began = min(
-            (
-                candidate.candidacy.started_unix_ns or 0
-                for candidate in candidates
-                if candidate.candidacy is not None
-            ),
-            default=0,
-        )
-        age = f", {duration((snapshot.time_unix_ns - began) / 1e9)}" if began else ""
-        return (
-            f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} still importing torch{age}: {subject} "
-            + f"{verb(pids, 'has', 'have')} not loaded it yet"
-        )
-    text = f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} not entered {joining.init}: {subject}"
-    sleeps = [_sleeps_s(candidate, snapshot.time_unix_ns) for candidate in candidates]
-    if all(sleeps):
-        return f"{text} {verb(pids, 'sleeps', 'sleep')} for another {duration(max(sleeps))}"
-    return f"{text} {verb(pids, 'is', 'are')} {_candidates_do(candidates)}"
-
-
-_SLEEP = re.compile(r"(?:/\S+/)?sleep (\d+(?:\.\d+)?)([smhd]?)")
-_SECONDS_IN = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
-
-
-def _sleeps_s(candidate: Candidate, now_unix_ns: int) -> float:
-    """How many seconds of its command `sleep` are left; 0 if it runs another command or the time is
-    over. Scripts start ranks one after the other in this way.
-    """
-    candidacy = candidate.candidacy
-    command = _SLEEP.fullmatch((candidacy and candidacy.command) or "")
-    if candidacy is None or command is None or candidacy.started_unix_ns is None:
-        return 0.0
-    asked_s = float(command[1]) * _SECONDS_IN[command[2]]
-    return max(0.0, asked_s - (now_unix_ns - candidacy.started_unix_ns) / 1e9)
+    return CRITICAL if joining.waited_s > _late_limit_s(joining, policy) else WARNING
 
 
 def _candidates(snapshot: Snapshot, missing: tuple[int, ...]) -> list[Candidate]:
@@ -375,44 +219,6 @@ def _candidates(snapshot: Snapshot, missing: tuple[int, ...]) -> list[Candidate]
         for candidate in snapshot.candidates
         if candidate.process.rank is None or candidate.process.rank in missing
     ]
-
-
-def _candidates_do(candidates: list[Candidate]) -> str:
-    if all(candidate.stands_still for candidate in candidates):
-        frame = _user_frame(candidates[0])
-        if frame is not None:
-            return f"stuck in {frame.function} ({file_line(frame)})"
-        call = candidates[0].process.syscall
-        return f"stuck (in {call})" if call else "stuck"
-    if all(candidate.lacks_cpu for candidate in candidates):
-        return "ready to run, but other processes have the CPUs"
-    return (
-        "still working"
-        if any(candidate.working or candidate.woke for candidate in candidates)
-        else "alive"
-    )
-
-
-def _user_frame(candidate: Candidate) -> StackFrame | None:
-    frames = candidate.candidacy.frames if candidate.candidacy is not None else ()
-    return next((frame for frame in frames if owner_of(frame) is Owner.USER), None)
-
-
-def _candidate_line(candidate: Candidate) -> str:
-    process = candidate.process
-    text = f"pid {process.pid} on {candidate.host}: state {process.state}"
-    text += f", {candidate.cpu_ratio:.0%} of a core" if candidate.cpu_ratio is not None else ""
-    text += (
-        f", in {process.syscall}{f' of {process.file}' if process.file else ''}"
-        if process.syscall
-        else f", wchan {process.wchan}"
-        if process.wchan
-        else ""
-    )
-    if candidate.candidacy is not None:
-        command = f", {candidate.candidacy.command}" if candidate.candidacy.command else ""
-        return f"{text}; {candidate.candidacy.mark}{command}"
-    return f"{text}; RANK={process.rank} in its environment" if process.rank is not None else text
 
 
 # -- never seen
@@ -429,41 +235,10 @@ def _missing_findings(snapshot: Snapshot, joining: Joining, policy: Policy) -> l
     if any(_is_late(rank) for rank in snapshot.ranks) or _candidates(snapshot, missing):
         # The ranks are still starting: those that exist have not called it either.
         return []
-    unseen = unseen_hosts(snapshot)
-    comes = (
-        f"{ranks_text(missing)} {verb(missing, 'has', 'have')} not joined: {joining.words.size} is"
-        f" {snapshot.world_size}"
-    )
-    tail = f"{joining.wait_text}, {duration(joining.waited_s)} so far"
-    number, many = joining.words.number, rank_list(missing[:64])
-    numbers = f"{number}={missing[0]}" if len(missing) == 1 else f"{number} {many}"
-    last = f"no process with {numbers} was seen on any host that reports"
-    hosts = sorted({rank.host for rank in snapshot.ranks if rank.host is not None})
-    lines = [
-        f"{ranks_text(tuple(rank.rank for rank in snapshot.ranks if rank.hello))} on"
-        f" {', '.join(hosts[:8])}"
-    ]
-    if unseen is not None:
-        last = f"only {', '.join(hosts[:8])} {verb(hosts, 'reports', 'report')} here, {unseen}"
-    lines += [line for rank in joining.inside[:4] if (line := path_line(rank)) is not None]
-    return [
-        Finding(
-            kind=Kind.RANK_MISSING,
-            severity=(
-                CRITICAL
-                if unseen is None and not _may_still_come(snapshot, joining, policy)
-                else WARNING
-            ),
-            ranks=missing,
-            victims=joining.victims,
-            since_unix_ns=joining.since_unix_ns,
-            summary=f"{comes}, {tail}; {last}",
-            evidence=tuple(lines),
-            advice=(
-                f"{_missing_advice(snapshot, joining, missing, unseen)}; {_left_to_wait(joining)}"
-            ),
-        )
-    ]
+    elsewhere = _elsewhere(snapshot)
+    unsure = elsewhere or _may_still_come(snapshot, joining, policy)
+    seen, severity = Awaited(joining, elsewhere=elsewhere), WARNING if unsure else CRITICAL
+    return [_finding(Kind.RANK_MISSING, missing, seen, severity=severity)]
 
 
 def _may_still_come(snapshot: Snapshot, joining: Joining, policy: Policy) -> bool:
@@ -473,41 +248,19 @@ def _may_still_come(snapshot: Snapshot, joining: Joining, policy: Policy) -> boo
     )
 
 
-def _missing_advice(
-    snapshot: Snapshot, joining: Joining, missing: tuple[int, ...], unseen: str | None
-) -> str:
-    seen = [rank.hello for rank in snapshot.ranks if rank.hello is not None]
-    if unseen is not None:
-        return (
-            f"check that the job runs on the other hosts: ddtop status {quoted(snapshot.job)} there"
-        )
-    if any(is_elastic(hello.environment) for hello in seen):
-        return (
-            "find out why the launcher did not start it: check --nproc-per-node, --nnodes and its"
-            " output"
-        )
-    if all(hello.claim == "init" for hello in seen):
-        size = joining.words.size.lower()
-        return (
-            f"{size} is {snapshot.world_size}, but {len(seen)} processes joined: start as many as"
-            f" {size} says"
-        )
-    return f"start it with RANK={missing[0]}, or set WORLD_SIZE={len(seen)} on all ranks"
-
-
-def unseen_hosts(snapshot: Snapshot) -> str | None:
-    """Why ranks may be on hosts that do not report here. None if the job has one host according to
-    its variables.
+def _elsewhere(snapshot: Snapshot) -> tuple[object, ...]:
+    """Why ranks may be on hosts that do not report here: of `Awaited`. Empty if the job has one
+    host according to its variables.
     """
     hellos = [rank.hello for rank in snapshot.ranks if rank.hello is not None]
     hosts = {hello.host for hello in hellos}
     for name in _NODES:
         nodes = max((_number(hello.environment.get(name)) for hello in hellos), default=0)
         if nodes > 1:
-            return f"but {name} is {nodes}" if len(hosts) < nodes else None
+            return ("nodes", name, nodes) if len(hosts) < nodes else ()
     local = max((launch.local_size(hello.environment) or 0 for hello in hellos), default=0)
     if local and len(hosts) * local < snapshot.world_size:
-        return f"but each host runs only {local} of {snapshot.world_size} ranks"
+        return "local", local, snapshot.world_size
     far = [
         rank
         for rank in snapshot.ranks
@@ -516,7 +269,7 @@ def unseen_hosts(snapshot: Snapshot) -> str | None:
     address = next(
         (found[0] for rank in far if (found := store_of(rank)) and found[0] not in LOOPBACK), None
     )
-    return f"and the store is on another host ({address})" if address and len(hosts) == 1 else None
+    return ("store", address) if address and len(hosts) == 1 else ()
 
 
 def _number(text: str | None) -> int:
@@ -536,19 +289,6 @@ def timeout_s(joining: Joining) -> float:
     return min(found, default=_TIMEOUT_S)
 
 
-def _left_to_wait(joining: Joining) -> str:
-    if joining.init == "MPI_Init":
-        return "MPI_Init has no timeout"
-    if not joining.inside:
-        return f"{joining.init} has ended"
-    left_s = timeout_s(joining) - joining.waited_s
-    return (
-        f"{joining.init} times out in {duration(left_s)}"
-        if left_s > 0
-        else "its timeout has passed"
-    )
-
-
 # -- `rank-missing` and `master-unreachable` before there is a rank: torchrun waits for other
 #    nodes, or for the store where they meet
 
@@ -558,47 +298,124 @@ def launcher_waits(context: Context) -> list[Finding]:
     policy, now, findings = context.policy, context.snapshot.time_unix_ns, []
     limits = policy.of(Starting)
     for launcher in context.snapshot.launchers:
-        waited = duration(launcher.waited_s)
-        kind, limits_s = (
-            Kind.RANK_MISSING,
-            (policy.init_missing_limit_s, limits.init_missing_critical_s),
-        )
-        missing = launcher.nodes - (launcher.nodes_there or 1)
-        nodes = (
-            f"{missing} of {launcher.nodes} nodes"
-            if launcher.nodes_there
-            else f"the other nodes of {launcher.nodes}"
-        )
-        text = f"has waited {waited} for {nodes} at {launcher.place}"
-        advice = (
-            "start it on the other nodes, with the same --nnodes and the same address; to test the"
-            " connection from there"
-        )
-        if launcher.probe is not None:
-            kind, limits_s = (
+        kind, missing, least_s, critical_s = (
+            (
+                Kind.RANK_MISSING,
+                launcher.nodes > (launcher.nodes_there or 1),
+                policy.init_missing_limit_s,
+                limits.init_missing_critical_s,
+            )
+            if launcher.probe is None
+            else (
                 Kind.MASTER_UNREACHABLE,
-                (limits.init_late_warning_s, limits.store_dial_critical_s),
-            )
-            missing = launcher.probe != "open"
-            why = WHY_NOT.get(launcher.probe, launcher.probe)
-            text = f"cannot reach the store at {launcher.place} ({why}), for {waited}"
-            advice = (
-                "start the node that opens the store there; check --rdzv-endpoint or --master-addr"
-            )
-        if missing <= 0 or launcher.waited_s < limits_s[0]:
-            continue
-        findings.append(
-            Finding(
-                kind=kind,
-                severity=CRITICAL if launcher.waited_s >= limits_s[1] else WARNING,
-                ranks=(),
-                victims=(),
-                since_unix_ns=now - int(launcher.waited_s * 1e9),
-                summary=(
-                    f"the launcher of {launcher.script} (pid {launcher.pid}) {text}; no rank yet"
-                ),
-                evidence=(),
-                advice=f"{advice}: nc -zv {' '.join(map(quoted, launcher.place.split(':')))}",
+                launcher.probe != "open",
+                limits.init_late_warning_s,
+                limits.store_dial_critical_s,
             )
         )
+        since, waited_s = now - int(launcher.waited_s * 1e9), launcher.waited_s
+        severity = CRITICAL if waited_s >= critical_s else WARNING
+        if missing and waited_s >= least_s:
+            findings.append(Finding(kind, severity, (), (), since, seen=launcher))
     return findings
+
+
+ROWS = (
+    RuleRow(
+        launcher_waits,
+        (Kind.RANK_MISSING, Kind.MASTER_UNREACHABLE),
+        "launchers without ranks: their command lines and sockets",
+        needs=("launchers",),
+    ),
+    RuleRow(
+        rule,
+        (Kind.LEFT_EARLY, Kind.RANK_KILLED, Kind.LATE_TO_INIT, Kind.RANK_MISSING),
+        "which ranks are inside init_process_group, alive outside, dead or never seen",
+        silenced_by=("rendezvous",),
+    ),
+)
+PAGES = (
+    Explanation(
+        kind=Kind.RANK_MISSING,
+        severity="critical; a warning if the rank may run on a host that does not report",
+        brief="not started; others wait in init_process_group",
+        meaning=(
+            "WORLD_SIZE is larger than the number of ranks that were started. The started ranks"
+            " wait for the missing ones in init_process_group, by default for 30 minutes (10 with"
+            " NCCL), and print nothing."
+        ),
+        found=(
+            (
+                "Every process with RANK and WORLD_SIZE reports as soon as it starts. No process"
+                " with this rank number has reported on any host, and other ranks have been in"
+                " init_process_group for {init_missing_limit_s}."
+            ),
+            (
+                "It is a warning if a variable (SLURM_NNODES, GROUP_WORLD_SIZE) names more hosts"
+                " than report here."
+            ),
+            (
+                "Before there are any ranks, torchrun waits for its nodes. The connections to its"
+                " store show how many nodes have come. It is a warning after"
+                " {init_missing_limit_s}, and critical after {starting.init_missing_critical_s}."
+            ),
+        ),
+        steps=(
+            "Count the processes that were started:\nps -eo pid,args | grep SCRIPT",
+            (
+                "torchrun: --nnodes times --nproc-per-node is the world size. Start torchrun on"
+                " every node."
+            ),
+            (
+                "Slurm: use one task per rank, or one torchrun per node, not both:\nsqueue -j ID"
+                " -o '%D nodes, %C cpus'"
+            ),
+            (
+                "Started by hand: start a process with the missing RANK, or set WORLD_SIZE to the"
+                " number of processes, on all ranks."
+            ),
+            "The rank may run without DDTOP=1. Then ddtop cannot see it.",
+        ),
+        before=("mp.spawn(train, args=(4,), nprocs=3)     # world_size=4",),
+        after=("mp.spawn(train, args=(world,), nprocs=world)",),
+    ),
+    Explanation(
+        kind=Kind.LATE_TO_INIT,
+        severity="critical; a warning while the rank visibly works",
+        brief="alive, but not in init_process_group, where others wait",
+        meaning=(
+            "The rank is alive but has not called init_process_group yet: it imports, prepares"
+            " data, or sleeps. The others are inside and wait for it."
+        ),
+        found=(
+            (
+                "The rank has reported but has not called init_process_group. Or it is a process"
+                " of the same job that has no rank number yet (mp.spawn)."
+            ),
+            (
+                "It is critical if the rank makes no progress at one line and others have been"
+                " inside for {starting.wait_s}. While the rank works or imports, or pauses in a"
+                " sleep that ends soon, it is a warning after {starting.init_late_warning_s}, which"
+                " is shown once it has stood for {brief.stood_s}, and critical after"
+                " {starting.init_late_critical_s} or half of the group's timeout."
+            ),
+        ),
+        steps=(
+            (
+                "The finding names its source line. See what it waits for there:\nddtop stacks JOB"
+                " --rank R"
+            ),
+            "If the import of torch is slow, copy the environment to a local disk of each host.",
+            (
+                "If one rank downloads or preprocesses data, do that before the job. Or let all "
+                "ranks join first, and then wait in a barrier with a long timeout."
+            ),
+        ),
+        before=(
+            "if int(os.environ['RANK']) == 0:",
+            "    tokenise_everything()                 # 40 minutes",
+            "dist.init_process_group('gloo')",
+        ),
+        after=("dist.init_process_group('gloo', timeout=timedelta(hours=2))",),
+    ),
+)

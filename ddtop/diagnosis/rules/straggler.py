@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
 
-from ddtop.diagnosis.evidence import delay_of, threads_delay_of, used_cores_of
 from ddtop.diagnosis.finding import CRITICAL, INFO, WARNING, Context, Finding
 from ddtop.diagnosis.kinds import Kind
+from ddtop.diagnosis.page import Explanation
+from ddtop.diagnosis.row import MOVES, RuleRow, waits_are_explained
+from ddtop.diagnosis.shortage import delay_of, threads_delay_of, used_cores_of
 from ddtop.diagnosis.straggler_cause import LIMIT, cause_of, share_of
 from ddtop.model.facts import Balance, GpuLate, Late, RankFacts, Snapshot
 from ddtop.model.stragglers import late_of
@@ -18,7 +20,7 @@ from ddtop.policy import Limits, Policy
 
 
 @dataclass(frozen=True)
-class Cost(Limits, of="cost", was="straggler_"):
+class Cost(Limits, of="cost"):
     """What a straggler costs, as a share of the step."""
 
     critical_ratio: float = 0.5
@@ -90,7 +92,7 @@ def straggler_by_stack(context: Context) -> list[Finding]:
 
 
 @dataclass(frozen=True)
-class SyncBound(Limits, of=Kind.SYNC_BOUND, was="sync_bound_"):
+class SyncBound(Limits, of=Kind.SYNC_BOUND):
     """`sync-bound`."""
 
     ratio: float = 0.4
@@ -269,3 +271,192 @@ def imbalance(context: Context) -> list[Finding]:
             )
         ]
     return []
+
+
+ROWS = (
+    RuleRow(
+        rule,
+        (Kind.STRAGGLER,),
+        "when the ranks arrive in collectives; power and clocks of their GPUs",
+        unless=MOVES,
+    ),
+    RuleRow(
+        straggler_by_stack,
+        (Kind.STRAGGLER,),
+        "how often each rank is found in a collective, for ranks that are read from outside",
+        unless=(*MOVES, waits_are_explained),
+    ),
+    RuleRow(
+        communication,
+        (Kind.SYNC_BOUND, Kind.TRANSFER_BOUND),
+        "the share of the time in collectives after all ranks have arrived, and their sizes",
+        needs=("balances",),
+        silenced_by=("oversubscribed",),
+        unless=MOVES,
+    ),
+    RuleRow(
+        imbalance,
+        (Kind.IMBALANCE,),
+        "which rank arrives last in each step, and how long the others wait",
+        needs=("balances",),
+        silenced_by=(
+            "straggler",
+            "straggler_by_stack",
+            "input_bound",
+            "oversubscribed",
+            "communication",
+        ),
+        unless=MOVES,
+    ),
+)
+PAGES = (
+    Explanation(
+        kind=Kind.STRAGGLER,
+        severity="warning; critical if this alone costs more than half of the step",
+        brief="in most steps all ranks wait for the same rank",
+        meaning=(
+            "All ranks leave a collective together, so the slowest one sets the speed, and the step"
+            " time is the same on every rank. Only the waits show which rank is slow: it hardly"
+            " waits, and the others wait for it in every step."
+        ),
+        found=(
+            (
+                "If sampled waits differ between ranks, the agents read torch's flight recorder"
+                " once. It has the exact time of each collective on each rank."
+            ),
+            (
+                "The rank must be late in {straggler.late_ratio} of at least {straggler.steps}"
+                " steps, by at least {straggler.ratio} of the step and {straggler.least_ms}, far"
+                " more often than by chance. Below {straggler_strong_ratio} a second read must"
+                " agree. If a different rank is last each time, or only one step is long, there is"
+                " no straggler."
+            ),
+            (
+                "The cause is what takes this rank longer than the others: a loader (if theirs are"
+                " busy for less than {loading.busy_ratio} of the time), CPU, memory, garbage"
+                " collection, GIL, a line of Python, a slower GPU. If other programs take its CPU,"
+                " or answer it late, it is only a warning."
+            ),
+            (
+                "With NCCL the CPU side of all ranks moves together, so ddtop compares GPUs of the"
+                " same model, for four times {gpu_mean_s}. The GPUs that wait spin: they are"
+                " {gpu_wait_busy_ratio} busy but draw {gpu_wait_power_ratio} of the straggler's"
+                " power, or {gpu-wait.below_peak_ratio} of their own peak while heat slows the"
+                " straggler."
+            ),
+        ),
+        steps=(
+            (
+                "The finding names the function. What does this rank do there that the others do"
+                " not? You can gain at most its share of the step."
+            ),
+            (
+                "Loader: see input-bound. CPU: see what else runs on its cores:\ntop -H; taskset"
+                " -cp PID"
+            ),
+            (
+                "Garbage collection: call gc.freeze() after start-up, and gc.collect() on all"
+                " ranks at the same step."
+            ),
+            (
+                "If all ranks run the same code, compare its host and GPU with another rank's"
+                " (clocks, heat, other jobs)."
+            ),
+        ),
+        before=("if rank == 0:", "    write_metrics(step)        # all others wait in every step"),
+        after=(
+            "if rank == 0 and step % 100 == 0:",
+            "    queue.put(step)            # a thread writes them",
+        ),
+    ),
+    Explanation(
+        kind=Kind.IMBALANCE,
+        severity="info",
+        brief="each step waits for some rank, each time for another",
+        meaning=(
+            "No rank is slow, but in each step one has more to do than the others, which wait for"
+            " it: longer samples, a garbage collection, more tokens for its experts. Nobody is at"
+            " fault, and the time is lost all the same."
+        ),
+        found=(
+            (
+                "ddtop compares when the ranks arrive in their collectives. In the usual step a"
+                " rank waits for the last one for {imbalance.ratio} of the time, over"
+                " {imbalance.steps} steps or more, and no rank is the last in more than"
+                " {imbalance.last_ratio} of them. The samples of the agents must agree."
+            ),
+            (
+                "Silent while a straggler, a slow loader, a lack of CPUs or communication explains"
+                " the waits, and for the stages of a pipeline."
+            ),
+        ),
+        steps=(
+            "Fill batches by number of tokens, not of samples; or sort samples by length.",
+            "Collect garbage on all ranks at once:\ngc.disable(); ...; gc.collect()",
+            "Accumulate gradients: over several batches the differences average out.",
+            "Mixture of experts: look at the tokens per expert (capacity, balancing loss).",
+        ),
+        no_demo="what it costs is a choice of the program, and nothing is broken",
+    ),
+    Explanation(
+        kind=Kind.SYNC_BOUND,
+        severity="warning",
+        brief="much of each step is communication, and no rank is late",
+        meaning=(
+            "The ranks arrive together, and the time goes into the collectives themselves. Each"
+            " collective has a fixed cost, so many small ones cost more than the transfer of their"
+            " data."
+        ),
+        found=(
+            (
+                "A rank spends at least {sync-bound.ratio} of its time in collectives, not"
+                " counting the wait for the last rank to arrive (from torch's flight recorder). It"
+                " makes at least {sync-bound.calls} collective calls per step, and nearly all of"
+                " them are all_reduce, broadcast or barrier. A sharded model gathers by design, so"
+                " gathers are not judged."
+            ),
+        ),
+        steps=(
+            "Reduce metrics as one tensor, and only every few steps.",
+            (
+                "If you reduce gradients yourself, flatten them into one tensor, or let DDP do it"
+                " (bucket_cap_mb)."
+            ),
+            "Accumulate gradients: model.no_sync() on all but the last micro-batch.",
+            "Remove barrier() where a collective follows anyway.",
+        ),
+        before=("for p in model.parameters():", "    dist.all_reduce(p.grad)"),
+        after=("model = DistributedDataParallel(model)   # a few buckets, in backward",),
+    ),
+    Explanation(
+        kind=Kind.TRANSFER_BOUND,
+        severity="warning",
+        brief="large tensors take most of each step, no rank is late",
+        meaning=(
+            "The ranks arrive together, and then wait until their data has been sent. The network"
+            " is slow for what the job sends, or the ranks use a slow interface."
+        ),
+        found=(
+            (
+                "Collectives have {transfer-bound.call_bytes} of input or more in the mean, and"
+                " take {transfer-bound.ratio} of the time, not counting the wait for the last rank"
+                " to arrive (from torch's flight recorder). Where the ranks may compute meanwhile,"
+                " as in backward, they must take {transfer-bound.overlapped_ratio}."
+            ),
+            (
+                "A job younger than {transfer-bound.job_s} is not judged, and neither are NCCL,"
+                " sharded models, and hosts with more ranks than CPUs."
+            ),
+        ),
+        steps=(
+            (
+                "Which interface do the ranks use, and how fast is it?\nip -br addr; ethtool eth0"
+                " | grep Speed"
+            ),
+            "Name the fast one: GLOO_SOCKET_IFNAME=ib0. On GPUs use NCCL.",
+            "Accumulate gradients: model.no_sync() on all but the last micro-batch.",
+            "Send half as much:\nmodel.register_comm_hook(None, default_hooks.bf16_compress_hook)",
+        ),
+        no_demo="it takes a slow network",
+    ),
+)

@@ -7,13 +7,15 @@ from typing import NamedTuple
 
 from ddtop.diagnosis.finding import CRITICAL, Context, Finding
 from ddtop.diagnosis.kinds import Kind
+from ddtop.diagnosis.page import Explanation
+from ddtop.diagnosis.row import OF_WAITS, RUNS, RuleRow, backend_reports_error, waits_are_explained
 from ddtop.model.facts import RankFacts, State, Wait
 from ddtop.policy import Waits
 from ddtop.wire.names import MPI_FILE_COLLECTIVES
 
 
 @dataclass(frozen=True)
-class Stuck(Waits, of=Kind.COLLECTIVE_STUCK, was=""):
+class Stuck(Waits, of=Kind.COLLECTIVE_STUCK):
     """`collective-stuck`."""
 
 
@@ -93,3 +95,64 @@ def _idles(rank: RankFacts, nccl: bool) -> bool:
     # A rank spins while it waits for its GPU, whether the GPU computes or not. Only the power of
     # the GPU shows the difference.
     return rank.process.working is False or (nccl and rank.gpu.waits is True)
+
+
+ROWS = (
+    RuleRow(
+        rule,
+        (Kind.COLLECTIVE_STUCK,),
+        "groups whose members all wait in the same collective",
+        needs=("waits", "groups"),
+        silenced_by=OF_WAITS,
+        unless=(*RUNS, backend_reports_error, waits_are_explained),
+    ),
+)
+PAGES = (
+    Explanation(
+        kind=Kind.COLLECTIVE_STUCK,
+        severity="critical",
+        brief="all ranks are in one collective; it does not complete",
+        meaning=(
+            "Every rank of the group has joined the same collective. No rank is missing, stopped,"
+            " gone or elsewhere. The fault lies below the program: in a link, a network interface,"
+            " the driver or a GPU. No rank is blamed."
+        ),
+        found=(
+            (
+                "All members have enqueued the same collective of the group, and it has been open"
+                " for {collective-stuck.wait_s}, or for {healthy_wait_factor} times the longest"
+                " healthy wait."
+            ),
+            (
+                "No member uses CPU or does I/O. With NCCL a member may spin if its GPU is busy"
+                " but draws at most {gpu_wait_power_ratio} of the power that it draws when it"
+                " computes."
+            ),
+            (
+                "The finding also covers init_process_group: all ranks are inside, and none has"
+                " made progress for {peer-unreachable.init_stuck_limit_s} since the last one"
+                " entered."
+            ),
+        ),
+        steps=(
+            (
+                "Check the links between hosts for errors, drops, retransmits and full queues:\nip"
+                " -s link; ss -tni"
+            ),
+            (
+                "Make sure that the backend uses the right network interface:\n"
+                "NCCL_SOCKET_IFNAME=eth0 GLOO_SOCKET_IFNAME=eth0"
+            ),
+            (
+                "Check the GPUs for an Xid in the kernel log and uncorrected memory errors:\ndmesg"
+                " | grep -i xid; nvidia-smi -q -d ECC"
+            ),
+            "See where the library waits, in C:\nddtop stacks JOB --native",
+            (
+                "Set NCCL_DEBUG=INFO for the next run. NCCL then prints which rings and interfaces"
+                " it uses."
+            ),
+        ),
+        no_demo="it takes a network or a GPU that loses what all ranks have sent",
+    ),
+)

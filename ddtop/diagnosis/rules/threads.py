@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 from ddtop.diagnosis.finding import WARNING, Context, Finding
 from ddtop.diagnosis.kinds import Kind
+from ddtop.diagnosis.page import Explanation
+from ddtop.diagnosis.row import RUNS, RuleRow
 from ddtop.model.facts import RankFacts, State
 from ddtop.wire.records import ThreadStack
 
@@ -150,3 +152,51 @@ def _finding(group: str, sharing: list[tuple[RankFacts, Calls]]) -> Finding:
     )
     ranks, seen = tuple(rank.rank for rank, _ in sharing), Sharing(sharing)
     return Finding(Kind.THREADS_SHARE_GROUP, WARNING, ranks, (), since, group=group, seen=seen)
+
+
+ROWS = (
+    RuleRow(
+        rule,
+        (Kind.THREADS_SHARE_GROUP,),
+        "which threads have opened the collectives of one group",
+        unless=RUNS,
+        fold=fold,
+    ),
+)
+PAGES = (
+    Explanation(
+        kind=Kind.THREADS_SHARE_GROUP,
+        severity="warning; critical once the ranks wait because of it",
+        brief="two threads of a rank communicate on one group at once",
+        meaning=(
+            "Two threads of one rank have collectives of one group open at the same time. Their"
+            " order is random on each rank, so calls that do not belong together can meet. They"
+            " give wrong numbers or never return."
+        ),
+        found=(
+            (
+                "Torch's flight recorder names the thread of each open collective. If it does not,"
+                " ddtop uses a dump of all threads: it must show two of them inside collectives"
+                " while only one group is pending."
+            ),
+            (
+                "Only threads that Python started count, because backward passes communicate from"
+                " autograd's own threads."
+            ),
+        ),
+        steps=(
+            (
+                "Give each thread its own group. Create the groups on all ranks in the same order,"
+                " as below."
+            ),
+            "Or let one thread do all the communication, and pass work to it through a queue.",
+            "The second thread is often the one for logging or asynchronous checkpoints.",
+        ),
+        before=("Thread(target=lambda: dist.all_reduce(metrics)).start()", "dist.all_reduce(loss)"),
+        after=(
+            "side = dist.new_group()                # once, on all ranks",
+            "Thread(target=lambda: dist.all_reduce(metrics, group=side)).start()",
+            "dist.all_reduce(loss)",
+        ),
+    ),
+)

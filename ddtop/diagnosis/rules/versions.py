@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ddtop.diagnosis.finding import WARNING, Context, Finding
-from ddtop.diagnosis.gpus import size
 from ddtop.diagnosis.kinds import Kind
+from ddtop.diagnosis.page import Explanation
+from ddtop.diagnosis.row import RuleRow
+from ddtop.model.errors import Says
 from ddtop.model.facts import Snapshot
 from ddtop.policy import Limits, Policy
 from ddtop.wire.records import CudaState, Hello
-from ddtop.words.sentences import by_value, ranks_text, verb
 
 # -- `version-skew`: ranks run another Python, torch or script than the others
+
+
+class Skew(NamedTuple):
+    """What differs between ranks, by its name: the value of each rank."""
+
+    values: dict[str, dict[int, str]]
 
 
 def version_skew(context: Context) -> list[Finding]:
@@ -34,7 +41,7 @@ def version_skew(context: Context) -> list[Finding]:
     ):
         return []
     odd: set[int] = set()
-    lines, parts = [], []
+    skew: dict[str, dict[int, str]] = {}
     for name, values in (
         ("torch", {rank: hello.torch for rank, hello in hellos.items() if hello.torch}),
         ("Python", {rank: hello.python for rank, hello in hellos.items() if hello.python}),
@@ -44,30 +51,13 @@ def version_skew(context: Context) -> list[Finding]:
         if len(counts) < 2:
             continue
         (usual, most), (_, second) = counts.most_common(2)
-        differing = {rank for rank, value in values.items() if value != usual or most == second}
-        odd |= differing
-        versions = [f"{ranks_text(ranks)}: {value}" for value, ranks in by_value(values).items()]
-        lines.append(f"{name}: " + "; ".join(versions[:6]))
-        parts.append(f"{name} ({', '.join(versions[:3])})")
-    if not parts:
+        odd |= {rank for rank, value in values.items() if value != usual or most == second}
+        skew[name] = values
+    if not skew:
         return []
     ranks = tuple(sorted(odd))
-    same = "different versions" if len(odd) == len(hellos) else "different versions from the rest"
-    return [
-        Finding(
-            kind=Kind.VERSION_SKEW,
-            severity=WARNING,
-            ranks=ranks,
-            victims=(),
-            since_unix_ns=max(hellos[rank].started_unix_ns for rank in ranks),
-            summary=f"{ranks_text(ranks)} {verb(ranks, 'runs', 'run')} {same}: {', '.join(parts)}",
-            evidence=(*lines, *(_versions_line(rank, hellos[rank]) for rank in ranks[:4])),
-            advice=(
-                "start all ranks from one environment and one copy of the script: all ranks must"
-                " make the same calls"
-            ),
-        )
-    ]
+    since = max(hellos[rank].started_unix_ns for rank in ranks)
+    return [Finding(Kind.VERSION_SKEW, WARNING, ranks, (), since, seen=Skew(skew))]
 
 
 def _scripts(hellos: dict[int, Hello]) -> dict[int, str]:
@@ -75,33 +65,28 @@ def _scripts(hellos: dict[int, Hello]) -> dict[int, str]:
     if len({hello.script for hello in hellos.values()}) > 1:
         return {}
     return {
-        rank: f"{hello.script} {hello.script_digest}"
+        rank: " ".join((hello.script, hello.script_digest))
         for rank, hello in hellos.items()
         if hello.script_digest
     }
 
 
-def _versions_line(rank: int, hello: Hello) -> str:
-    return (
-        f"rank {rank} on {hello.host}: Python {hello.python or '?'}, torch {hello.torch or '?'},"
-        f" {' '.join(hello.argv[:3])}"
-    )
-
-
 # -- `wrong-backend`: the backend does not fit the devices
 
 
-_NCCL_WITHOUT = re.compile(
-    r"doesn't have NCCL built in|NCCL is only supported with GPUs|no GPUs? found", re.IGNORECASE
-)
-
-
 @dataclass(frozen=True)
-class WrongBackend(Limits, of=Kind.WRONG_BACKEND, was=""):
+class WrongBackend(Limits, of=Kind.WRONG_BACKEND):
     """`wrong-backend`."""
 
     gloo_bytes: int = 4 << 20
     """Gradients that go through gloo. Fewer cost less than the milliseconds of a step."""
+
+
+class Backend(NamedTuple):
+    """The bytes of gradients that go through gloo in each step; 0 if ranks ask for NCCL, and there
+    is none."""
+
+    gloo_bytes: int
 
 
 def backend(context: Context) -> list[Finding]:
@@ -126,33 +111,9 @@ def _gloo_instead(snapshot: Snapshot, policy: Policy) -> list[Finding]:
     }
     if len(found) < 2 or _share_gpus(found, snapshot):
         return []
-    ranks = tuple(found)
-    largest = max(cuda.gloo_bytes or 0 for cuda in found.values())
-    moves = verb(ranks, "moves", "move")
-    return [
-        Finding(
-            kind=Kind.WRONG_BACKEND,
-            severity=WARNING,
-            ranks=ranks,
-            victims=(),
-            since_unix_ns=snapshot.time_unix_ns,
-            summary=(
-                f"{ranks_text(ranks)} {moves} gradients of {size(largest)} from GPU to GPU through"
-                " gloo in each step, although this torch has NCCL"
-            ),
-            evidence=(
-                (
-                    "the group in which DistributedDataParallel averages gradients uses gloo for"
-                    " CUDA tensors: each gradient is copied to the host, sent over the network and"
-                    " copied back"
-                ),
-            ),
-            advice=(
-                'call init_process_group("nccl"), or pass no backend to use both: CPU tensors over'
-                " gloo, CUDA tensors over NCCL"
-            ),
-        )
-    ]
+    seen = Backend(max(cuda.gloo_bytes or 0 for cuda in found.values()))
+    now = snapshot.time_unix_ns
+    return [Finding(Kind.WRONG_BACKEND, WARNING, tuple(found), (), now, seen=seen)]
 
 
 def _share_gpus(found: Mapping[int, CudaState], snapshot: Snapshot) -> bool:
@@ -162,32 +123,86 @@ def _share_gpus(found: Mapping[int, CudaState], snapshot: Snapshot) -> bool:
 
 
 def _nccl_without(snapshot: Snapshot) -> list[Finding]:
-    ranks = tuple(
-        rank.rank
+    without = {
+        rank.rank: exception.unix_ns
         for rank in snapshot.ranks
-        if rank.reported.exception is not None
-        and _NCCL_WITHOUT.search(rank.reported.exception.text)
-    )
-    if not ranks:
+        if (exception := rank.reported.exception) is not None
+        and Says.NO_NCCL.within(exception.text)
+    }
+    if not without:
         return []
-    first = snapshot.rank(ranks[0])
-    exception = first.reported.exception
-    assert exception is not None
-    return [
-        Finding(
-            kind=Kind.WRONG_BACKEND,
-            severity=WARNING,
-            ranks=ranks,
-            victims=(),
-            since_unix_ns=exception.unix_ns,
-            summary=(
-                f"{ranks_text(ranks)} {verb(ranks, 'asks', 'ask')} for NCCL, but torch finds no"
-                " GPU or no NCCL there"
+    ranks, since = tuple(without), next(iter(without.values()))
+    return [Finding(Kind.WRONG_BACKEND, WARNING, ranks, (), since, seen=Backend(0))]
+
+
+ROWS = (
+    RuleRow(
+        version_skew,
+        (Kind.VERSION_SKEW,),
+        "versions of Python and torch, and a digest of the script",
+    ),
+    RuleRow(
+        backend,
+        (Kind.WRONG_BACKEND,),
+        "exceptions about NCCL, and the size of gradients on GPUs that go through gloo",
+    ),
+)
+PAGES = (
+    Explanation(
+        kind=Kind.WRONG_BACKEND,
+        severity="warning",
+        brief="the backend does not fit the device of the tensors",
+        meaning=(
+            "The program asked for NCCL, but torch finds no GPU or was built without NCCL. Then"
+            " init_process_group or the first collective raises an exception, and the ranks end."
+            " Or gradients on GPUs go through gloo, which copies them to the host and back in each"
+            " step."
+        ),
+        found=(
+            "A rank's exception says that NCCL or a GPU is missing.",
+            (
+                "Or torch has NCCL, each rank has its own GPU, and a DistributedDataParallel model"
+                " with some MiB of gradients on a GPU uses gloo for CUDA tensors. A second gloo"
+                " group, for barriers and objects, is fine."
             ),
-            evidence=(f"rank {first.rank}: {exception.type}: {exception.text}",),
-            advice=(
-                'on CPUs call init_process_group("gloo"); with GPUs check nvidia-smi,'
-                " CUDA_VISIBLE_DEVICES, and that torch is built with CUDA"
+        ),
+        steps=(
+            'To train on CPUs: init_process_group("gloo").',
+            (
+                "To train on GPUs: check that the job sees them and that this torch is built for "
+                'them:\nnvidia-smi; python -c "import torch; print(torch.version.cuda)"'
             ),
-        )
-    ]
+            (
+                "To use both: call init_process_group() without a backend. CPU tensors then use"
+                " gloo, and CUDA tensors use NCCL."
+            ),
+        ),
+        no_demo="its ranks end at once, and the finding then is `rank-crashed`",
+    ),
+    Explanation(
+        kind=Kind.VERSION_SKEW,
+        severity="warning",
+        brief="ranks run different torch, Python or scripts",
+        meaning=(
+            "The ranks do not run the same code. Two versions may call different collectives, or "
+            "call them in a different order. The job then hangs, at the start or later, or the "
+            "results differ."
+        ),
+        found=(
+            (
+                "Each rank reports its Python, its torch once it is imported, and a digest of its"
+                " script. Scripts with different names differ on purpose, so they are not"
+                " compared."
+            ),
+        ),
+        steps=(
+            "The evidence shows one line per version.",
+            (
+                "Use one environment for all ranks: the same container, or the same folder on a"
+                " shared disk."
+            ),
+            "Compare the copies of the script:\nsha256sum SCRIPT    (on each host)",
+        ),
+        no_demo="it takes ranks with two installations of torch or Python",
+    ),
+)

@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 from ddtop.diagnosis.finding import INFO, WARNING, Context, Finding
 from ddtop.diagnosis.kinds import Kind
+from ddtop.diagnosis.page import Explanation
+from ddtop.diagnosis.row import RuleRow, job_has_ended
 from ddtop.diagnosis.standstill import COMMUNICATES, OUTSIDE
 from ddtop.diagnosis.waiters import foreign_waits
 from ddtop.model.account import does
@@ -176,3 +178,51 @@ def _unusual_s(
     longest_s = max(snapshot.rank(rank).comm.healthy_wait_max_ms or 0.0 for rank in ranks) / 1000
     asleep_s = policy.of(WaitsForJob).asleep_s if None in waits_on else 0.0
     return max(policy.no_progress_s, policy.healthy_wait_factor * longest_s, asleep_s)
+
+
+ROWS = (
+    RuleRow(
+        rule,
+        (Kind.WAITS_FOR_JOB, Kind.NOT_IN_COLLECTIVE),
+        "connections to ranks of other jobs, and whether these jobs make progress",
+        unless=(job_has_ended,),
+        fold=fold,
+    ),
+)
+PAGES = (
+    Explanation(
+        kind=Kind.WAITS_FOR_JOB,
+        severity="as not-in-collective; a warning where all ranks wait for another job",
+        brief="a rank waits for another job, which stands still",
+        meaning=(
+            "A trainer and its engines, or a policy and its environments, are often jobs of their"
+            " own. A rank of this job waits for a rank of another one: for an answer on a"
+            " connection, or in a group that both share. That job stands still. The cause is there."
+        ),
+        found=(
+            (
+                "On one host ddtop knows both ends of a connection: the rank's thread waits on it,"
+                " or shares a group with a store of its own, and the process at its other end is a"
+                " rank of another job with DDTOP=1."
+            ),
+            (
+                "For {waits-for-job.wait_s} no rank of that job has made progress, none of their"
+                " threads has run, and their processes use no CPU. All of its ranks are on this"
+                " host."
+            ),
+            (
+                "If that job moves, the finding about the waiting rank stays, as a warning for a"
+                " minute; if it cannot be seen, as it is. If it waits in a collective, and a rank"
+                " of this job has made fewer calls than another one in a group that both jobs"
+                " share, that rank is named. Where all ranks wait for the other job, it must"
+                " stand still for {no_progress_s} ({waits-for-job.asleep_s} in a sleep) and for"
+                " {healthy_wait_factor} times the longest healthy wait, and wait for no request."
+            ),
+        ),
+        steps=(
+            "See what is wrong in the other job:\nddtop diagnose OTHER",
+            "Give waits for another job a timeout, and let them say whom they wait for.",
+        ),
+        no_demo="it takes two jobs",
+    ),
+)

@@ -350,3 +350,21 @@ def test_two_full_disks_are_two_findings():
     job.trains(10)
 
     assert said(job) == [("disk-full", (0, 1)), ("disk-full", (0, 1))]
+
+
+@pytest.mark.parametrize(("free", "kinds"), [(50_000, ["disk-full"]), (300_000, [])])
+def test_few_inodes_are_few_of_a_large_disk_too(free, kinds):
+    job = FakeJob(2)
+    disk = Disk("/tmp", "TMPDIR", 100 * GIB, 50 * GIB, 10_000_000, free)
+    job.host_says = {"load": HostLoad(disks=(disk,))}
+
+    assert [kind for kind, _ in said(job.trains(3))] == kinds
+
+
+@pytest.mark.parametrize(("steal", "told"), [(0.1, True), (0.01, False)])
+def test_what_the_hypervisor_takes_is_told_beside_a_crowd(steal, told):
+    job = FakeJob(4)
+    job.host_says = {"load": HostLoad(runnable=9, steal_ratio=steal)}
+    loaded(job, 40, run_delay_ns=0.55)
+
+    assert any("the hypervisor gives" in line for line in job.finding().evidence) == told

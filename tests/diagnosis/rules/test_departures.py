@@ -537,6 +537,20 @@ def test_a_rank_that_has_taken_more_batches_has_uneven_inputs_after_as_many_iter
     assert finding.advice.startswith("uneven inputs")
 
 
+@pytest.mark.parametrize(("before_s", "kind"), [(1, "left-early"), (4, "not-in-collective")])
+def test_a_rank_whose_loader_ended_just_before_its_last_progress_has_uneven_inputs(before_s, kind):
+    job = trained()
+    for rank in job.ranks:
+        rank.loader = Loader(0, batches=90)
+    dry = unix_ns(job.now - before_s)
+    last = job.ranks[2]
+    last.loader = Loader(0, batches=50, exhausted=1, exhausted_unix_ns=dry)
+    last.stands_at("main", line=99)
+    job.others_wait(2)
+
+    assert (job.passes(8).finding().kind, job.finding().ranks) == (kind, (2,))
+
+
 def test_the_line_is_that_of_the_error_if_the_call_has_failed():
     """gloo notices at once that the other process has gone."""
     job = trained(2)

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from ddtop.policy import POLICY
 from ddtop.wire.records import GpuWatch
 from tests.gpu_jobs import card
 from tests.nccl_jobs import COMPUTES, WAITS, WARM_S, NcclJob, one_computes
@@ -217,3 +218,12 @@ def test_what_a_relay_said_long_ago_proves_nothing_of_now():
     job.look_at_hosts = lambda: None
 
     assert (before, job.trains(40).kinds()) == ([("warning", "straggler", (5,))], [])
+
+
+@pytest.mark.parametrize("members", [1, 2, 3])
+def test_of_gpus_without_any_power_none_is_a_straggler_however_few_are_compared(members):
+    job = NcclJob(world_size=2)
+    job.policy = POLICY.with_limits({"gpu-wait.members": members})
+    job.runs(75, lambda second, rank: COMPUTES | {"power_watts": 0.0})
+
+    assert [rank.gpu_late for rank in job.snapshot().ranks] == [None, None]

@@ -334,3 +334,13 @@ def test_a_communicator_that_is_being_built_is_reported():
 def test_the_watchdog_of_torch_2_15_ends_the_ranks_at_the_timeout(environment, line):
     """nccl2/ProcessGroupNCCL.cpp: `handleWatchdogFailure` ends the process after its dump."""
     assert line in stuck(nccl_job(torch="2.15.0", **environment)).evidence
+
+
+@pytest.mark.parametrize(("ago_s", "gone"), [(50, (2,)), (70, ())])
+def test_an_answer_of_the_last_minute_tells_who_is_gone(ago_s, gone):
+    job = nccl_job().trains(2)
+    job.say(CommStatus(service("ok", "ok", "dead", "ok")))
+    snapshot = job.passes(ago_s).snapshot()
+
+    assert gone_ranks(snapshot, POLICY) == gone
+    assert ("NCCL calls rank 2 dead" in ras_lines(snapshot, POLICY)) == bool(gone)

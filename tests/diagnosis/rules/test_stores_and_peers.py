@@ -96,7 +96,7 @@ def test_a_file_store_of_an_earlier_run_is_named_with_its_age():
         "the file store /data/store is older than this job: 911 bytes, last written 1 d before it"
         " began" in finding.summary
     )
-    assert finding.advice == "remove it and start again: rm /data/store"
+    assert finding.advice == "remove it and start again: rm '/data/store'"
 
 
 def test_the_error_that_a_stale_store_leads_to_is_its_consequence():

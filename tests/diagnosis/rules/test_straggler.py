@@ -4,7 +4,7 @@ import pytest
 
 from ddtop.model.facts import State
 from ddtop.policy import POLICY
-from ddtop.say.stragglers import flame
+from ddtop.say.topics.stragglers import flame
 from ddtop.wire.records import Limit, Loader, ProcessLoad, Spot
 from tests.diagnosis.rules.straggler import (
     AUG,

@@ -1,0 +1,409 @@
+"""What is said of ranks for which others wait: where they are instead, for how long, and what to
+do."""
+
+from __future__ import annotations
+
+from ddtop.diagnosis.finding import CRITICAL, WARNING, Context, Finding
+from ddtop.diagnosis.kinds import Kind
+from ddtop.diagnosis.nccl import ras_lines
+from ddtop.diagnosis.patience import may_have_raised, new_program, phase_of, polls_or_works
+from ddtop.diagnosis.rules.blamed import HeldUp, NotLaunched
+from ddtop.diagnosis.standstill import pauses, sleep_left_s
+from ddtop.diagnosis.waiters import makes_by_hand
+from ddtop.model.account import CPU, FRAMES, OTHER_WORLD, awaited_path, does
+from ddtop.model.facts import Blame, RankFacts, Snapshot, State
+from ddtop.model.wait_graph import STILL
+from ddtop.policy import Policy
+from ddtop.say.chain import chain_clause, chain_lines, chain_step
+from ddtop.say.evidence import (
+    CHILDREN,
+    NEW_GROUP_RULE,
+    call_lines,
+    collecting_line,
+    left_advice,
+    loader_line,
+    place_line,
+    process_line,
+    stack_lines,
+    waits_on,
+    whom_to_ask,
+    with_timeout,
+)
+from ddtop.say.places import phase_clause, where_text
+from ddtop.say.said import Said, Writer
+from ddtop.say.waiters import by_hand_line, called_at, waits_clause
+from ddtop.wire.names import (
+    FINALIZE,
+    GROUP_MAKERS,
+    MPI_STARTED,
+    NAME_ONLY,
+    SENDS,
+)
+from ddtop.words.sentences import (
+    COLLECTIVE,
+    P2P,
+    file_line,
+    framework_text,
+    function_text,
+    ranks_text,
+    verb,
+)
+from ddtop.words.units import duration
+
+PLACES_MAX = 3
+BY_STACK = "judged by the stacks of the training threads: ddtop cannot read sequence numbers of"
+
+
+def held_up(finding: Finding, seen: HeldUp, at: Context) -> Said:
+    """What the ranks do instead of joining the others, and who waits."""
+    snapshot, policy, now = at.snapshot, at.policy, at.snapshot.time_unix_ns
+    kind, severity, ranks, victims = finding.kind, finding.severity, finding.ranks, finding.victims
+    blames = list(seen.blames)
+    first = min(blames, key=lambda blame: blame.since_unix_ns)
+    waited = duration((now - first.since_unix_ns) / 1e9)
+    lead = snapshot.rank(ranks[0])
+    subject = (
+        f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {_places(snapshot, ranks, waited)}"
+    )
+    if kind == Kind.INTERPRETER_FROZEN:
+        subject = (
+            f"{ranks_text(ranks)} {verb(ranks, 'runs', 'run')}, but C code holds the GIL: "
+            f"no report for {duration(lead.agent.report_age_s or 0)}, {where_text(lead)}"
+        )
+    elif (became := new_program(lead)) is not None:
+        subject = _replaced_text(ranks, lead, became)
+    elif kind == Kind.LEFT_EARLY and may_have_raised(lead):
+        subject = (
+            f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} at the end of"
+            f" {verb(ranks, 'its', 'their')} program, done or after an exception, and"
+            f" {where_text(lead)}"
+        )
+    elif kind == Kind.LEFT_EARLY:
+        subject = (
+            f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} done{_after_text(lead)} and"
+            f" {where_text(lead)}"
+        )
+    elif severity == WARNING and pauses(lead, first, policy):
+        ends = verb(ranks, "its sleep ends in", "their sleeps end within")
+        left_s = max(sleep_left_s(snapshot.rank(rank)) or 0.0 for rank in ranks)
+        subject += f", and {ends} {duration(left_s)}"
+    elif (phase := _one_phase(snapshot, ranks)) is not None:
+        subject = f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} {phase}"
+    elif severity == WARNING and (helped := _helped_text(lead)) is not None:
+        subject += helped
+    elif severity == WARNING and all(polls_or_works(snapshot.rank(rank)) for rank in ranks):
+        tries = verb(ranks, "it polls, or works", "they poll, or work")
+        subject += f": {tries} in short steps"
+    elif severity == WARNING and _only_around_it(lead):
+        subject += f", while {verb(ranks, 'its', 'their')} other threads or children work"
+    elif (
+        severity == WARNING
+        and first.condition != STILL
+        and does(lead).word != OTHER_WORLD
+        and _is_seen_to_work(lead, first)
+    ):
+        busy = "is still working" if len(ranks) == 1 else "are still working"
+        # A rank that works without using its CPU may be asleep at this instant.
+        asleep = lead.process.working is False and lead.reported.place is not None
+        spot = (
+            f"in {function_text(lead.reported.place)} ({file_line(lead.reported.place)})"
+            if asleep and lead.reported.place
+            else where_text(lead)
+        )
+        subject = f"{ranks_text(ranks)} {busy}, {spot}, {waited}"
+    if kind == Kind.NOT_IN_COLLECTIVE and len(ranks) == 1:
+        subject += chain_clause(lead)
+    tail = waits_clause(snapshot, first, ranks, victims)
+    if kind == Kind.LEFT_EARLY:
+        tail += called_at(snapshot, first.waiters)
+    lines = _evidence(snapshot, blames, policy)
+    advice = _next_step(snapshot, kind, severity, lead, first, policy)
+    return Said(f"{subject}; {tail}", lines, with_timeout(advice, snapshot, first))
+
+
+def _replaced_text(ranks: tuple[int, ...], lead: RankFacts, became: str) -> str:
+    place = lead.reported.place
+    last = f" after {file_line(place)} {place.function}" if place is not None else ""
+    return (
+        f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} become another program, {became},"
+        f" by exec{last}"
+    )
+
+
+def _is_seen_to_work(rank: RankFacts, blame: Blame) -> bool:
+    """Whether the sentence may say that it works. After only seconds of sampling from outside, only
+    its CPU use shows this."""
+    by_stack = blame.peer_wait is not None and blame.peer_wait.by_stack
+    return not by_stack or rank.process.working is True
+
+
+def _one_phase(snapshot: Snapshot, ranks: tuple[int, ...]) -> str | None:
+    """The phase that they report, if it is the same; None if they are in none."""
+    phases = [phase_of(snapshot.rank(rank)) for rank in ranks]
+    if len({progress.phase if progress is not None else None for progress in phases}) > 1:
+        return None
+    return phase_clause(snapshot.rank(ranks[0]), snapshot.time_unix_ns)
+
+
+def _helped_text(rank: RankFacts) -> str | None:
+    """What is said of a rank whose main thread waits for another process that works for it; None if
+    it does not."""
+    place, report = rank.reported.place, rank.process.report
+    if not rank.process.working or place is None or place.waits_on is None:
+        return None
+    if place.asked is not None:
+        return ""
+    moving = (end for end in report.far_ends if not end.still_since_unix_ns) if report else ()
+    job = next((end.where.job for end in moving), None)
+    return f", while job {job}, to which it is connected, moves on" if job is not None else None
+
+
+def _only_around_it(rank: RankFacts) -> bool:
+    """Whether its main thread waits for other threads or children of its process, which use the
+    CPU.
+    """
+    classified = does(rank)
+    return (
+        bool(rank.process.working)
+        and classified.source == FRAMES
+        and classified.word in ("lock", "queue", "rpc")
+    )
+
+
+def _places(snapshot: Snapshot, ranks: tuple[int, ...], waited: str) -> str:
+    """Where they are; listed one by one if their places differ."""
+    texts = {where_text(snapshot.rank(rank)) for rank in ranks}
+    if len(texts) == 1:
+        return f"{texts.pop()} for {waited}"
+    shown = "; ".join(
+        f"rank {rank} {where_text(snapshot.rank(rank))}" for rank in ranks[:PLACES_MAX]
+    )
+    more = f"; {len(ranks) - PLACES_MAX} more" if len(ranks) > PLACES_MAX else ""
+    return f"elsewhere for {waited}: {shown}{more}"
+
+
+def _after_text(rank: RankFacts) -> str:
+    return (
+        f" after iteration {rank.progress.iteration:,}"
+        if rank.progress.iteration is not None
+        else ""
+    )
+
+
+def _evidence(snapshot: Snapshot, blames: list[Blame], policy: Policy) -> tuple[str, ...]:
+    """The most important line first: the banner shows it under the sentence."""
+    lines: list[str | None] = []
+    for blame in blames[:4]:
+        rank = snapshot.rank(blame.root)
+        lines += [
+            loader_line(rank),
+            collecting_line(rank, snapshot.time_unix_ns),
+            by_hand_line(rank),
+            process_line(rank),
+            place_line(rank),
+        ]
+        lines += [*chain_lines(rank), *stack_lines(rank)]
+        group = next((item for item in rank.comm.groups if item.group == blame.group), None)
+        enqueued = group.enqueued - (group.p2p_offset or 0) if group else 0
+        waiting = {
+            wait.rank
+            for wait in snapshot.waits
+            if (wait.group, wait.seq) == (blame.group, blame.seq)
+        }
+        # The other victims wait for these ranks.
+        inside = tuple(waiter for waiter in blame.waiters if waiter in waiting) or blame.waiters
+        if rank.state is not State.SILENT and blame.seq is not None:
+            lines.append(
+                f"rank {rank.rank} has enqueued #{enqueued}, {ranks_text(inside)}"
+                f" {verb(inside, 'waits', 'wait')} in #{blame.seq}"
+            )
+    waiter = snapshot.rank(blames[0].waiters[0])
+    # From NCCL's own thread, which answers even if Python is blocked or torch's recorder is off.
+    lines += ras_lines(snapshot, policy)[:3]
+    if (place := waiter.reported.place) is not None:
+        spot = f"rank {waiter.rank} waits at {file_line(place)} {function_text(place)}"
+        lines.append(spot + framework_text(place, whole=True))
+    if any(blame.peer_wait is not None and blame.peer_wait.by_stack for blame in blames):
+        lines += call_lines([snapshot.rank(number) for number in blames[0].waiters])
+        whose = " ranks started without DDTOP=1" if waiter.from_outside else " JAX"
+        lines.append(BY_STACK + whose)
+    return tuple(line for line in lines if line is not None)
+
+
+def _next_step(
+    snapshot: Snapshot, kind: Kind, severity: str, rank: RankFacts, blame: Blame, policy: Policy
+) -> str:
+    word = does(rank).word
+    by_word = _BY_WORD.get((waits_on(rank) if word == "rpc" else None) or word)
+    if word == "gc" and rank.process.working is False:
+        # A collection computes. One that sleeps is in a finalizer or a callback of the program.
+        by_word = None
+    stands = severity == CRITICAL or blame.condition == STILL or _only_around_it(rank)
+    stands = stands or word == OTHER_WORLD
+    waits = phase_of(rank) is not None or pauses(rank, blame, policy)
+    stands = stands and not (severity == WARNING and waits)
+    if (special := _special_step(snapshot, kind, rank, blame)) is not None:
+        text = special
+    elif stands and kind == Kind.NOT_IN_COLLECTIVE and (step := chain_step(rank)) is not None:
+        text = step
+    elif by_word is not None and stands:
+        text = by_word.format(pid=rank.pid)
+    elif (
+        stands
+        and word == "socket"
+        and rank.process.report is not None
+        and rank.process.report.remote is not None
+    ):
+        text = (
+            f"give that call a timeout, and find out why {rank.process.report.remote} does not"
+            " answer"
+        )
+    elif kind == Kind.INTERPRETER_FROZEN:
+        # A rank that was started without ddtop has no handler for the signal.
+        by_signal = f"which line: F9, or ddtop stacks --rank {rank.rank} --signal; "
+        where = "" if rank.from_outside else by_signal
+        text = f"see {where}which C call: py-spy dump --native --pid {rank.pid}"
+    elif (call := _one_call(rank, blame, policy)) is not None:
+        text = (
+            f"check whether the loop in {call} ends: ddtop stacks --rank {rank.rank}; if it just"
+            " takes long, do this work on all ranks or outside the collective"
+        )
+    elif not stands:
+        text = "let it finish, or do this work on all ranks or outside the collective"
+    elif rank.reported.activity == "loader":
+        text = (
+            "see where that dataset waits (file server, lock, worker):"
+            f" {_stacks(rank)} shows all its threads"
+        )
+    elif (path := awaited_path(rank)) is not None:
+        text = (
+            f"find out which process should have made, opened or removed {path}, or holds it"
+            f" (fuser {path}); give that wait a time limit"
+        )
+    elif rank.reported.place is not None and (
+        blame.condition == STILL or word not in (COLLECTIVE.word, P2P.word)
+    ):
+        how = _how(rank, blame)
+        asks = "what it waits for" if polls_or_works(rank) else "why it is stuck"
+        text = f"find out {asks} at {file_line(rank.reported.place)}{how}"
+    else:
+        text = f"{_rule_of(blame)}" + ("" if blame.peer_wait else " in the same order")
+    return text
+
+
+def _special_step(snapshot: Snapshot, kind: Kind, rank: RankFacts, blame: Blame) -> str | None:
+    """The next step for a rank that does not come back, or waits for processes that nobody knows;
+    None for others."""
+    if new_program(rank) is not None:
+        return "start that program as a child, or call exec after the last collective"
+    if makes_by_hand(rank):
+        return (
+            "it waits for all members of the group that it makes there: make such groups in the"
+            " same order on all of them, and check that none has ended: ddtop jobs, ddtop diagnose"
+        )
+    if kind != Kind.LEFT_EARLY:
+        return None
+    text = left_advice(rank, [snapshot.rank(number) for number in blame.waiters])
+    if may_have_raised(rank):
+        text = f"look for an exception in the output of rank {rank.rank}; otherwise {text}"
+    return text
+
+
+def _how(rank: RankFacts, blame: Blame) -> str:
+    """Where to look, or the rule of the call in which the others are if it is a special one."""
+    rule = _rule_of(blame)
+    if rule != EVERY_RANK:
+        return f"; {rule}"
+    ask = whom_to_ask(rank)
+    if ask is not None:
+        return f": {_stacks(rank)}; give that wait a timeout, and see {ask}"
+    return f": {_stacks(rank)} shows all its threads; give what it waits for a time limit"
+
+
+def _stacks(rank: RankFacts) -> str:
+    """The command that shows where its threads are."""
+    if rank.from_outside:
+        return f"py-spy dump --pid {rank.pid}"
+    return f"ddtop stacks --rank {rank.rank}"
+
+
+def _one_call(rank: RankFacts, blame: Blame, policy: Policy) -> str | None:
+    """The function in one call of which it has computed since the others began to wait."""
+    place = rank.reported.place
+    if place is None or place.since_unix_ns is None or does(rank).source != CPU:
+        return None
+    at_first = place.since_unix_ns - blame.since_unix_ns <= policy.still_limit_s * 1e9
+    return f"{function_text(place)} ({file_line(place)})" if at_first else None
+
+
+def _rule_of(blame: Blame) -> str:
+    if blame.peer_wait is not None and blame.peer_wait.call == FINALIZE:
+        return "MPI_Finalize waits for all ranks"
+    if blame.peer_wait is not None and blame.peer_wait.call in GROUP_MAKERS:
+        return NEW_GROUP_RULE
+    if blame.peer_wait is not None and (
+        blame.peer_wait.by_stack or blame.peer_wait.call in NAME_ONLY
+    ):
+        return "every rank must make the same calls"
+    if blame.peer_wait is not None:
+        return _OF_SINGLE.get(blame.peer_wait.call) or (
+            "each send needs a recv on that rank"
+            if blame.peer_wait.call in SENDS
+            else "each recv needs a send from that rank"
+        )
+    if blame.op in MPI_STARTED:
+        return (
+            "a nonblocking collective progresses only inside MPI calls: call its Wait sooner, or"
+            " call Test in between"
+        )
+    return EVERY_RANK
+
+
+EVERY_RANK = "every rank must make the same collective calls"
+_RAY = (
+    "see what that task or actor does, waits for or lacks (CPUs, GPUs): ray list tasks, ray list"
+    " actors, ray status; give the call a timeout"
+)
+_OF_SINGLE = {"monitored_barrier": "all ranks must reach the barrier"}
+_BY_WORD = {
+    "gc": (
+        "call gc.freeze() and gc.disable() after start-up, and gc.collect() at the same step on"
+        " all ranks"
+    ),
+    "gil": "see which thread holds the GIL: py-spy dump --native --pid {pid}",
+    "stdin": "nobody can answer there: remove the prompt from the program",
+    "debugger": "continue or quit in that debugger",
+    OTHER_WORLD: "see where the processes of that world are: ddtop jobs, on their host",
+    "rpc": "check the process that it calls: ddtop stacks",
+    "ray.get": _RAY,
+    "ray.wait": _RAY,
+    "child": f"see what its child processes are doing: {CHILDREN}",
+}
+"""Advice for activities that need special advice, by the word of the class; of RPCs by
+`Place.waits_on`."""
+
+
+def not_launched(finding: Finding, seen: NotLaunched, at: Context) -> Said:
+    """Which ranks have not enqueued the collective that others wait in, by NCCL's own report."""
+    snapshot, policy = at.snapshot, at.policy
+    ranks, waiters, first = finding.ranks, finding.victims, snapshot.rank(finding.ranks[0])
+    if seen.stands_s is not None:
+        why = f"no rank has enqueued another for {duration(seen.stands_s)}"
+    else:
+        held_s = min(snapshot.rank(rank).agent.report_age_s or 0.0 for rank in waiters)
+        why = f"C code has held the GIL there for {duration(held_s)}"
+    lines = [
+        process_line(first),
+        place_line(first) if not seen.frozen else None,
+        *ras_lines(snapshot, policy)[:3],
+    ]
+    how = "--native " if seen.frozen else ""
+    return Said(
+        f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} not enqueued the {finding.op} that"
+        f" {ranks_text(waiters)} {verb(waiters, 'waits', 'wait')} in, according to NCCL; {why}",
+        tuple(line for line in lines if line is not None),
+        f"see where {ranks_text(ranks[:1])} is stuck: py-spy dump {how}--pid {first.pid}",
+    )
+
+
+WRITERS: dict[type, Writer] = {HeldUp: held_up, NotLaunched: not_launched}

@@ -1,0 +1,114 @@
+"""What is said of a job that makes no progress, where no other rule knows why."""
+
+from __future__ import annotations
+
+from ddtop.diagnosis.finding import Context, Finding
+from ddtop.diagnosis.rules.no_progress import AtOnePlace, ForOutside, Stands
+from ddtop.diagnosis.standstill import COMMUNICATES, STILL, Standstill, word_of
+from ddtop.model.facts import RankFacts, Snapshot
+from ddtop.say.chain import chain_lines, chain_step
+from ddtop.say.evidence import call_lines, place_line, process_line, stack_lines, whom_to_ask
+from ddtop.say.places import where_text
+from ddtop.say.said import Said, Writer
+from ddtop.say.waiters import foreign_text
+from ddtop.words.sentences import quoted, ranks_text, verb
+from ddtop.words.units import duration, plural
+
+CLASSES_MAX = 3
+
+
+def for_outside(_: Finding, seen: ForOutside, at: Context) -> Said:
+    """For which processes outside of the job they wait."""
+    still, ranks, victims = seen.still, seen.ranks, seen.victims
+    summary = f"no progress for {duration(still.quiet_s)}: {foreign_text(at.snapshot, seen.waits)}"
+    if victims:
+        summary += (
+            f"; {ranks_text(victims)} {verb(victims, 'waits', 'wait')} for"
+            f" {verb(ranks, 'it', 'them')}"
+        )
+    return Said(
+        summary,
+        _evidence(at.snapshot, seen.classes, still),
+        "check the job on the other side of that store: ddtop jobs, ddtop diagnose",
+    )
+
+
+def stands(_: Finding, seen: Stands, at: Context) -> Said:
+    """Where the ranks are, those at fault first."""
+    still, classes, idle = seen
+    snapshot = at.snapshot
+    lead = snapshot.rank(classes[0].ranks[0])
+    shown = [
+        f"{ranks_text(place.ranks)} {verb(place.ranks, 'is', 'are')} {_place_text(place, at)}"
+        for place in classes[:CLASSES_MAX]
+    ]
+    more = sum(len(place.ranks) for place in classes[CLASSES_MAX:])
+    shown += [f"{plural(more, 'more rank')} elsewhere"] if more else []
+    gone = [rank.rank for rank in snapshot.ranks if rank.gone]
+    shown += [f"{ranks_text(gone)} {verb(gone, 'has', 'have')} ended"] if gone else []
+    unseen = still.unseen
+    shown += [f"{ranks_text(unseen)} {verb(unseen, 'was', 'were')} not seen"] if unseen else []
+    lead_in = "idle" if idle else "no progress"
+    return Said(
+        f"{lead_in} for {duration(still.quiet_s)}: {'; '.join(shown)}",
+        _evidence(snapshot, classes, still),
+        _advice(lead, still, idle),
+    )
+
+
+def _place_text(place: AtOnePlace, at: Context) -> str:
+    text = where_text(at.snapshot.rank(place.ranks[0]))
+    return f"{text}, called by {place.callers}" if place.callers else text
+
+
+def _evidence(snapshot: Snapshot, classes: list[AtOnePlace], still: Standstill) -> tuple[str, ...]:
+    lines: list[str | None] = []
+    for one in classes[:CLASSES_MAX]:
+        rank = snapshot.rank(one.ranks[0])
+        lines += [
+            process_line(rank),
+            place_line(rank),
+            *chain_lines(rank),
+            *stack_lines(rank),
+        ]
+    counted = [rank for rank in still.alive if rank.progress.iteration is not None]
+    if counted:
+        steps = [rank.progress.step_ms for rank in counted if rank.progress.step_ms]
+        usual = f", a step took {max(steps):.0f} ms" if steps else ""
+        last = max(rank.progress.iteration or 0 for rank in counted)
+        lines.append(f"the last step was iteration {last:,}{usual}")
+    if any(rank.comm.outside is not None for rank in still.alive):
+        lines += call_lines(list(still.alive))
+        lines.append("judged by the stacks of the training threads, which have not moved since")
+    else:
+        lines.append("no rank has finished a step, batch, collective or point-to-point call since")
+    return tuple(line for line in lines if line is not None)
+
+
+def _advice(lead: RankFacts, still: Standstill, idle: bool) -> str:
+    place = lead.reported.place
+    if still.unseen:
+        return (
+            f"{ranks_text(still.unseen)} may be on other hosts (look there too: --ssh HOST,HOST)"
+            " or may have ended"
+        )
+    if idle:
+        return "nothing to fix: it continues with the next request, order or input"
+    if place is not None and place.waits_for is not None:
+        return (
+            "find out which process holds the lock; if no process is building there, the lock is"
+            f" stale: rm {quoted(place.waits_for)}"
+        )
+    if all(word_of(rank) in COMMUNICATES for rank in still.alive):
+        return (
+            "all ranks must make the same calls in the same order: compare their lines, ddtop"
+            " stacks shows them side by side"
+        )
+    if not still.any_is(STILL):
+        return "let it finish, or check whether its loop ends: ddtop stacks"
+    ask = whom_to_ask(lead)
+    about = f"; give the wait of rank {lead.rank} a timeout, and see {ask}" if ask else ""
+    return chain_step(lead) or f"see what each rank waits for: ddtop stacks{about}"
+
+
+WRITERS: dict[type, Writer] = {Stands: stands, ForOutside: for_outside}

@@ -1,0 +1,219 @@
+"""What is said of what holds the main thread of a rank: a disk, a loader, a signal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ddtop.diagnosis.finding import Context, Finding
+from ddtop.diagnosis.rules.blamed import IoStalled, WorkerStuck
+from ddtop.diagnosis.rules.stalls import Halted
+from ddtop.diagnosis.stuck_worker import (
+    COLLECTIVE,
+    DEAD,
+    DISK,
+    HALTED,
+    LOCKED,
+    STUCK,
+    cause_of,
+    worker_dump,
+    worker_wait,
+)
+from ddtop.model.account import does, stack_line
+from ddtop.model.facts import Blame, RankFacts, Snapshot
+from ddtop.model.progress import is_helpless
+from ddtop.say.evidence import loader_line, place_line, process_line, stack_lines, with_timeout
+from ddtop.say.places import where_text
+from ddtop.say.said import Said, Writer
+from ddtop.say.waiters import waits_clause
+from ddtop.words.sentences import ranks_text, verb
+from ddtop.words.units import duration
+
+
+def _waits(finding: Finding, blames: Sequence[Blame], snapshot: Snapshot) -> str:
+    """Who waits for the ranks, as the end of the sentence; empty if nobody does."""
+    if not blames:
+        return ""
+    first = min(blames, key=lambda blame: blame.since_unix_ns)
+    return f"; {waits_clause(snapshot, first, finding.ranks, finding.victims)}"
+
+
+def io_stalled(finding: Finding, seen: IoStalled, at: Context) -> Said:
+    """In which sleep of the kernel the ranks are."""
+    snapshot, ranks = at.snapshot, finding.ranks
+    stalled = [snapshot.rank(rank) for rank in ranks]
+    lead = stalled[0]
+    wchan = lead.process.report.wchan if lead.process.report is not None else None
+    lasts = duration((snapshot.time_unix_ns - finding.since_unix_ns) / 1e9)
+    lines = [
+        line
+        for rank in stalled[:4]
+        for line in (process_line(rank), place_line(rank), *stack_lines(rank))
+    ]
+    return Said(
+        f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been in uninterruptible sleep"
+        f" ({wchan or 'state D'}) for {lasts}, {where_text(lead)}"
+        f"{_waits(finding, seen.blames, snapshot)}",
+        tuple(line for line in lines if line is not None),
+        _io_advice(lead),
+    )
+
+
+def _io_advice(rank: RankFacts) -> str:
+    if does(rank).word == "child":
+        return f"see what its child waits for: ps -o pid,stat,wchan:32,args --ppid {rank.pid}"
+    return (
+        "fix the file server or disk behind it (dmesg names it); kill -9 has no effect until it"
+        " answers"
+    )
+
+
+def worker_stuck(finding: Finding, seen: WorkerStuck, at: Context) -> Said:
+    """Which workers must deliver, and what holds them."""
+    snapshot, ranks = at.snapshot, finding.ranks
+    stuck = [snapshot.rank(rank) for rank in ranks]
+    lead = stuck[0]
+    assert lead.loader.report is not None
+    since = finding.since_unix_ns
+    begun = min(lead.loader.report.waiting_since_unix_ns or since, since)
+    lasts = duration((snapshot.time_unix_ns - begun) / 1e9)
+    advice = _ADVICE[seen.cause].format(pid=lead.loader.report.owing_pid, rank=lead.rank)
+    first = min(seen.blames, key=lambda blame: blame.since_unix_ns, default=None)
+    return Said(
+        f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {where_text(lead)} for"
+        f" {lasts}: {_worker_text(stuck)} {_worker_line(lead, len(stuck))}"
+        f"{_waits(finding, seen.blames, snapshot)}",
+        tuple(line for rank in stuck[:4] for line in _evidence(snapshot, rank)),
+        with_timeout(advice, snapshot, first) if first is not None else advice,
+    )
+
+
+def _worker_text(stuck: list[RankFacts]) -> str:
+    """`worker pid 812, which must deliver the next batch,`; for several ranks all pids."""
+    pids = [str(rank.loader.report.owing_pid) for rank in stuck if rank.loader.report is not None]
+    closing = stuck[0].loader.report is not None and stuck[0].loader.report.closing
+    duty = "which has not ended yet" if closing else "which must deliver the next batch"
+    if len(pids) == 1:
+        return f"its worker pid {pids[0]}, {duty},"
+    more = ", ..." if len(pids) > 4 else ""
+    return (
+        f"the workers that {'have not ended yet' if closing else 'must deliver the next batches'}"
+        f" (pids {', '.join(pids[:4])}{more})"
+    )
+
+
+def _worker_line(rank: RankFacts, number: int) -> str:
+    loader = rank.loader.report
+    assert loader is not None
+    be = "is" if number == 1 else "are"
+    if is_helpless(loader):
+        how = {"T": "stopped (SIGSTOP or Ctrl-Z)", "t": "held by a debugger"}.get(
+            loader.owing_state or "", "dead"
+        )
+        return f"{be} {how}"
+    wait, nothing = worker_wait(loader), "makes no progress" if number == 1 else "make no progress"
+    if cause_of(rank) == COLLECTIVE:
+        text = f"{be} in a collective and {nothing}"
+    elif wait is not None:
+        text = f"{be} {wait[1]} and {nothing}"
+    elif loader.owing_state == "D":
+        text = f"{be} in uninterruptible sleep and {nothing}"
+    else:
+        text = nothing
+    stack = _worker_stack(rank)
+    return f"{text} (at {stack.partition(' ‹ ')[0]})" if stack is not None else text
+
+
+def _worker_stack(rank: RankFacts) -> str | None:
+    """The worker's frames while it has to deliver this batch."""
+    stacks = worker_dump(rank)
+    return stack_line(stacks) if stacks is not None else None
+
+
+def _evidence(snapshot: Snapshot, rank: RankFacts) -> list[str]:
+    loader = rank.loader.report
+    assert loader is not None
+    lines = [loader_line(rank)]
+    if not is_helpless(loader):
+        stood_s = (snapshot.time_unix_ns - (rank.loader.stuck_since_unix_ns or 0)) / 1e9
+        at = f", wchan {loader.owing_wchan}" if loader.owing_wchan else ""
+        lines.append(
+            f"worker pid {loader.owing_pid}: no CPU, no I/O and no wake-up for"
+            f" {duration(stood_s)}{at}"
+        )
+    stack = _worker_stack(rank)
+    own = stack_lines(rank)
+    if stack is not None and not any(line.startswith("worker ") for line in own):
+        own.append(f"worker {loader.owing_pid}'s stack: {stack}")
+    lines += [*own, process_line(rank), place_line(rank)]
+    if loader.locked:
+        lines.append(
+            f"{loader.locked} of its {loader.workers} workers"
+            f" {verb(loader.locked, 'waits', 'wait')} for locks"
+        )
+    return [line for line in lines if line is not None]
+
+
+_ADVICE = {
+    DEAD: (
+        "find out what ended that worker: dmesg | grep -i kill; if it ran out of memory, use fewer"
+        " workers or smaller batches"
+    ),
+    HALTED: "let it continue: kill -CONT {pid} (if a debugger holds it, detach the debugger)",
+    LOCKED: (
+        "see what it waits for: ddtop stacks --rank {rank}; fork does not copy the rank's other"
+        " threads, so a lock that one of them held is never released in the worker"
+        " (multiprocessing_context='spawn', cv2.setNumThreads(0), TOKENIZERS_PARALLELISM=false),"
+        " and a collective never completes"
+    ),
+    COLLECTIVE: (
+        "a worker is not a rank, and a forked worker has no communication threads: move the"
+        " collective out of the dataset, and call it in the main process on all ranks"
+    ),
+    DISK: (
+        "fix the file server or disk that the dataset is on (dmesg names it): cat /proc/{pid}/wchan"
+    ),
+    STUCK: (
+        "see where in the dataset it is stuck: ddtop stacks --rank {rank}; set a timeout for the"
+        " call that it waits in"
+    ),
+}
+
+
+def halted(finding: Finding, seen: Halted, at: Context) -> Said:
+    """What stopped the ranks, and how to let them continue."""
+    snapshot, ranks = at.snapshot, finding.ranks
+    stopped = [snapshot.rank(rank) for rank in ranks]
+    how, advice = _stop_texts(stopped)
+    lasts = duration((snapshot.time_unix_ns - finding.since_unix_ns) / 1e9)
+    waits = ""
+    if seen.first is not None:
+        waits = f"; {waits_clause(snapshot, seen.first, ranks, finding.victims)}"
+    lines = (process_line(rank) for rank in stopped[:8])
+    return Said(
+        f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {how} for {lasts}{waits}",
+        tuple(line for line in lines if line is not None),
+        advice,
+    )
+
+
+def _stop_texts(stopped: list[RankFacts]) -> tuple[str, str]:
+    """(what stopped it, how to let it continue)."""
+    pids = [str(rank.process.report.pid) for rank in stopped if rank.process.report]
+    held = {
+        "frozen" if rank.process.report.frozen else rank.process.report.state
+        for rank in stopped
+        if rank.process.report
+    }
+    if held == {"frozen"}:
+        thaw = "echo 0 > its cgroup.freeze (version 1: echo THAWED > freezer.state)"
+        return "frozen by its cgroup", f"thaw it: {thaw}, the path is in /proc/{pids[0]}/cgroup"
+    if held == {"t"}:
+        return "held by a debugger", f"detach the debugger: grep TracerPid /proc/{pids[0]}/status"
+    return "stopped (SIGSTOP or Ctrl-Z)", f"let it continue: kill -CONT {' '.join(pids[:16])}"
+
+
+WRITERS: dict[type, Writer] = {
+    IoStalled: io_stalled,
+    WorkerStuck: worker_stuck,
+    Halted: halted,
+}
