@@ -41,13 +41,13 @@ def chain_clause(rank: RankFacts) -> str:
     if not links:
         return ""
     ends = [] if links[-1].nobody else [_does(links[-1])]
-    doing = [*map(_waits, links[1:]), *filter(None, ends)]
+    doing = [*map(waits_text, links[1:]), *filter(None, ends)]
     if links[0].resource == CHILD:
         # The sentence has said that it waits for it.
         text = " ".join([_who(links[0]), *doing[:1]])
         doing = doing[1:]
     else:
-        text = f"it {_waits(links[0])}"
+        text = f"it {waits_text(links[0])}"
     return ": " + ", ".join([text, *(f"which {one}" for one in doing)])
 
 
@@ -55,7 +55,7 @@ def chain_lines(rank: RankFacts) -> list[str]:
     """The chain as a small tree, a line for each link."""
     links = links_of(rank)
     lines = [
-        (f"rank {rank.rank} " if not deep else "  " * deep + "└ which ") + _waits(link)
+        (f"rank {rank.rank} " if not deep else "  " * deep + "└ which ") + waits_text(link)
         for deep, link in enumerate(links)
     ]
     if links and (does := _does(links[-1])) is not None:
@@ -106,7 +106,8 @@ _WAITS: dict[str, Callable[[Link], str]] = {
 """What is awaited, and who has it: `waits for the pipe /d/shard-100, which nobody writes`."""
 
 
-def _waits(link: Link) -> str:
+def waits_text(link: Link) -> str:
+    """`waits for the lock on /d/tiles.idx, which python (pid 4712) has`."""
     return _WAITS[link.resource](link)
 
 
