@@ -40,6 +40,8 @@ _ONCE: tuple[tuple[()]] = ((),)
 """The arguments of one call without arguments, for `starmap`."""
 _ALLOCATIONS_COLLECT = sys.version_info < (3, 12)
 _LOCALS_STAY = sys.version_info < (3, 13)
+SEES_LOCALS = frozenset({"locals", "vars", "dir", "eval", "exec"})
+"""A function that uses one of these may see the dictionary of its locals."""
 _FUNCTION = 3  # CO_OPTIMIZED and CO_NEWLOCALS: not a module, a class or exec
 _TEXTS = frozenset({str, type(Path())})
 
@@ -315,6 +317,7 @@ class Walk:
         sizes: dict[str, list[int]] = {name: [] for name in names}
         held: list[object] = []
         fits = map(eq, map(and_, map(_flags, frames), repeat(_FUNCTION)), repeat(_FUNCTION))
+        fits = map(and_, map(SEES_LOCALS.isdisjoint, map(_names, frames)), fits)
         fits = map(and_, map(not_, map(attrgetter("f_trace"), frames)), fits)
         own = map(eq, map(sys.getrefcount, seen), repeat(_UNSHARED))
         steps: list[Iterable[object]] = []

@@ -17,7 +17,7 @@ from time import monotonic
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ddtop.agent.plain import name_of, peek, text
+from ddtop.agent.plain import peek, text
 from ddtop.agent.probe import Probe, Tick
 from ddtop.agent.stacks.frames import OTHER
 from ddtop.agent.waits import lines
@@ -200,7 +200,8 @@ def _awaits(is_user: Callable[[str], bool]) -> Iterator[_Task]:
     if known is None:
         return
     for task in list(known)[:TASKS_MAX]:
-        if name_of(type(task)) != "Task" or task.done():
+        # A class of the program may have methods of its own.
+        if type(task) is not vars(module)["Task"] or task.done():
             continue
         spot, coroutine = None, task.get_coro()
         for _ in range(AWAITS_MAX):
