@@ -156,7 +156,7 @@ KEYS: Mapping[str, Keys] = {
         "ranks[].place.framework_call": ("string or null", "the function of that framework"),
         "ranks[].chain": (
             "array of object",
-            "what it waits for while it makes no progress, to the end; empty where that is not known",
+            "what it waits for while it makes no progress, to the end; empty if not known",
         ),
         "ranks[].chain[].resource": (
             "string",
