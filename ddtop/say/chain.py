@@ -14,6 +14,7 @@ from ddtop.wire.records import (
     CHILD,
     CONNECTION,
     FILE_LOCK,
+    KEY,
     LOCK,
     LOOP,
     PIPE,
@@ -30,8 +31,10 @@ _CONNECTS = "SYN_SENT"
 
 def links_of(rank: RankFacts) -> tuple[Link, ...]:
     """What it waits for: first in Python, then in the kernel."""
-    process = rank.process.report
-    return rank.reported.chain + (process.chain if process is not None else ())
+    in_python, process = rank.reported.chain, rank.process.report
+    if process is None or (in_python and in_python[-1].resource == KEY):
+        return in_python
+    return in_python + process.chain
 
 
 def chain_clause(rank: RankFacts) -> str:
@@ -82,6 +85,10 @@ def _of_loop(link: Link) -> str:
     return f"goes on while `{link.named}` ({_spot(link)}){now}"
 
 
+def _of_child(link: Link) -> str:
+    return f"waits for its child {_who(link)}"
+
+
 def _of_pipe(link: Link) -> str:
     what = f"waits for the pipe {short(link.named)}" if link.named else "waits for a pipe"
     return f"{what}, which nobody {link.does}" if link.nobody else _owned(what, link, link.does)
@@ -94,9 +101,12 @@ def _of_connection(link: Link) -> str:
 
 
 _WAITS: dict[str, Callable[[Link], str]] = {
-    CHILD: lambda link: f"waits for its child {_who(link)}",
+    CHILD: _of_child,
     CONNECTION: _of_connection,
     FILE_LOCK: lambda link: _owned(f"waits for the lock on {short(link.named)}", link, "has"),
+    KEY: lambda link: (
+        f"waits for the key {link.named} of the store" + (f", and {link.does}" if link.does else "")
+    ),
     LOCK: lambda link: _owned(f"waits for `{link.named}`", link, "has"),
     LOOP: _of_loop,
     PIPE: _of_pipe,
@@ -123,17 +133,20 @@ def _spot(link: Link) -> str:
 
 def _does(link: Link) -> str | None:
     """What the one does that has it: `is asleep`, `computes`; None where that is not known."""
-    if link.place is not None:
+    if link.resource == CHILD and link.does:
+        return f"ended with {link.does}"
+    if link.place is not None and link.pid is None:
         known = WAITS.get(link.place.waits_on or "")
         where = f"{function_text(link.place)} ({file_line(link.place)})"
-        return (
-            None if link.resource == LOOP else f"is {known.phrase + ' ' if known else ''}in {where}"
-        )
+        does = f"is {known.phrase + ' ' if known else ''}in {where}"
+        return does if link.resource not in (LOOP, KEY) else None
     process = link.process
     if process is None:
         return "is a process of another user" if link.pid is not None else None
     wait = wait_of(process)
-    return f"is {wait[1]}" if wait is not None else _STATES.get(process.state, "is asleep")
+    does = f"is {wait[1]}" if wait is not None else _STATES.get(process.state, "is asleep")
+    spot = link.place and f" in {function_text(link.place)} ({file_line(link.place)})"
+    return does + (spot or "")
 
 
 class End(NamedTuple):
@@ -156,6 +169,20 @@ def _named(link: Link) -> str:
 
 
 ENDS = (
+    End(
+        lambda link: _is(link, CHILD) and bool(link.does),
+        lambda link: (
+            f"find out why {_who(link)} ended with {link.does} (out of memory, an exception), and"
+            " let the program notice the end of such a process"
+        ),
+    ),
+    End(
+        lambda link: _is(link, KEY),
+        lambda link: (
+            f"find out which rank should set the key {link.named}, and why it has not; give that"
+            " wait a time limit"
+        ),
+    ),
     End(
         lambda link: _is(link, PIPE) and link.nobody,
         lambda link: (

@@ -1442,7 +1442,7 @@ class ProcessState(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 CHILD, PIPE, FILE_LOCK, CONNECTION = "child", "pipe", "file lock", "connection"
-LOCK, QUEUE, THREAD, TASK, LOOP = "lock", "queue", "thread", "task", "loop"
+LOCK, THREAD, TASK, LOOP, KEY = "lock", "thread", "task", "loop", "store key"
 """What a process or a thread may wait for: `Link.resource`."""
 
 
@@ -1454,7 +1454,8 @@ class Link(msgspec.Struct, frozen=True, array_like=True, gc=False):
     which waits for the next link of the chain; `process` is None where another user's may not be
     read. `place`: where the thread is that has it. `nobody`: every process of this user, or every
     thread of this process, was looked at, and none has it. `does`: of a connection its state, of a
-    pipe what the other end must do, of a loop the values in its condition.
+    pipe what the other end must do, of a loop or a key the values in its text, of a child that has
+    ended how.
     """
 
     resource: str

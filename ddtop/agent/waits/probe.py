@@ -10,6 +10,7 @@ hang. Caveat: "is inside `with lock`" is what the text says; two objects may hav
 from __future__ import annotations
 
 import linecache
+import re
 import sys
 import threading
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ from ddtop.agent.waits import lines
 from ddtop.patience import LatestResult
 from ddtop.redaction import redact
 from ddtop.wire import page as layout
-from ddtop.wire.records import LOCK, LOOP, TASK, THREAD, Link, Place
+from ddtop.wire.records import KEY, LOCK, LOOP, TASK, THREAD, Link, Place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -37,6 +38,15 @@ THREADS_MAX, FRAMES_MAX, TASKS_MAX, AWAITS_MAX = 64, 60, 64, 32
 STALE_S = 30.0
 _NAMES_MAX = 4
 _JOINS = ("threading.py", "join")
+_CHILDREN = {
+    "child": layout.ITS_CHILDREN,
+    "pool": layout.ITS_CHILDREN,
+    "future": layout.ITS_CHILDREN,
+    "queue": layout.OF_CHILDREN,
+    "pipe": layout.OF_CHILDREN,
+}
+"""Waits that children of the process may have to end, by the word of the place."""
+_STORE = re.compile(r"\w*store\w*\.(?:get|wait)\((.+)\)")
 
 
 class _Spot(NamedTuple):
@@ -81,6 +91,7 @@ class Waits(Probe):
         self._spots: tuple[_Spot, ...] = ()
         self._threads: tuple[_Thread, ...] = ()
         self._tasks: tuple[_Task, ...] = ()
+        self._waits_on = ""
         self._texts = LatestResult(self._read)
         self._chain: tuple[Link, ...] = ()
 
@@ -97,7 +108,8 @@ class Waits(Probe):
             self._asked_at = tick.now
             self._spots = self._spots_of(self._rank.lead_id)
             self._threads = tuple(self._others())
-            in_loop = seen is not None and seen.waits_on == "asyncio"
+            self._waits_on = (seen.waits_on if seen is not None else None) or ""
+            in_loop = self._waits_on == "asyncio"
             self._tasks = tuple(_awaits(self._rank.frames.is_user)) if in_loop else ()
             self._texts.ask(monotonic())
         elif (texts := self._texts.result(monotonic(), STALE_S)) is not None:
@@ -139,27 +151,31 @@ class Waits(Probe):
     # -- What it means
 
     def _find(self, texts: Mapping[str, Sequence[str]]) -> tuple[tuple[Link, ...], int]:
-        """The chain, and the kernel's number of the thread that it leads to; 0 for none."""
+        """The chain, and what the relay is to follow it with: `layout.AWAITED_AT`."""
         if self._tasks:
             return (_of_task(self._tasks[0], texts),), 0
-        if not self._spots:
-            return (), 0
+        if self._waits_on in _CHILDREN or not self._spots:
+            return (), _CHILDREN.get(self._waits_on, 0)
         spot = self._spots[0]
         source = texts.get(spot.file, ())
-        if (joined := self._joined()) is not None:
-            return self._of_thread(THREAD, "", joined)
-        taken = lines.taken_at(source, spot.line)
-        if taken is not None and (holder := self._holder(taken, texts)) is not None:
-            return self._of_thread(LOCK, taken, holder)
-        condition = lines.condition_of(source, spot.line) if spot.inner else None
-        if condition is None:
-            return (), 0
-        values = self._rank.frames.walk.values(
-            self._rank.lead_id, lines.names_in(condition)[:_NAMES_MAX]
-        )
+        taken = lines.taken_at(source, spot.line) or ""
+        joined = self._joined()
+        other = joined or self._holder(taken, texts)
+        if other is not None:
+            return self._of_thread(THREAD if joined else LOCK, "" if joined else taken, other)
+        return self._of_text(spot, source) if spot.inner else (), 0
+
+    def _of_text(self, spot: _Spot, source: Sequence[str]) -> tuple[Link, ...]:
+        """The key of a store for which it waits, or the condition of its loop."""
+        key = _STORE.search(lines.statement(source, spot.line))
+        named = key[1] if key is not None else lines.condition_of(source, spot.line)
+        if named is None:
+            return ()
+        walk, names = self._rank.frames.walk, lines.names_in(named)
+        values = walk.values(self._rank.lead_id, names[:_NAMES_MAX])
         shown = ", ".join(f"{name} is {redact(value)}" for name, value in values.items())
         place = Place(spot.function, spot.file, spot.line)
-        return (Link(LOOP, redact(condition), place=place, does=shown),), 0
+        return (Link(KEY if key else LOOP, redact(named), place=place, does=shown),)
 
     def _joined(self) -> _Thread | None:
         """The thread that it joins."""

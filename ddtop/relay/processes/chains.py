@@ -21,6 +21,8 @@ import msgspec
 from ddtop.procfs import (
     children,
     command_line,
+    command_name,
+    is_python,
     link,
     names_in,
     own_letter,
@@ -29,14 +31,18 @@ from ddtop.procfs import (
     wchan,
 )
 from ddtop.relay.processes import sockets
-from ddtop.relay.processes.sample import Watched, stands_for
+from ddtop.relay.processes.pyspy import PySpy
+from ddtop.relay.processes.sample import Watched, ending, stands_for
+from ddtop.wire.page import ITS_CHILDREN, OF_CHILDREN
 from ddtop.wire.records import (
     CHILD,
     CONNECTION,
     FILE_LOCK,
     PIPE,
     Link,
+    Place,
     ProcessState,
+    ThreadStack,
 )
 
 WAITS_S, EVERY_S = 2.0, 5.0
@@ -49,7 +55,9 @@ _WRITES = frozenset({"write", "writev", "pwrite64"})
 _LOCKS = frozenset({"flock", "fcntl"})
 _POLLS = frozenset({"poll", "ppoll"})
 _TALKS = _READS | _WRITES | _POLLS | {"recvfrom", "recvmsg", "connect", "sendto", "sendmsg"}
-_OPENS = frozenset({"open", "openat"})
+_OPENS, _SLEEPS = frozenset({"open", "openat"}), frozenset({"nanosleep", "clock_nanosleep"})
+_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen")
+READS_AT_ONCE = 2
 _CHILDS = frozenset({"wait4", "waitid"})
 _O_ACCMODE, _O_WRONLY = 3, 1
 _POLLFD = struct.Struct("=ihh")
@@ -61,6 +69,8 @@ class Chains:
     def __init__(self) -> None:
         self._due = 0.0
         self._found: dict[int, tuple[Link, ...]] = {}
+        self._reads: dict[int, PySpy] = {}
+        self._places: dict[int, Place] = {}
 
     def look(
         self, here: Sequence[Watched], states: Sequence[ProcessState], now_mono_ns: int
@@ -72,26 +82,66 @@ class Chains:
             if stands_for(watched, now_mono_ns) > WAITS_S * 1e9
         }
         if not waiting:
-            self._due, self._found = 0.0, {}
+            self._due, self._found, self._places = 0.0, {}, {}
         elif now_mono_ns >= self._due:
             self._due = now_mono_ns + EVERY_S * 1e9
             self._found = {
                 pid: chain_of(pid, watched.page.awaited_tid if watched.page is not None else 0)
                 for pid, watched in waiting.items()
             }
+            self._read_ends({watched.hello.pid for watched in here})
+        self._take()
         if not any(self._found.values()):
             return tuple(states)
         return tuple(
-            msgspec.structs.replace(state, chain=self._found.get(state.pid, ())) for state in states
+            msgspec.structs.replace(state, chain=self._with_place(self._found.get(state.pid, ())))
+            for state in states
         )
 
+    def _read_ends(self, ranks: set[int]) -> None:
+        """Ask where the Python is at which a chain ends. It is not stopped for that."""
+        ends = {found[-1].pid for found in self._found.values() if found}
+        for pid in ends - ranks - self._reads.keys():
+            if pid is not None and is_python(pid) and len(self._reads) < READS_AT_ONCE:
+                self._reads[pid] = PySpy(pid, nonblocking=True)
 
-def chain_of(pid: int, tid: int = 0) -> tuple[Link, ...]:
+    def _take(self) -> None:
+        for pid, spy in list(self._reads.items()):
+            found = spy.poll()
+            if found is not None:
+                del self._reads[pid]
+                place = _own_line(found) if not isinstance(found, str) else None
+                if place is not None:
+                    self._places[pid] = place
+
+    def _with_place(self, links: tuple[Link, ...]) -> tuple[Link, ...]:
+        place = self._places.get(links[-1].pid or 0) if links else None
+        if place is None:
+            return links
+        return (*links[:-1], msgspec.structs.replace(links[-1], place=place))
+
+
+def _own_line(threads: Sequence[ThreadStack]) -> Place | None:
+    """The innermost line of the main thread that is in no library."""
+    main = next((thread for thread in threads if thread.main), None)
+    for frame in main.frames if main is not None else ():
+        if not any(part in frame.file for part in _LIBRARIES) and frame.line:
+            return Place(frame.function, frame.file, frame.line)
+    return None
+
+
+def chain_of(pid: int, awaited: int = 0) -> tuple[Link, ...]:
     """What this process waits for, the nearest first; empty if that is no other process's doing.
 
-    `tid`: the thread of it that counts, 0: the main thread.
+    `awaited`: as on the state page. The kernel's number of the thread of it that counts, 0: the
+    main thread.
     """
-    return tuple(_follow(pid, tid or pid, _Budget(DESCRIPTORS_MAX)))
+    budget = _Budget(DESCRIPTORS_MAX)
+    found = tuple(_follow(pid, max(awaited, 0) or pid, budget))
+    if awaited in (ITS_CHILDREN, OF_CHILDREN) and (not found or found[-1].nobody):
+        child = _ended_child(pid) or (_busy_child(pid) if awaited == ITS_CHILDREN else None)
+        return (child,) if child is not None else found
+    return found
 
 
 class _Budget:
@@ -133,6 +183,8 @@ def _link_of(pid: int, tid: int, budget: _Budget) -> Link | None:
         return _child(call)
     if name in _LOCKS:
         return _file_lock(call)
+    if name in _SLEEPS:
+        return _locked_by_other(pid)
     return _opening(call, budget) if name in _OPENS else _of_descriptor(call, budget)
 
 
@@ -160,7 +212,7 @@ def _owner(pid: int) -> dict[str, object]:
     state = ProcessState(
         None, pid, own_letter(pid, fields[0]), wchan(pid), syscall=sleep.call, file=sleep.file
     )
-    return {"pid": pid, "who": _program(words or ()), "process": state}
+    return {"pid": pid, "who": _program(words or ()) or command_name(pid), "process": state}
 
 
 def _program(words: Sequence[str]) -> str | None:
@@ -177,11 +229,55 @@ def _child(call: _Call) -> Link | None:
     return Link(CHILD, **_owner(pid)) if pid is not None else None  # type: ignore[arg-type]
 
 
+def _ended_child(pid: int) -> Link | None:
+    """The first child that a signal or an error has ended, and for which nobody has waited yet."""
+    for child in children(pid):
+        fields = stat_fields(child)
+        if fields is None or fields[0] != "Z":
+            continue
+        end = ending(None, child)
+        if end.signal is not None or end.code:
+            how = f"signal {end.signal}" if end.signal is not None else f"exit code {end.code}"
+            return Link(CHILD, **_owner(child), does=how)  # type: ignore[arg-type]
+    return None
+
+
+def _busy_child(pid: int) -> Link | None:
+    """The first child that runs."""
+    states = ((child, stat_fields(child)) for child in children(pid))
+    busy = next((child for child, fields in states if fields and fields[0] == "R"), None)
+    return Link(CHILD, **_owner(busy)) if busy is not None else None  # type: ignore[arg-type]
+
+
+def _locked_by_other(pid: int) -> Link | None:
+    """A lock that another process has for writing, on a file that this one has open: a database
+    that is busy is asked again and again."""
+    inodes = {words[5].rpartition(":")[2]: words[4] for words in _locks() if _writes(words, pid)}
+    if not inodes:
+        return None
+    for number in names_in(pid, "fd") or ():
+        text = (read(pid, f"fdinfo/{number}") or b"").decode()
+        inode = next((line.split()[1] for line in text.splitlines() if line[:4] == "ino:"), "")
+        if inode in inodes:
+            path = link(pid, f"fd/{number}") or ""
+            return Link(FILE_LOCK, path, **_owner(int(inodes[inode])))  # type: ignore[arg-type]
+    return None
+
+
+def _writes(words: Sequence[str], pid: int) -> bool:
+    held = len(words) > 5 and words[1] != "->" and words[3] == "WRITE"
+    return held and words[4].isdigit() and words[4] != str(pid)
+
+
+def _locks() -> list[list[str]]:
+    with contextlib.suppress(OSError), open("/proc/locks", encoding="ascii") as file:
+        return [line.split() for line in file]
+    return []
+
+
 def _file_lock(call: _Call) -> Link | None:
     """The lock for which it is queued in /proc/locks, and who holds it."""
-    lines: list[list[str]] = []
-    with contextlib.suppress(OSError), open("/proc/locks", encoding="ascii") as file:
-        lines = [line.split() for line in file]
+    lines = _locks()
     for words in lines:
         if len(words) > 6 and words[1] == "->" and words[5] == str(call.pid):
             holders = [one for one in lines if one[0] == words[0] and one[1] != "->"]

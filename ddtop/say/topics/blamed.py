@@ -269,7 +269,8 @@ def _next_step(
             " takes long, do this work on all ranks or outside the collective"
         )
     elif not stands:
-        text = "let it finish, or do this work on all ranks or outside the collective"
+        alone = "let it finish, or do this work on all ranks or outside the collective"
+        text = chain_step(rank) or alone
     elif rank.reported.activity == "loader":
         text = (
             "see where that dataset waits (file server, lock, worker):"
