@@ -8,13 +8,13 @@ is never put before one that does not.
 
 from __future__ import annotations
 
-import re
 import signal
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TypeVar
 
 from ddtop.launch import every_launcher
+from ddtop.model.errors import Says
 from ddtop.model.facts import CommFacts, Ended, RankFields
 from ddtop.model.memory import RankMemory
 from ddtop.policy import Limits, Policy
@@ -43,20 +43,6 @@ SENT_SIGNALS = (int(signal.SIGQUIT), int(signal.SIGUSR1), int(signal.SIGUSR2))
 """People and batch systems send these to all ranks. A launcher that cleans up does not."""
 _LAUNCHER_LOST = 195
 """Exit code of the ranks of Open MPI 5 when they lose their launcher (PMIX_ERR_LOST_CONNECTION)."""
-_CONSEQUENCE = re.compile(
-    r"connection (closed|reset|refused)|closed by peer|broken pipe|recvvalue failed|"
-    r"sendbytes failed|failed to recv|socket (closed|timeout)|remote process exited|"
-    r"peer.*(closed|gone)|connectfullmesh|read error|write error|timed out waiting|"
-    r"store.*(closed|unreachable)|monitoredbarrier|pair closure|"
-    r"nccl(remote|system)error|collective operation timeout|communicator was aborted",
-    re.IGNORECASE,
-)
-_BACKEND = re.compile(
-    r"gloo|nccl|c10d|closed by peer|reset by peer|pair closure|timed out waiting|recvvalue|"
-    r"sendbytes|monitoredbarrier|"
-    r"collective operation timeout|communicator was aborted",
-    re.IGNORECASE,
-)
 _BACKEND_TYPES = (
     "RuntimeError",
     "DistBackendError",
@@ -152,8 +138,8 @@ def is_consequence(rank: RankFields) -> bool:
     if rank.process.watchdog_error is not None:
         return True
     if rank.reported.exception is not None and fatal_exception(rank):
-        return bool(
-            _CONSEQUENCE.search(f"{rank.reported.exception.type} {rank.reported.exception.text}")
+        return Says.CONSEQUENCE.within(
+            f"{rank.reported.exception.type} {rank.reported.exception.text}"
         )
     return rank.process.exit is not None and rank.process.exit.signal in CANCEL_SIGNALS
 
@@ -174,7 +160,7 @@ def comm_failure(rank: RankFields) -> bool:
     )
     of_loader = "DataLoader worker" in exception.text
     return (
-        began and not of_loader and is_consequence(rank) and bool(_BACKEND.search(exception.text))
+        began and not of_loader and is_consequence(rank) and Says.OF_BACKEND.within(exception.text)
     )
 
 

@@ -30,6 +30,22 @@ class Says(Enum):
     PORT_TAKEN = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
     MESH = re.compile(r"connectfullmesh", re.IGNORECASE)
     """It failed while the ranks connected to each other."""
+    CONSEQUENCE = re.compile(
+        r"connection (closed|reset|refused)|closed by peer|broken pipe|recvvalue failed|"
+        r"sendbytes failed|failed to recv|socket (closed|timeout)|remote process exited|"
+        r"peer.*(closed|gone)|connectfullmesh|read error|write error|timed out waiting|"
+        r"store.*(closed|unreachable)|monitoredbarrier|pair closure|"
+        r"nccl(remote|system)error|collective operation timeout|communicator was aborted",
+        re.IGNORECASE,
+    )
+    """Another rank has ended or does not join: this failure follows from it."""
+    OF_BACKEND = re.compile(
+        r"gloo|nccl|c10d|closed by peer|reset by peer|pair closure|timed out waiting|recvvalue|"
+        r"sendbytes|monitoredbarrier|"
+        r"collective operation timeout|communicator was aborted",
+        re.IGNORECASE,
+    )
+    """The process group says so, and not a connection of the program itself."""
     TIMEOUT = re.compile(r"timed out|timeout", re.IGNORECASE)
     TRUNCATED = re.compile(r"MPI_ERR_TRUNCATE|message truncated", re.IGNORECASE)
     GPU_SHARED = re.compile(

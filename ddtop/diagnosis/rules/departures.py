@@ -53,7 +53,7 @@ class First(NamedTuple):
     wait: Blame | Wait | None
 
 
-class Departed(NamedTuple):
+class Unordered(NamedTuple):
     """Ranks that were cancelled together, or of which it is not known which went first."""
 
     ranks: Sequence[RankFacts]
@@ -76,7 +76,7 @@ def rule(context: Context) -> list[Finding]:
         return _left_behind(snapshot)
     if all(rank.gone or interrupted(rank) for rank in present) and was_cancelled(bad, policy):
         since = min(map(went_unix_ns, bad))
-        return [Finding(Kind.CANCELLED, INFO, (), (), since, seen=Departed(bad))]
+        return [Finding(Kind.CANCELLED, INFO, (), (), since, seen=Unordered(bad))]
     ranks, certain = _first_to_go(snapshot, policy)
     if not certain:
         if all(rank.gone for rank in present) and not any(_is_known_to_fail(rank) for rank in bad):
@@ -173,7 +173,7 @@ def _unclear(snapshot: Snapshot, candidates: Sequence[RankFacts]) -> Finding:
         ranks,
         tuple(rank.rank for rank in snapshot.ranks if rank.rank not in ranks and rank.hello),
         min(map(went_unix_ns, candidates)),
-        seen=Departed([rank for rank in snapshot.ranks if rank.gone]),
+        seen=Unordered([rank for rank in snapshot.ranks if rank.gone]),
     )
 
 

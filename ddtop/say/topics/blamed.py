@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Context, Finding
 from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.nccl import ras_lines
 from ddtop.diagnosis.patience import may_have_raised, new_program, phase_of, polls_or_works
 from ddtop.diagnosis.rules.blamed import HeldUp, NotLaunched
 from ddtop.diagnosis.standstill import pauses, sleep_left_s
@@ -29,6 +28,7 @@ from ddtop.say.evidence import (
     whom_to_ask,
     with_timeout,
 )
+from ddtop.say.nccl import ras_lines
 from ddtop.say.places import phase_clause, where_text
 from ddtop.say.said import Said, Writer
 from ddtop.say.waiters import by_hand_line, called_at, waits_clause

@@ -8,12 +8,11 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from ddtop.diagnosis import nccl
 from ddtop.diagnosis.finding import CRITICAL, Context, Finding
 from ddtop.diagnosis.rules import calls_differ, group_calls, mismatch, stuck, threads
 from ddtop.model.ending import went_unix_ns
 from ddtop.model.facts import RankFacts, Snapshot
-from ddtop.say import waiters
+from ddtop.say import nccl, waiters
 from ddtop.say.evidence import NEW_GROUP_RULE, SAME_CALLS
 from ddtop.say.said import Around, Said, Writer, age_text, group_text, spot_text, that_hold
 from ddtop.wire.names import EQUAL_BYTES

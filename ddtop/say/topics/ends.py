@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddtop.diagnosis import nccl
 from ddtop.diagnosis.finding import Context, Finding
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.rules.comm_error import Failed
-from ddtop.diagnosis.rules.departures import Departed, First, fatal_save
+from ddtop.diagnosis.rules.departures import First, Unordered, fatal_save
 from ddtop.diagnosis.shortage import is_full
 from ddtop.model.ending import (
     SENT_SIGNALS,
@@ -21,6 +20,7 @@ from ddtop.model.errors import Says, address_in, reason_in
 from ddtop.model.facts import RankFacts
 from ddtop.model.wait_graph import comparable_seq
 from ddtop.say.evidence import end_line, left_advice, size_text
+from ddtop.say.nccl import ras_lines
 from ddtop.say.places import where_text
 from ddtop.say.said import Said, Writer, group_text, spot_text, that_hold
 from ddtop.say.waiters import called_at, waits_clause
@@ -309,7 +309,7 @@ def _last_call(rank: RankFacts, gone: RankFacts, at: Context) -> str:
     return next(calls, "")
 
 
-def gone(finding: Finding, seen: Departed, at: Context) -> Said:
+def gone(finding: Finding, seen: Unordered, at: Context) -> Said:
     """Who was cancelled, or has gone and may be the cause."""
     ranks, several = ranks_text([rank.rank for rank in seen.ranks]), len(seen.ranks) > 1
     evidence = _ends(seen.ranks[:8], at)
@@ -409,7 +409,7 @@ def failed(finding: Finding, seen: Failed, at: Context) -> Said:
         (
             *own,
             *lines[:8],
-            *nccl.ras_lines(at.snapshot, at.policy)[:3],
+            *ras_lines(at.snapshot, at.policy)[:3],
         ),
         that_hold(
             (
@@ -445,4 +445,4 @@ def _at_text(ranks: list[RankFacts]) -> str:
     return f" (rank {rank.rank} {spot})" if len(ranks) > 1 else f" ({spot})"
 
 
-WRITERS: dict[type, Writer] = {Failed: failed, First: first, Departed: gone, HelperEnd: helper}
+WRITERS: dict[type, Writer] = {Failed: failed, First: first, Unordered: gone, HelperEnd: helper}

@@ -5,9 +5,10 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from ddtop.diagnosis.nccl import gone_ranks, ras_lines, watchdog_line
+from ddtop.diagnosis.nccl import gone_ranks
 from ddtop.policy import POLICY
 from ddtop.relay.gpus.ras import parse_json, parse_text
+from ddtop.say.nccl import ras_lines, watchdog_line
 from ddtop.wire.records import CommStatus, RasAnswer
 from tests.diagnosis.rules.nccl import nccl_job, service
 from tests.jobs import SECOND, FakeJob
