@@ -69,6 +69,7 @@ SOURCES = (
     ProbeRow("place", "probes.main_thread", probe="probe_place"),
     ProbeRow("jax", "frameworks.jax", after="jax._src.distributed"),
     ProbeRow("standing", "probes.main_thread", probe="probe_standing"),
+    ProbeRow("waits", "waits.probe", probe="probe"),
     ProbeRow("iterations", "probes.pace", probe="probe"),
     ProbeRow("optimizer", "wrap.optimizer", after="torch.optim.optimizer"),
     ProbeRow("groups", "wrap.distributed", after="torch.distributed.distributed_c10d"),

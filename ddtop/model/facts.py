@@ -37,6 +37,7 @@ from ddtop.wire.records import (
     HostState,
     LastCall,
     LastException,
+    Link,
     Loader,
     Mute,
     OpenCall,
@@ -414,6 +415,8 @@ class ReportedFacts(msgspec.Struct, frozen=True, gc=False):
     went_on: bool = False
     #: Its last save that raised an exception.
     failed_save: FailedSave | None = None
+    #: While it makes no progress, what its thread waits for in Python.
+    chain: tuple[Link, ...] = ()
 
 
 class Began(msgspec.Struct, frozen=True, gc=False):

@@ -151,6 +151,7 @@ def _reported_facts(
         exception=exception,
         went_on=went_on,
         failed_save=state.failed_save,
+        chain=state.chain,
     )
 
 

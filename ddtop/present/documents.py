@@ -14,9 +14,11 @@ from ddtop.diagnosis.rank_state import culprits
 from ddtop.model.facts import Ended, RankFacts, Snapshot
 from ddtop.model.progress import as_it_stands, probes_off
 from ddtop.model.stacks import Frame, Merged, StackClass
+from ddtop.say.chain import links_of, waits_text
 from ddtop.wire.records import (
     Expectation,
     Group,
+    Link,
     OpenCall,
     RpcState,
     Speed,
@@ -222,6 +224,7 @@ def _rank(snapshot: Snapshot, rank: RankFacts, blamed: bool) -> Json:
         "blamed": blamed,
         "phase": rank.reported.phase,
         "place": _place(rank),
+        "chain": [_link(link) for link in links_of(rank)],
         "iteration": rank.progress.iteration,
         "iteration_source": rank.progress.iteration_source,
         "step_ms": rank.progress.step_ms,
@@ -266,6 +269,18 @@ def _place(rank: RankFacts) -> Json | None:
         "class": place.owner,
         "framework": place.framework,
         "framework_call": place.framework_call,
+    }
+
+
+def _link(link: Link) -> Json:
+    """One step of what a rank waits for."""
+    return {
+        "resource": link.resource,
+        "named": link.named,
+        "who": link.who,
+        "pid": link.pid,
+        "nobody": link.nobody,
+        "text": waits_text(link),
     }
 
 

@@ -154,6 +154,22 @@ KEYS: Mapping[str, Keys] = {
             "the package of a training framework that calls it, or that it has called",
         ),
         "ranks[].place.framework_call": ("string or null", "the function of that framework"),
+        "ranks[].chain": (
+            "array of object",
+            "what it waits for while it makes no progress, to the end; empty if not known",
+        ),
+        "ranks[].chain[].resource": (
+            "string",
+            "`child`, `pipe`, `file lock`, `connection`, `lock`, `thread`, `task` or `loop`",
+        ),
+        "ranks[].chain[].named": ("string", "a path, an address, the text of a condition"),
+        "ranks[].chain[].who": (
+            "string or null",
+            "the program, the thread or the task that has it",
+        ),
+        "ranks[].chain[].pid": ("int or null", "of a process"),
+        "ranks[].chain[].nobody": ("bool", "all were looked at, and none has it"),
+        "ranks[].chain[].text": ("string", "the step in words"),
         "ranks[].iteration": ("int or null", "iterations that the rank has finished"),
         "ranks[].iteration_source": (
             "string or null",

@@ -29,6 +29,7 @@ from ddtop.relay.history import HISTORY_BYTES, FrameHistory, JournalWriter, budg
 from ddtop.relay.host import HostProbe, HostWatch, without_descriptors_left
 from ddtop.relay.hub.role import HubRole
 from ddtop.relay.processes import sample
+from ddtop.relay.processes.chains import Chains
 from ddtop.relay.processes.family import HelperWatch, WaitingParent
 from ddtop.relay.processes.far_ends import FarEnds
 from ddtop.relay.processes.ranks import Ranks
@@ -220,6 +221,7 @@ class Server:
         self.host = self._probe.host
         self._rendezvous, self._helpers = RendezvousWatch(), HelperWatch()
         self._far_ends = FarEnds()
+        self._chains = Chains()
         self._ranks = Ranks(self._link, self.seal)
         automatic = os.environ.get("DDTOP_AUTODUMP", "1") != "0"
         self._requests = RelayRequests(self, self._ranks, automatic, policy)
@@ -604,7 +606,7 @@ class Server:
         )
         self.publish(
             self._probe.look(
-                self._far_ends.look(here, looked, now),
+                self._chains.look(here, self._far_ends.look(here, looked, now), now),
                 rendezvous=met.ways,
                 candidates=met.candidates,
                 candidacies=met.candidacies,

@@ -42,6 +42,9 @@ WALKING_AT = 20  # 1 while the agent's thread reads frames of other threads
 # Of the group of all ranks that it has joined: its number there plus 1 (negative after it has left
 # again), how many members there are, and a checksum of where they have met (0: not known).
 MEMBER_AT, MEMBERS_AT, MET_AT = 21, 22, 23
+# The kernel's number of the thread for which the rank's thread waits; 0: none; -1: it waits for its
+# children, -2: for what one of them may have to put.
+AWAITED_AT, ITS_CHILDREN, OF_CHILDREN = 24, -1, -2
 
 WHEREABOUTS_SEQUENCE_AT, WHEREABOUTS_BYTES_AT = 30, 31
 
@@ -130,6 +133,7 @@ class PageView(msgspec.Struct, frozen=True):
         return self.iteration if self.iteration_source != SOURCE_NONE else None
 
     lead_tid: int = 0
+    awaited_tid: int = 0
     walking: bool = False
     calls: tuple[LastCall, ...] = ()
     whereabouts: Whereabouts | None = None
@@ -163,6 +167,7 @@ def read_page(page: memoryview | bytes) -> PageView:
         owing_pid=words[OWING_PID_AT],
         iteration_source=words[ITERATION_SOURCE_AT],
         lead_tid=words[LEAD_AT],
+        awaited_tid=words[AWAITED_AT],
         walking=bool(words[WALKING_AT]),
         calls=tuple(last_calls(page)),
         whereabouts=_read_part(page, words, WHEREABOUTS, Whereabouts),

@@ -1187,7 +1187,7 @@ class RankState(Record, frozen=True, array_like=True, gc=False):
     `replicas`: values of its parameters, one for each optimizer. `in_handler`: while it makes no
     progress, the signal (`type`) whose handler is on its thread's stack, and the handler's line.
     `moves_since_unix_ns`: since when it has read or written files that it has open, while it makes
-    no progress.
+    no progress. `chain`: while it makes none, what its thread waits for in Python.
     """
 
     phase: str
@@ -1241,6 +1241,7 @@ class RankState(Record, frozen=True, array_like=True, gc=False):
     in_handler: Handling | None = None
     sleeps_since_unix_ns: int | None = None
     moves_since_unix_ns: int | None = None
+    chain: tuple[Link, ...] = ()
 
 
 class Arrivals(Record, frozen=True, array_like=True):
@@ -1410,7 +1411,7 @@ class ProcessState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     since its Hello; None: it is still the same program. `child_wakes_per_s`: while it waits for a
     child process, how often that one's main thread sleeps and wakes, of several the busiest.
     `far_ends`: while it makes no progress, those of `remote`; where that is not known, of all its
-    connections.
+    connections. `chain`: while it makes no progress, what it waits for in the kernel.
     """
 
     rank: int | None
@@ -1437,6 +1438,34 @@ class ProcessState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     became: str | None = None
     child_wakes_per_s: float | None = None
     far_ends: tuple[FarEnd, ...] = ()
+    chain: tuple[Link, ...] = ()
+
+
+CHILD, PIPE, FILE_LOCK, CONNECTION = "child", "pipe", "file lock", "connection"
+LOCK, THREAD, TASK, LOOP, KEY = "lock", "thread", "task", "loop", "store key"
+"""What a process or a thread may wait for: `Link.resource`."""
+
+
+class Link(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One step of a wait chain: what is awaited, and who has it.
+
+    `named`: a path, an address, the text of a loop's condition; empty if it has no name. `who`: the
+    program or the thread that has it; None if that is not known. `pid`, `process`: of a process,
+    which waits for the next link of the chain; `process` is None where another user's may not be
+    read. `place`: where the thread is that has it. `nobody`: every process of this user, or every
+    thread of this process, was looked at, and none has it. `does`: of a connection its state, of a
+    pipe what the other end must do, of a loop or a key the values in its text, of a child that has
+    ended how.
+    """
+
+    resource: str
+    named: str = ""
+    who: str | None = None
+    pid: int | None = None
+    process: ProcessState | None = None
+    place: Place | None = None
+    nobody: bool = False
+    does: str = ""
 
 
 class HostState(Record, frozen=True, array_like=True):

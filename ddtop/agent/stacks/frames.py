@@ -17,7 +17,7 @@ from types import CodeType
 from typing import Any
 
 import ddtop
-from ddtop.agent.stacks.walk import Place, Walk
+from ddtop.agent.stacks.walk import SEES_LOCALS, Place, Walk
 from ddtop.redaction import redact
 from ddtop.wire.names import RESULTS, framework_of, word_of
 from ddtop.wire.records import ACTIVITIES, Asked, StackFrame
@@ -37,7 +37,6 @@ _FAILURES = frozenset(
     | {"IOError", "EnvironmentError", "Exception", "suppress"}
 )
 """A loop that polls by `open` handles one of these. Else the first failure would end it."""
-_SEES_LOCALS = frozenset({"locals", "vars", "dir", "eval", "exec"})
 
 TRACEBACK_MOST, TRACEBACK_OUTER = 24, 6
 """Frames of a traceback that are sent, and how many of them are the outermost. With paths of 80
@@ -218,7 +217,7 @@ class FrameReader:
         that only reads or writes a file asks for none.
         """
         at: list[tuple[CodeType, int]] = []
-        found = self.walk.texts(thread_id, _ASKS, _SEES_LOCALS, at)
+        found = self.walk.texts(thread_id, _ASKS, SEES_LOCALS, at)
         asks = _names_in_loop(*at[0]) if found else frozenset()
         if not asks & (_ASKS if asks & _FAILURES else _ASKS - {"open"}):
             return None

@@ -25,7 +25,7 @@ import gc
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, chain, compress, islice, repeat, starmap, takewhile
 from operator import and_, attrgetter, eq, itemgetter, methodcaller, not_, setitem
 from pathlib import Path
@@ -40,6 +40,8 @@ _ONCE: tuple[tuple[()]] = ((),)
 """The arguments of one call without arguments, for `starmap`."""
 _ALLOCATIONS_COLLECT = sys.version_info < (3, 12)
 _LOCALS_STAY = sys.version_info < (3, 13)
+SEES_LOCALS = frozenset({"locals", "vars", "dir", "eval", "exec"})
+"""A function that uses one of these may see the dictionary of its locals."""
 _FUNCTION = 3  # CO_OPTIMIZED and CO_NEWLOCALS: not a module, a class or exec
 _TEXTS = frozenset({str, type(Path())})
 
@@ -69,6 +71,9 @@ _type_name = vars(type)["__name__"].__get__
 """Not `attrgetter`: a metaclass of the program may have a `__name__` of its own."""
 _traced = attrgetter("tb_frame.f_code.co_filename", "tb_frame.f_code.co_name", "tb_lineno")
 TRACEBACK_MOST = 100
+VALUE_MAX = 80
+"""Characters of a value that is shown."""
+_SIZED = frozenset(map(id, (list, tuple, dict, set, frozenset)))
 _PLAIN = frozenset(map(id, (str, bytes, int, float, bool, type(None))))
 """The types of arguments whose end runs no code of the program."""
 Place = tuple[str, str, str, int | None]
@@ -298,6 +303,49 @@ class Walk:
         )
         return found
 
+    def values(self, thread_id: int, names: Sequence[str]) -> dict[str, str]:
+        """What these variables of its innermost frame are, as text: numbers, truths, None and short
+        texts; of a list, a tuple, a dictionary or a set how many it has. All others are left out.
+
+        Only their types are asked, and no object leaves the window. As in `texts`, the dictionary
+        of the locals is emptied.
+        """
+        frames: list[FrameType] = []
+        seen: list[dict[str, Any]] = []
+        around: list[dict[str, Any]] = []
+        found: dict[str, list[object]] = {name: [] for name in names}
+        sizes: dict[str, list[int]] = {name: [] for name in names}
+        held: list[object] = []
+        fits = map(eq, map(and_, map(_flags, frames), repeat(_FUNCTION)), repeat(_FUNCTION))
+        fits = map(and_, map(SEES_LOCALS.isdisjoint, map(_names, frames)), fits)
+        fits = map(and_, map(not_, map(attrgetter("f_trace"), frames)), fits)
+        own = map(eq, map(sys.getrefcount, seen), repeat(_UNSHARED))
+        steps: list[Iterable[object]] = []
+        for name in names:
+            of_frame = map(methodcaller("get", name, ...), seen)
+            of_module = map(dict.get, around, repeat(name), repeat(...))
+            plain = compress(held, map(_PLAIN.__contains__, map(id, map(type, held))))
+            sized = compress(held, map(_SIZED.__contains__, map(id, map(type, held))))
+            steps += [
+                starmap(held.extend, ((chain(of_frame, of_module),),)),
+                starmap(found[name].extend, ((plain,),)),
+                starmap(sizes[name].extend, ((map(len, sized),),)),  # type: ignore[arg-type]
+                starmap(held.clear, _ONCE),
+            ]
+        self._run(
+            frames,
+            _collect(thread_id, 1, frames),
+            starmap(seen.extend, ((map(attrgetter("f_locals"), compress(frames, fits)),),)),
+            starmap(around.extend, ((map(attrgetter("f_globals"), frames),),)),
+            *steps,
+            starmap(dict.clear, compress(zip(seen, strict=True), own) if _LOCALS_STAY else ()),
+            starmap(seen.clear, _ONCE),
+            starmap(around.clear, _ONCE),
+        )
+        shown = {name: _shown(found[name][0]) for name in names if found[name]}
+        lengths = {f"len({name})": str(size[0]) for name, size in sizes.items() if size}
+        return {name: text for name, text in (lengths | shown).items() if text is not None}
+
     def _switch_off(self, reason: str) -> None:
         self.off = reason
         guard.note("frames", reason)
@@ -341,6 +389,14 @@ class Walk:
             self._switch_off(
                 "the program has another interpreter, whose frames cannot be read safely"
             )
+
+
+def _shown(value: object) -> str | None:
+    """A value of a plain type as text; None if it is long."""
+    if isinstance(value, (str, bytes)):
+        return repr(value) if len(value) <= VALUE_MAX else None
+    small = not isinstance(value, int) or value.bit_length() <= VALUE_MAX
+    return repr(value) if small else None
 
 
 def _collect(thread_id: int, most: int, frames: list[FrameType]) -> Iterable[object]:

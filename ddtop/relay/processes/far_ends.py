@@ -15,7 +15,7 @@ import msgspec
 
 from ddtop import registry
 from ddtop.relay.processes import sockets
-from ddtop.relay.processes.sample import Watched, look, page, page_path
+from ddtop.relay.processes.sample import Watched, look, page, page_path, stands_for
 from ddtop.wire.records import FarEnd, Hello, ProcessState, Whereabouts
 
 WAITS_S = 3.0
@@ -39,7 +39,7 @@ class FarEnds:
         self, here: Sequence[Watched], looked: Sequence[ProcessState | None], now_mono_ns: int
     ) -> tuple[ProcessState, ...]:
         """The states that could be read, with their far ends. `looked`: of each of `here`."""
-        waiting = [watched for watched in here if _waits(watched, now_mono_ns)]
+        waiting = [one for one in here if stands_for(one, now_mono_ns) > WAITS_S * 1e9]
         if not waiting:
             self._due, self._others, self._ends, self._ran = 0.0, {}, [], {}
         elif now_mono_ns >= self._due:
@@ -111,12 +111,3 @@ def _ranks(one: Watched) -> Iterator[tuple[int, Watched]]:
 def _whereabouts(watched: Watched) -> Whereabouts | None:
     view = page(watched.hello)
     return view.whereabouts if view is not None else None
-
-
-def _waits(watched: Watched, now_mono_ns: int) -> bool:
-    return (
-        watched.was_asleep
-        and watched.page is not None
-        and (at := watched.page.whereabouts) is not None
-        and now_mono_ns - at.moved_mono_ns > WAITS_S * 1e9
-    )

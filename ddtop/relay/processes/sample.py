@@ -432,6 +432,12 @@ def look(watched: Watched, now_mono_ns: int) -> ProcessState | None:
     )
 
 
+def stands_for(watched: Watched, now_mono_ns: int) -> int:
+    """For how long it has made no progress, ns; 0 while it runs, or where its page does not say."""
+    at = watched.page.whereabouts if watched.page is not None else None
+    return now_mono_ns - at.moved_mono_ns if at is not None and watched.was_asleep else 0
+
+
 def _note_child_wakes(watched: Watched, sleep: sockets.Sleep, now_mono_ns: int) -> float | None:
     """How often a child for which it may wait has slept and woken since the last look."""
     pids = watched.children[:CHILDREN_COUNTED] if sleep.call in _CHILD_WAITS else ()

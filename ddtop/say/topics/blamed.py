@@ -13,6 +13,7 @@ from ddtop.model.account import CPU, FRAMES, OTHER_WORLD, awaited_path, does
 from ddtop.model.facts import Blame, RankFacts, Snapshot, State
 from ddtop.model.wait_graph import STILL
 from ddtop.policy import Policy
+from ddtop.say.chain import chain_clause, chain_lines, chain_step
 from ddtop.say.evidence import (
     CHILDREN,
     NEW_GROUP_RULE,
@@ -110,6 +111,8 @@ def held_up(finding: Finding, seen: HeldUp, at: Context) -> Said:
             else where_text(lead)
         )
         subject = f"{ranks_text(ranks)} {busy}, {spot}, {waited}"
+    if kind == Kind.NOT_IN_COLLECTIVE and len(ranks) == 1:
+        subject += chain_clause(lead)
     tail = waits_clause(snapshot, first, ranks, victims)
     if kind == Kind.LEFT_EARLY:
         tail += called_at(snapshot, first.waiters)
@@ -199,7 +202,7 @@ def _evidence(snapshot: Snapshot, blames: list[Blame], policy: Policy) -> tuple[
             process_line(rank),
             place_line(rank),
         ]
-        lines += stack_lines(rank)
+        lines += [*chain_lines(rank), *stack_lines(rank)]
         group = next((item for item in rank.comm.groups if item.group == blame.group), None)
         enqueued = group.enqueued - (group.p2p_offset or 0) if group else 0
         waiting = {
@@ -241,6 +244,8 @@ def _next_step(
     stands = stands and not (severity == WARNING and waits)
     if (special := _special_step(snapshot, kind, rank, blame)) is not None:
         text = special
+    elif stands and kind == Kind.NOT_IN_COLLECTIVE and (step := chain_step(rank)) is not None:
+        text = step
     elif by_word is not None and stands:
         text = by_word.format(pid=rank.pid)
     elif (
@@ -264,7 +269,8 @@ def _next_step(
             " takes long, do this work on all ranks or outside the collective"
         )
     elif not stands:
-        text = "let it finish, or do this work on all ranks or outside the collective"
+        alone = "let it finish, or do this work on all ranks or outside the collective"
+        text = chain_step(rank) or alone
     elif rank.reported.activity == "loader":
         text = (
             "see where that dataset waits (file server, lock, worker):"

@@ -6,6 +6,7 @@ from ddtop.diagnosis.finding import Context, Finding
 from ddtop.diagnosis.rules.no_progress import AtOnePlace, ForOutside, Stands
 from ddtop.diagnosis.standstill import COMMUNICATES, STILL, Standstill, word_of
 from ddtop.model.facts import RankFacts, Snapshot
+from ddtop.say.chain import chain_lines, chain_step
 from ddtop.say.evidence import call_lines, place_line, process_line, stack_lines, whom_to_ask
 from ddtop.say.places import where_text
 from ddtop.say.said import Said, Writer
@@ -64,7 +65,12 @@ def _evidence(snapshot: Snapshot, classes: list[AtOnePlace], still: Standstill) 
     lines: list[str | None] = []
     for one in classes[:CLASSES_MAX]:
         rank = snapshot.rank(one.ranks[0])
-        lines += [process_line(rank), place_line(rank), *stack_lines(rank)]
+        lines += [
+            process_line(rank),
+            place_line(rank),
+            *chain_lines(rank),
+            *stack_lines(rank),
+        ]
     counted = [rank for rank in still.alive if rank.progress.iteration is not None]
     if counted:
         steps = [rank.progress.step_ms for rank in counted if rank.progress.step_ms]
@@ -102,7 +108,7 @@ def _advice(lead: RankFacts, still: Standstill, idle: bool) -> str:
         return "let it finish, or check whether its loop ends: ddtop stacks"
     ask = whom_to_ask(lead)
     about = f"; give the wait of rank {lead.rank} a timeout, and see {ask}" if ask else ""
-    return f"see what each rank waits for: ddtop stacks{about}"
+    return chain_step(lead) or f"see what each rank waits for: ddtop stacks{about}"
 
 
 WRITERS: dict[type, Writer] = {Stands: stands, ForOutside: for_outside}

@@ -1,0 +1,122 @@
+"""What the text of a program says around the line at which a thread stands: the condition of a loop
+that polls, and the locks that it holds or waits for.
+
+Text only: no code of the program runs, and no object of it is read. Lines count from 1. A line that
+is continued is not understood.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+
+LINES_BACK = 400
+"""So far above its line the head of a block is looked for."""
+CONDITION_MAX = 160
+_PAUSES = re.compile(r"\b(?:sleep|wait|poll)\(|^pass$|^continue$")
+_TAKES = re.compile(r"([\w.\[\]'\"]+)\.acquire\(")
+_LEAVES = re.compile(r"(?:break|return)\b")
+
+
+def condition_of(lines: Sequence[str], line: int) -> str | None:
+    """`len(seen) < need`: while that holds, the innermost loop around the line goes on. None if it
+    stands in no loop that pauses there."""
+    here = _text(lines, line)
+    if here.startswith("while "):
+        return _head(here, "while ")
+    for number, text in _heads(lines, line):
+        if text.startswith(("def ", "class ", "async def ")):
+            return None
+        if not text.startswith(("while ", "for ")):
+            continue
+        if not _PAUSES.search(here) and not here.startswith("if "):
+            return None
+        found = _head(text, "while ") if text.startswith("while ") else None
+        return found if found not in (None, "True", "1") else _until(lines, number)
+    return None
+
+
+def names_in(condition: str) -> tuple[str, ...]:
+    """The variables in a condition, without what it calls."""
+    try:
+        tree = ast.parse(condition, mode="eval")
+    except (SyntaxError, ValueError, RecursionError):
+        return ()
+    called = {node.func.id for node in ast.walk(tree) if _is_call(node)}  # type: ignore[attr-defined]
+    names = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    return tuple(dict.fromkeys(name for name in names if name not in called))
+
+
+def taken_at(lines: Sequence[str], line: int) -> str | None:
+    """`self.lock`: what the line takes, by `with` or `acquire`."""
+    here = _text(lines, line)
+    if (head := _head(here, "with ")) is not None:
+        return head.partition(" as ")[0].strip()
+    found = _TAKES.search(here)
+    return found[1] if found is not None else None
+
+
+def held_at(lines: Sequence[str], line: int) -> Iterator[str]:
+    """What the blocks around the line hold, the innermost first."""
+    for _, text in _heads(lines, line):
+        if (head := _head(text, "with ")) is not None:
+            yield head.partition(" as ")[0].strip()
+
+
+def statement(lines: Sequence[str], line: int) -> str:
+    """The text of the line."""
+    return _text(lines, line)[:CONDITION_MAX]
+
+
+def _is_call(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+
+
+def _text(lines: Sequence[str], line: int) -> str:
+    return lines[line - 1].strip() if 0 < line <= len(lines) else ""
+
+
+def _indent(text: str) -> int:
+    return len(text) - len(text.lstrip())
+
+
+def _heads(lines: Sequence[str], line: int) -> Iterator[tuple[int, str]]:
+    """The heads of the blocks around the line, the innermost first."""
+    if not 0 < line <= len(lines):
+        return
+    deep = _indent(lines[line - 1])
+    for number in range(line - 1, max(line - LINES_BACK, 0), -1):
+        text = lines[number - 1]
+        if text.strip() and not text.lstrip().startswith("#") and _indent(text) < deep:
+            deep = _indent(text)
+            yield number, text.strip()
+
+
+def _head(text: str, word: str) -> str | None:
+    """What stands between the word and the colon at the end of the line."""
+    code = text.partition("  #")[0].rstrip()
+    if not code.startswith(word):
+        return None
+    inside = code.removeprefix(word)
+    if code.endswith(":"):
+        return inside[:-1].strip()[:CONDITION_MAX]
+    # `while not ready(): sleep(1)`
+    head, colon, _ = inside.rpartition(": ")
+    return head.strip()[:CONDITION_MAX] if colon else None
+
+
+def _until(lines: Sequence[str], head: int) -> str | None:
+    """`not (ready)`, of a loop that ends by `if ready: break`."""
+    deep = _indent(lines[head - 1])
+    for number in range(head + 1, min(head + LINES_BACK, len(lines)) + 1):
+        text = lines[number - 1]
+        if text.strip() and _indent(text) <= deep:
+            return None
+        asked = text.strip()
+        if asked.startswith("if ") and (
+            _LEAVES.search(asked.rpartition(":")[2]) or _LEAVES.match(_text(lines, number + 1))
+        ):
+            condition = asked.removeprefix("if ").rpartition(":")[0].strip()
+            return f"not ({condition})" if condition else None
+    return None

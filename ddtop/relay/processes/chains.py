@@ -1,0 +1,354 @@
+"""What a rank that makes no progress waits for in the kernel, and what that one waits for: its
+child, the other end of a pipe, the holder of a file lock, the process at the other end of a TCP
+connection.
+
+Source: /proc/PID/syscall, fd and fdinfo, /proc/locks, the TCP table. Nothing is opened or asked by
+name, so that a dead file server holds up nothing. Caveat: processes of another user show only that
+they exist; a unix socket, and an epoll set, have no other end here. Check: `lslocks`,
+`ss -tanp`, `lsof FILE`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from ddtop.procfs import (
+    children,
+    command_line,
+    command_name,
+    is_python,
+    link,
+    names_in,
+    own_letter,
+    read,
+    stat_fields,
+    wchan,
+)
+from ddtop.relay.processes import sockets
+from ddtop.relay.processes.pyspy import PySpy
+from ddtop.relay.processes.sample import Watched, ending, stands_for
+from ddtop.wire.page import ITS_CHILDREN, OF_CHILDREN
+from ddtop.wire.records import (
+    CHILD,
+    CONNECTION,
+    FILE_LOCK,
+    PIPE,
+    Link,
+    Place,
+    ProcessState,
+    ThreadStack,
+)
+
+WAITS_S, EVERY_S = 2.0, 5.0
+"""A rank must make no progress for so long, and how often it is looked at then."""
+LINKS_MAX, DESCRIPTORS_MAX, POLLED_MAX = 8, 4096, 4
+"""Links of a chain, descriptors of other processes that are read for one rank, and descriptors in
+a poll that are looked at."""
+_READS = frozenset({"read", "readv", "pread64"})
+_WRITES = frozenset({"write", "writev", "pwrite64"})
+_LOCKS = frozenset({"flock", "fcntl"})
+_POLLS = frozenset({"poll", "ppoll"})
+_TALKS = _READS | _WRITES | _POLLS | {"recvfrom", "recvmsg", "connect", "sendto", "sendmsg"}
+_OPENS, _SLEEPS = frozenset({"open", "openat"}), frozenset({"nanosleep", "clock_nanosleep"})
+_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen")
+READS_AT_ONCE = 2
+_CHILDS = frozenset({"wait4", "waitid"})
+_O_ACCMODE, _O_WRONLY = 3, 1
+_POLLFD = struct.Struct("=ihh")
+
+
+class Chains:
+    """Used by the relay's loop, once a second."""
+
+    def __init__(self) -> None:
+        self._due = 0.0
+        self._found: dict[int, tuple[Link, ...]] = {}
+        self._reads: dict[int, PySpy] = {}
+        self._places: dict[int, Place] = {}
+
+    def look(
+        self, here: Sequence[Watched], states: Sequence[ProcessState], now_mono_ns: int
+    ) -> tuple[ProcessState, ...]:
+        """The states, with the chains of the ranks that make no progress."""
+        waiting = {
+            watched.hello.pid: watched
+            for watched in here
+            if stands_for(watched, now_mono_ns) > WAITS_S * 1e9
+        }
+        if not waiting:
+            self._due, self._found, self._places = 0.0, {}, {}
+        elif now_mono_ns >= self._due:
+            self._due = now_mono_ns + EVERY_S * 1e9
+            self._found = {
+                pid: chain_of(pid, watched.page.awaited_tid if watched.page is not None else 0)
+                for pid, watched in waiting.items()
+            }
+            self._read_ends({watched.hello.pid for watched in here})
+        self._take()
+        if not any(self._found.values()):
+            return tuple(states)
+        return tuple(
+            msgspec.structs.replace(state, chain=self._with_place(self._found.get(state.pid, ())))
+            for state in states
+        )
+
+    def _read_ends(self, ranks: set[int]) -> None:
+        """Ask where the Python is at which a chain ends. It is not stopped for that."""
+        ends = {found[-1].pid for found in self._found.values() if found}
+        for pid in ends - ranks - self._reads.keys():
+            if pid is not None and is_python(pid) and len(self._reads) < READS_AT_ONCE:
+                self._reads[pid] = PySpy(pid, nonblocking=True)
+
+    def _take(self) -> None:
+        for pid, spy in list(self._reads.items()):
+            found = spy.poll()
+            if found is not None:
+                del self._reads[pid]
+                place = _own_line(found) if not isinstance(found, str) else None
+                if place is not None:
+                    self._places[pid] = place
+
+    def _with_place(self, links: tuple[Link, ...]) -> tuple[Link, ...]:
+        place = self._places.get(links[-1].pid or 0) if links else None
+        if place is None:
+            return links
+        return (*links[:-1], msgspec.structs.replace(links[-1], place=place))
+
+
+def _own_line(threads: Sequence[ThreadStack]) -> Place | None:
+    """The innermost line of the main thread that is in no library."""
+    main = next((thread for thread in threads if thread.main), None)
+    for frame in main.frames if main is not None else ():
+        if not any(part in frame.file for part in _LIBRARIES) and frame.line:
+            return Place(frame.function, frame.file, frame.line)
+    return None
+
+
+def chain_of(pid: int, awaited: int = 0) -> tuple[Link, ...]:
+    """What this process waits for, the nearest first; empty if that is no other process's doing.
+
+    `awaited`: as on the state page. The kernel's number of the thread of it that counts, 0: the
+    main thread.
+    """
+    budget = _Budget(DESCRIPTORS_MAX)
+    found = tuple(_follow(pid, max(awaited, 0) or pid, budget))
+    if awaited in (ITS_CHILDREN, OF_CHILDREN) and (not found or found[-1].nobody):
+        child = _ended_child(pid) or (_busy_child(pid) if awaited == ITS_CHILDREN else None)
+        return (child,) if child is not None else found
+    return found
+
+
+class _Budget:
+    """How many descriptors may still be read."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+
+def _follow(pid: int, tid: int, budget: _Budget) -> Iterator[Link]:
+    seen: list[int] = []
+    while len(seen) < LINKS_MAX and pid not in seen:
+        seen.append(pid)
+        found = _link_of(pid, tid, budget)
+        if found is None:
+            return
+        yield found
+        if found.pid is None or found.process is None:
+            return
+        pid = tid = found.pid
+
+
+class _Call(NamedTuple):
+    pid: int
+    name: str
+    arguments: tuple[int, ...]
+
+    def target(self, number: int) -> str:
+        """What this descriptor is: `pipe:[7]`, a path."""
+        return link(self.pid, f"fd/{number & 0xFFFFFFFF}") or ""
+
+
+def _link_of(pid: int, tid: int, budget: _Budget) -> Link | None:
+    name, arguments = sockets.parsed_wait((read(f"{pid}/task/{tid}", "syscall") or b"").decode())
+    if name is None or len(arguments) < 2:
+        return None
+    call = _Call(pid, name, arguments)
+    if name in _CHILDS:
+        return _child(call)
+    if name in _LOCKS:
+        return _file_lock(call)
+    if name in _SLEEPS:
+        return _locked_by_other(pid)
+    return _opening(call, budget) if name in _OPENS else _of_descriptor(call, budget)
+
+
+def _of_descriptor(call: _Call, budget: _Budget) -> Link | None:
+    """The other end of the pipe or the socket that it reads, writes or polls."""
+    number = call.arguments[0] & 0xFFFFFFFF
+    if call.name in _POLLS:
+        number = next(iter(_polled(call)), -1)
+    target = call.target(number) if number >= 0 else ""
+    if target.startswith("socket:"):
+        return _connection(call, number) if call.name in _TALKS else None
+    reads = call.name in _READS | _POLLS
+    fifo = target.startswith("/") and "pipe" in (wchan(call.pid) or "")
+    if (reads or call.name in _WRITES) and (fifo or target.startswith("pipe:")):
+        return _other_end(call.pid, target, reads, budget)
+    return None
+
+
+def _owner(pid: int) -> dict[str, object]:
+    """The fields of a link about a process that has what is awaited."""
+    fields, words = stat_fields(pid), command_line(pid)
+    if fields is None:
+        return {"pid": pid}
+    sleep = sockets.sleeping_in(pid)
+    state = ProcessState(
+        None, pid, own_letter(pid, fields[0]), wchan(pid), syscall=sleep.call, file=sleep.file
+    )
+    return {"pid": pid, "who": _program(words or ()) or command_name(pid), "process": state}
+
+
+def _program(words: Sequence[str]) -> str | None:
+    """`cat`, `tiles.py`: the program, of an interpreter its script."""
+    names = [os.path.basename(word) for word in words if word and not word.startswith("-")]
+    return next((name for name in names if name.endswith(".py")), names[0] if names else None)
+
+
+def _child(call: _Call) -> Link | None:
+    asked = call.arguments[0] if call.name == "wait4" else call.arguments[1]
+    asked &= 0xFFFFFFFF
+    mine = children(call.pid)
+    pid = asked if asked in mine else mine[0] if len(mine) == 1 else None
+    return Link(CHILD, **_owner(pid)) if pid is not None else None  # type: ignore[arg-type]
+
+
+def _ended_child(pid: int) -> Link | None:
+    """The first child that a signal or an error has ended, and for which nobody has waited yet."""
+    for child in children(pid):
+        fields = stat_fields(child)
+        if fields is None or fields[0] != "Z":
+            continue
+        end = ending(None, child)
+        if end.signal is not None or end.code:
+            how = f"signal {end.signal}" if end.signal is not None else f"exit code {end.code}"
+            return Link(CHILD, **_owner(child), does=how)  # type: ignore[arg-type]
+    return None
+
+
+def _busy_child(pid: int) -> Link | None:
+    """The first child that runs."""
+    states = ((child, stat_fields(child)) for child in children(pid))
+    busy = next((child for child, fields in states if fields and fields[0] == "R"), None)
+    return Link(CHILD, **_owner(busy)) if busy is not None else None  # type: ignore[arg-type]
+
+
+def _locked_by_other(pid: int) -> Link | None:
+    """A lock that another process has for writing, on a file that this one has open: a database
+    that is busy is asked again and again."""
+    inodes = {words[5].rpartition(":")[2]: words[4] for words in _locks() if _writes(words, pid)}
+    if not inodes:
+        return None
+    for number in names_in(pid, "fd") or ():
+        text = (read(pid, f"fdinfo/{number}") or b"").decode()
+        inode = next((line.split()[1] for line in text.splitlines() if line[:4] == "ino:"), "")
+        if inode in inodes:
+            path = link(pid, f"fd/{number}") or ""
+            return Link(FILE_LOCK, path, **_owner(int(inodes[inode])))  # type: ignore[arg-type]
+    return None
+
+
+def _writes(words: Sequence[str], pid: int) -> bool:
+    held = len(words) > 5 and words[1] != "->" and words[3] == "WRITE"
+    return held and words[4].isdigit() and words[4] != str(pid)
+
+
+def _locks() -> list[list[str]]:
+    with contextlib.suppress(OSError), open("/proc/locks", encoding="ascii") as file:
+        return [line.split() for line in file]
+    return []
+
+
+def _file_lock(call: _Call) -> Link | None:
+    """The lock for which it is queued in /proc/locks, and who holds it."""
+    lines = _locks()
+    for words in lines:
+        if len(words) > 6 and words[1] == "->" and words[5] == str(call.pid):
+            holders = [one for one in lines if one[0] == words[0] and one[1] != "->"]
+            path = call.target(call.arguments[0])
+            if holders and holders[0][4].isdigit():
+                return Link(FILE_LOCK, path, **_owner(int(holders[0][4])))  # type: ignore[arg-type]
+            return Link(FILE_LOCK, path)
+    return None
+
+
+def _opening(call: _Call, budget: _Budget) -> Link | None:
+    """A named pipe that it opens waits until another process opens the other end."""
+    if "fifo" not in (wchan(call.pid) or "") and "partner" not in (wchan(call.pid) or ""):
+        return None
+    path = sockets.sleeping_in(call.pid).file
+    flags = call.arguments[2 if call.name == "openat" else 1]
+    return _other_end(call.pid, path or "", flags & _O_ACCMODE != _O_WRONLY, budget)
+
+
+def _other_end(pid: int, target: str, reads: bool, budget: _Budget) -> Link:
+    """Who has the other end of this pipe open. `reads`: the process waits for data."""
+    named = target if target.startswith("/") else ""
+    role = "writes" if reads else "reads"
+    whole = True
+    mine = children(pid)
+    every = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    for other in (*mine, *(one for one in every if one not in mine and one != pid)):
+        numbers = names_in(other, "fd")
+        if numbers is None:
+            continue
+        budget.left -= len(numbers)
+        if budget.left < 0:
+            whole = False
+            break
+        for number in numbers:
+            if link(other, f"fd/{number}") == target and _is_open_to(other, number, reads):
+                return Link(PIPE, named, does=role, **_owner(other))  # type: ignore[arg-type]
+    return Link(PIPE, named, does=role, nobody=whole)
+
+
+def _is_open_to(pid: int, number: str, write: bool) -> bool:
+    text = (read(pid, f"fdinfo/{number}") or b"").decode()
+    flags = next((line.split()[1] for line in text.splitlines() if line.startswith("flags:")), "")
+    mode = int(flags, 8) & _O_ACCMODE if flags else -1
+    return mode >= 0 and (mode != 0 if write else mode != _O_WRONLY)
+
+
+def _polled(call: _Call) -> list[int]:
+    """The descriptors of a poll."""
+    count = call.arguments[1]
+    if not 0 < count <= POLLED_MAX:
+        return []
+    try:
+        with open(f"/proc/{call.pid}/mem", "rb", buffering=0) as memory:
+            memory.seek(call.arguments[0])
+            data = memory.read(count * _POLLFD.size)
+    except (OSError, ValueError, OverflowError):
+        return []
+    return [number for number, _, _ in _POLLFD.iter_unpack(data) if number >= 0]
+
+
+def _connection(call: _Call, number: int) -> Link | None:
+    inode = sockets.inode(call.pid, number)
+    table = sockets.table(call.pid) or ()
+    own = next((one for one in table if one.inode == inode and one.remote_port), None)
+    if own is None:
+        return None
+    if own.state != "ESTABLISHED":
+        return Link(CONNECTION, own.far_end, does=own.state)
+    far = next((inode for one, inode in sockets.both_ends(table) if one.inode == own.inode), None)
+    pid = sockets.owner(far, ()) if far is not None else None
+    if pid is None or pid == call.pid:
+        return Link(CONNECTION, own.far_end, does=own.state)
+    return Link(CONNECTION, own.far_end, does=own.state, **_owner(pid))  # type: ignore[arg-type]

@@ -1,0 +1,248 @@
+"""What a rank waits for, to the end of its wait chain: as a clause, as lines, and what to do.
+
+`ENDS` has a row for each kind of end: its test, and the next step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ddtop.model.facts import RankFacts
+from ddtop.model.kernel_wait import short, wait_of
+from ddtop.wire.records import (
+    CHILD,
+    CONNECTION,
+    FILE_LOCK,
+    KEY,
+    LOCK,
+    LOOP,
+    PIPE,
+    TASK,
+    THREAD,
+    Link,
+    ProcessState,
+)
+from ddtop.words.sentences import WAITS, file_line, function_text
+
+_STATES = {"R": "computes", "T": "is stopped", "t": "is held by a debugger", "Z": "has ended"}
+_CONNECTS = "SYN_SENT"
+
+
+def links_of(rank: RankFacts) -> tuple[Link, ...]:
+    """What it waits for: first in Python, then in the kernel."""
+    in_python, process = rank.reported.chain, rank.process.report
+    if process is None or (in_python and in_python[-1].resource == KEY):
+        return in_python
+    return in_python + process.chain
+
+
+def chain_clause(rank: RankFacts) -> str:
+    """`: it waits for its child cat (pid 88), which waits for the pipe /d/shard-100, which nobody
+    writes`; empty if no chain is known."""
+    links = links_of(rank)
+    if not links:
+        return ""
+    ends = [] if links[-1].nobody else [_does(links[-1])]
+    doing = [*map(waits_text, links[1:]), *filter(None, ends)]
+    if links[0].resource == CHILD:
+        # The sentence has said that it waits for it.
+        text = " ".join([_who(links[0]), *doing[:1]])
+        doing = doing[1:]
+    else:
+        text = f"it {waits_text(links[0])}"
+    return ": " + ", ".join([text, *(f"which {one}" for one in doing)])
+
+
+def chain_lines(rank: RankFacts) -> list[str]:
+    """The chain as a small tree, a line for each link."""
+    links = links_of(rank)
+    lines = [
+        (f"rank {rank.rank} " if not deep else "  " * deep + "└ which ") + waits_text(link)
+        for deep, link in enumerate(links)
+    ]
+    if links and (does := _does(links[-1])) is not None:
+        lines.append("  " * len(links) + f"└ which {does}")
+    return lines
+
+
+def chain_step(rank: RankFacts) -> str | None:
+    """What to do about the end of the chain; None where none is known."""
+    links = links_of(rank)
+    end = next((one for one in ENDS if links and one.holds(links[-1])), None)
+    return end.step(links[-1]) if end is not None else None
+
+
+def _who(link: Link) -> str:
+    """`cat (pid 88)`, `its thread refresher`."""
+    if link.pid is not None:
+        return f"{link.who or 'a process'} (pid {link.pid})"
+    return f"its {'task' if link.resource == TASK else 'thread'} {link.who}"
+
+
+def _of_loop(link: Link) -> str:
+    now = f", and {link.does}" if link.does else ""
+    return f"goes on while `{link.named}` ({_spot(link)}){now}"
+
+
+def _of_child(link: Link) -> str:
+    return f"waits for its child {_who(link)}"
+
+
+def _of_pipe(link: Link) -> str:
+    what = f"waits for the pipe {short(link.named)}" if link.named else "waits for a pipe"
+    return f"{what}, which nobody {link.does}" if link.nobody else _owned(what, link, link.does)
+
+
+def _of_connection(link: Link) -> str:
+    if link.does == _CONNECTS:
+        return f"connects to {link.named}, which does not answer"
+    return _owned(f"waits for an answer of {link.named}", link, "serves")
+
+
+_WAITS: dict[str, Callable[[Link], str]] = {
+    CHILD: _of_child,
+    CONNECTION: _of_connection,
+    FILE_LOCK: lambda link: _owned(f"waits for the lock on {short(link.named)}", link, "has"),
+    KEY: lambda link: (
+        f"waits for the key {link.named} of the store" + (f", and {link.does}" if link.does else "")
+    ),
+    LOCK: lambda link: _owned(f"waits for `{link.named}`", link, "has"),
+    LOOP: _of_loop,
+    PIPE: _of_pipe,
+    TASK: lambda link: f"waits for {_who(link)}, which stands at `{link.named}`",
+    THREAD: lambda link: f"waits for {_who(link)}",
+}
+"""What is awaited, and who has it: `waits for the pipe /d/shard-100, which nobody writes`."""
+
+
+def waits_text(link: Link) -> str:
+    """`waits for the lock on /d/tiles.idx, which python (pid 4712) has`."""
+    return _WAITS[link.resource](link)
+
+
+def _owned(what: str, link: Link, has: str) -> str:
+    if link.pid is None and link.who is None:
+        return what
+    return f"{what}, which {_who(link)} {has}"
+
+
+def _spot(link: Link) -> str:
+    return file_line(link.place) if link.place is not None else "?"
+
+
+def _does(link: Link) -> str | None:
+    """What the one does that has it: `is asleep`, `computes`; None where that is not known."""
+    if link.resource == CHILD and link.does:
+        return f"ended with {link.does}"
+    if link.place is not None and link.pid is None:
+        known = WAITS.get(link.place.waits_on or "")
+        where = f"{function_text(link.place)} ({file_line(link.place)})"
+        does = f"is {known.phrase + ' ' if known else ''}in {where}"
+        return does if link.resource not in (LOOP, KEY) else None
+    process = link.process
+    if process is None:
+        return "is a process of another user" if link.pid is not None else None
+    wait = wait_of(process)
+    does = f"is {wait[1]}" if wait is not None else _STATES.get(process.state, "is asleep")
+    spot = link.place and f" in {function_text(link.place)} ({file_line(link.place)})"
+    return does + (spot or "")
+
+
+class End(NamedTuple):
+    """A kind of end. `step`: the next step."""
+
+    holds: Callable[[Link], bool]
+    step: Callable[[Link], str]
+
+
+def _is(link: Link, resource: str) -> bool:
+    return link.resource == resource
+
+
+def _runs(process: ProcessState | None) -> bool:
+    return process is not None and process.state == "R"
+
+
+def _named(link: Link) -> str:
+    return short(link.named) or f"that {link.resource}"
+
+
+ENDS = (
+    End(
+        lambda link: _is(link, CHILD) and bool(link.does),
+        lambda link: (
+            f"find out why {_who(link)} ended with {link.does} (out of memory, an exception), and"
+            " let the program notice the end of such a process"
+        ),
+    ),
+    End(
+        lambda link: _is(link, KEY),
+        lambda link: (
+            f"find out which rank should set the key {link.named}, and why it has not; give that"
+            " wait a time limit"
+        ),
+    ),
+    End(
+        lambda link: _is(link, PIPE) and link.nobody,
+        lambda link: (
+            f"start the process that {link.does} {_named(link)}, or find out why it has ended: no"
+            " process has the other end open"
+        ),
+    ),
+    End(
+        lambda link: _is(link, CONNECTION) and link.does == _CONNECTS,
+        lambda link: (
+            f"check that a server listens at {link.named}, and the way to it; give that call a"
+            " timeout"
+        ),
+    ),
+    End(
+        lambda link: _is(link, CONNECTION) and link.pid is None,
+        lambda link: f"find out why {link.named} does not answer; give that call a timeout",
+    ),
+    End(
+        lambda link: link.resource in (PIPE, CONNECTION, CHILD) and _runs(link.process),
+        lambda link: f"let {_who(link)} finish, or check whether its loop ends",
+    ),
+    End(
+        lambda link: _is(link, CONNECTION),
+        lambda link: (
+            f"repair {_who(link)}, the server at {link.named}: it {_does(link)}; give that call a"
+            " timeout"
+        ),
+    ),
+    End(
+        lambda link: _is(link, FILE_LOCK) and link.pid is not None,
+        lambda link: (
+            f"end {_who(link)}, or let it release the lock on {_named(link)}; give that wait a time"
+            " limit"
+        ),
+    ),
+    End(
+        lambda link: link.pid is not None,
+        lambda link: f"repair {_who(link)}: it {_does(link)}; give the wait for it a time limit",
+    ),
+    End(
+        lambda link: _is(link, LOOP),
+        lambda link: (
+            f"find out what should make `{link.named}` false, and why it has not; give that loop a"
+            " time limit"
+        ),
+    ),
+    End(
+        lambda link: link.place is not None and link.who is not None,
+        lambda link: (
+            f"see why {_who(link)} does not go on: it {_does(link)}; give the wait for it a time"
+            " limit"
+        ),
+    ),
+    End(
+        lambda link: link.nobody,
+        lambda link: (
+            f"find out which thread had {_named(link)} and has ended without releasing it; give"
+            " that wait a time limit"
+        ),
+    ),
+)
+"""The first that holds gives the next step."""

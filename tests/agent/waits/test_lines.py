@@ -1,0 +1,97 @@
+"""What the text of a program says around a line."""
+
+import pytest
+
+from ddtop.agent.waits.lines import condition_of, held_at, names_in, taken_at
+
+LOOPS = """\
+def collect():
+    while len(seen) < need:
+        time.sleep(0.2)
+    while True:
+        row = ask()
+        # not yet
+        if row is not None:
+            break
+        time.sleep(1)
+    while not ready(): time.sleep(1)
+    for _ in range(100):
+        if os.path.exists(path):
+            return path
+        time.sleep(0.1)
+    while step < steps:
+        data = conn.recv()
+    while True:
+        time.sleep(1)
+    while step < steps:
+        if wants(step):
+            pack(step)
+            time.sleep(5)
+    time.sleep(1)
+""".splitlines()
+
+
+@pytest.mark.parametrize(
+    ("line", "condition"),
+    [
+        (3, "len(seen) < need"),
+        (2, "len(seen) < need"),
+        (9, "not (row is not None)"),
+        (10, "not ready()"),
+        (14, "not (os.path.exists(path))"),
+        (16, None),
+        (18, None),
+        (22, "step < steps"),
+        (23, None),
+        (0, None),
+        (99, None),
+    ],
+)
+def test_a_loop_that_pauses_goes_on_while_its_condition_holds(line, condition):
+    """The loop of a training, in which a rank only waits for something else, is no such loop."""
+    assert condition_of(LOOPS, line) == condition
+
+
+@pytest.mark.parametrize(
+    ("condition", "names"),
+    [
+        ("len(seen) < need", {"seen", "need"}),
+        ("not ready()", set()),
+        ("self.full and n < most", {"self", "n", "most"}),
+        ("n <", set()),
+        ("(" * 3000, set()),
+    ],
+)
+def test_the_variables_of_a_condition_are_those_that_it_does_not_call(condition, names):
+    assert set(names_in(condition)) == names
+
+
+LOCKS = """\
+class Cache:
+    def lookup(self):
+        with self.lock:
+            return 1
+
+    def refresh(self):
+        with self.lock, open(path) as file:
+            data = fetch()
+        with self.lock:
+            if stale:
+                load()
+        self.lock.acquire(timeout=3)
+""".splitlines()
+
+
+@pytest.mark.parametrize(
+    ("line", "taken"), [(3, "self.lock"), (12, "self.lock"), (4, None), (10, None)]
+)
+def test_a_line_takes_what_it_names(line, taken):
+    assert taken_at(LOCKS, line) == taken
+
+
+@pytest.mark.parametrize(
+    ("line", "held"),
+    [(4, ["self.lock"]), (11, ["self.lock"]), (8, ["self.lock, open(path)"]), (12, []), (3, [])],
+)
+def test_a_line_is_inside_the_blocks_around_it(line, held):
+    assert list(held_at(LOCKS, line)) == held

@@ -1,0 +1,91 @@
+"""The values of plain variables of a thread, read without code of the program."""
+
+import gc
+import threading
+import time
+import weakref
+
+import pytest
+
+from ddtop.agent.stacks.walk import VALUE_MAX, Walk
+from tests.agent.stacks.test_polled import asleep_in
+
+CALLS = []
+"""Each call of a method that a reader might call."""
+
+
+class Touchy:
+    def __getattribute__(self, name):
+        CALLS.append(name)
+        return object.__getattribute__(self, name)
+
+
+for _name in ("__repr__", "__str__", "__len__", "__bool__", "__eq__", "__hash__"):
+    setattr(Touchy, _name, lambda _self, *_, name=_name: CALLS.append(name))
+
+NEED, OWN = 7, Touchy()
+
+
+def loop(release, thing, big):
+    seen, need, name, done, nothing = [1, 2, 3], 4, "tiles", False, None
+    table, huge = dict.fromkeys(range(10**6)), 1 << 10**6
+    ratio = 0.5
+    release.acquire()
+    return seen, need, name, done, nothing, table, ratio, huge, thing, big
+
+
+def values(*names, thing=None, big=""):
+    walk, end = Walk(memoryview(bytearray(8)).cast("q"), 0), time.monotonic() + 20
+    with asleep_in(loop, thing, big) as ident:
+        while not walk.values(ident, ("ratio",)):
+            assert time.monotonic() < end
+        return walk.values(ident, names)
+
+
+def test_plain_values_and_lengths_are_read():
+    found = values("seen", "need", "name", "done", "nothing", "table", "ratio", "NEED", "absent")
+
+    assert found == {
+        "len(seen)": "3",
+        "need": "4",
+        "name": "'tiles'",
+        "done": "False",
+        "nothing": "None",
+        "len(table)": "1000000",
+        "ratio": "0.5",
+        "NEED": "7",
+    }
+
+
+def test_an_object_of_the_program_is_not_touched():
+    CALLS.clear()
+
+    assert values("thing", "OWN", thing=Touchy()) == {}
+    assert CALLS == []
+
+
+@pytest.mark.parametrize("kind", [list, dict, str, int])
+def test_a_class_that_inherits_from_a_plain_one_is_no_plain_value(kind):
+    assert values("thing", thing=type("Own", (kind,), {"__len__": lambda _: 1 / 0})()) == {}
+
+
+def test_a_long_value_is_left_out():
+    assert values("big", "huge", big="x" * (VALUE_MAX + 1)) == {}
+
+
+def test_nothing_is_kept_alive():
+    thing = threading.Event()
+    gone = weakref.ref(thing)
+    assert values("thing", "seen", thing=thing) == {"len(seen)": "3"}
+    del thing
+    gc.collect()
+
+    assert gone() is None
+
+
+def test_a_thread_that_has_ended_has_no_values():
+    thread = threading.Thread(target=int)
+    thread.start()
+    thread.join()
+
+    assert Walk(memoryview(bytearray(8)).cast("q"), 0).values(thread.ident, ("need",)) == {}

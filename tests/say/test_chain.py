@@ -1,0 +1,122 @@
+"""What is said of a wait chain, and what to do at its end."""
+
+import re
+
+import pytest
+
+from ddtop.say.chain import ENDS, chain_clause, chain_lines, chain_step
+from ddtop.wire.records import (
+    CHILD,
+    CONNECTION,
+    FILE_LOCK,
+    LOCK,
+    LOOP,
+    PIPE,
+    TASK,
+    THREAD,
+    Link,
+    Place,
+    ProcessState,
+)
+from tests.ui import builders
+from tests.ui.changed import replace
+
+ASLEEP = ProcessState(None, 88, "S", "hrtimer_nanosleep", syscall="clock_nanosleep")
+COMPUTES = ProcessState(None, 88, "R")
+REFRESH = Place("refresh", "/home/ada/cache.py", 22, "socket")
+TAKE = Place("take", "/home/ada/shelf.py", 16)
+COLLECT = Place("collect", "/home/ada/train.py", 31)
+
+
+def waiting(*links):
+    return replace(builders.healthy_rank(2), reported={"chain": links})
+
+
+CASES = {
+    "a pipe that nobody writes": (
+        (
+            Link(CHILD, who="cat", pid=88, process=ASLEEP),
+            Link(PIPE, "/d/x", nobody=True, does="writes"),
+        ),
+        ": cat (pid 88) waits for the pipe /d/x, which nobody writes",
+        "start the process that writes /d/x, or find out why it has ended",
+    ),
+    "a child that computes": (
+        (Link(CHILD, who="cut.py", pid=88, process=COMPUTES),),
+        ": cut.py (pid 88) computes",
+        "let cut.py (pid 88) finish, or check whether its loop ends",
+    ),
+    "a file lock": (
+        (Link(FILE_LOCK, "/d/tiles.idx", "index.py", 88, ASLEEP),),
+        ": it waits for the lock on /d/tiles.idx, which index.py (pid 88) has, which is asleep",
+        "end index.py (pid 88), or let it release the lock on /d/tiles.idx",
+    ),
+    "another user's process": (
+        (Link(FILE_LOCK, "/d/tiles.idx", None, 88),),
+        ": it waits for the lock on /d/tiles.idx, which a process (pid 88) has, which is a process"
+        " of another user",
+        "end a process (pid 88)",
+    ),
+    "a server of this host": (
+        (
+            Link(LOCK, "self.lock", "refresher", place=REFRESH),
+            Link(CONNECTION, "127.0.0.1:4455", "serve.py", 88, ASLEEP, does="ESTABLISHED"),
+        ),
+        ": it waits for `self.lock`, which its thread refresher has, which waits for an answer of"
+        " 127.0.0.1:4455, which serve.py (pid 88) serves, which is asleep",
+        "repair serve.py (pid 88), the server at 127.0.0.1:4455: it is asleep",
+    ),
+    "a server elsewhere": (
+        (Link(CONNECTION, "10.0.0.7:443", does="ESTABLISHED"),),
+        ": it waits for an answer of 10.0.0.7:443",
+        "find out why 10.0.0.7:443 does not answer",
+    ),
+    "a server that does not answer the first word": (
+        (Link(CONNECTION, "10.0.0.7:443", does="SYN_SENT"),),
+        ": it connects to 10.0.0.7:443, which does not answer",
+        "check that a server listens at 10.0.0.7:443",
+    ),
+    "a thread that it joins": (
+        (Link(THREAD, "", "flusher", place=REFRESH),),
+        ": it waits for its thread flusher, which is waiting on a socket in refresh (cache.py:22)",
+        "see why its thread flusher does not go on: it is waiting on a socket in refresh",
+    ),
+    "an await": (
+        (Link(TASK, "await self.full.wait()", "Task-2", place=TAKE),),
+        ": it waits for its task Task-2, which stands at `await self.full.wait()`, which is in take"
+        " (shelf.py:16)",
+        "see why its task Task-2 does not go on",
+    ),
+    "a loop": (
+        (Link(LOOP, "len(seen) < need", place=COLLECT, does="len(seen) is 3, need is 4"),),
+        ": it goes on while `len(seen) < need` (train.py:31), and len(seen) is 3, need is 4",
+        "find out what should make `len(seen) < need` false",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_chain_is_told_to_its_end_with_the_next_step(case):
+    links, clause, step = CASES[case]
+    rank = waiting(*links)
+
+    assert chain_clause(rank) == clause
+    assert chain_step(rank).startswith(step)
+    assert chain_lines(rank)[0].startswith("rank 2 ")
+    assert len(chain_lines(rank)) >= len(links)
+
+
+def test_without_a_chain_nothing_is_said():
+    assert (chain_clause(waiting()), chain_lines(waiting()), chain_step(waiting())) == (
+        "",
+        [],
+        None,
+    )
+
+
+def test_no_step_names_a_command_whose_answer_ddtop_reads_itself():
+    ends = [links[-1] for links, *_ in CASES.values()]
+    steps = [end.step(link) for end in ENDS for link in ends if end.holds(link)]
+
+    assert not any(re.search(r"lsof|\bss\b|\bps\b|strace|/proc|py-spy", step) for step in steps)
+    assert len(steps) >= len(CASES)
