@@ -7,7 +7,6 @@ is continued is not understood.
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator, Sequence
 
@@ -16,6 +15,11 @@ LINES_BACK = 400
 CONDITION_MAX = 160
 _PAUSES = re.compile(r"\b(?:sleep|wait|poll)\(|^pass$|^continue$")
 _TAKES = re.compile(r"([\w.\[\]'\"]+)\.acquire\(")
+_FORMATTED = re.compile(r"""\b[fF](["'])(?:\\.|(?!\1).)*\1""")
+_STRING = re.compile(r"""(["'])(?:\\.|(?!\1).)*\1""")
+_BRACES = re.compile(r"\{([^{}:!]+)")
+_NAME = re.compile(r"(?<![\w.])([A-Za-z_]\w*)\b(\()?")
+_WORDS = frozenset({"and", "or", "not", "in", "is", "if", "else", "for", "None", "True", "False"})
 _LEAVES = re.compile(r"(?:break|return)\b")
 
 
@@ -38,14 +42,12 @@ def condition_of(lines: Sequence[str], line: int) -> str | None:
 
 
 def names_in(condition: str) -> tuple[str, ...]:
-    """The variables in a condition, without what it calls."""
-    try:
-        tree = ast.parse(condition, mode="eval")
-    except (SyntaxError, ValueError, RecursionError):
-        return ()
-    called = {node.func.id for node in ast.walk(tree) if _is_call(node)}  # type: ignore[attr-defined]
-    names = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
-    return tuple(dict.fromkeys(name for name in names if name not in called))
+    """The variables in a condition, without what it calls and the attributes of objects; those in
+    the braces of an f-string too."""
+    code = _FORMATTED.sub(lambda found: " ".join(_BRACES.findall(found[0])), condition)
+    words = _NAME.finditer(_STRING.sub(" ", code))
+    names = [found[1] for found in words if not found[2] and found[1] not in _WORDS]
+    return tuple(dict.fromkeys(names))
 
 
 def taken_at(lines: Sequence[str], line: int) -> str | None:
@@ -67,10 +69,6 @@ def held_at(lines: Sequence[str], line: int) -> Iterator[str]:
 def statement(lines: Sequence[str], line: int) -> str:
     """The text of the line."""
     return _text(lines, line)[:CONDITION_MAX]
-
-
-def _is_call(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
 
 
 def _text(lines: Sequence[str], line: int) -> str:

@@ -9,7 +9,6 @@ hang. Caveat: "is inside `with lock`" is what the text says; two objects may hav
 
 from __future__ import annotations
 
-import linecache
 import re
 import sys
 import threading
@@ -36,6 +35,8 @@ AFTER_NS, EVERY_NS = 2_000_000_000, 5_000_000_000
 """The first look at a rank that makes no progress, and the next ones."""
 THREADS_MAX, FRAMES_MAX, TASKS_MAX, AWAITS_MAX = 64, 60, 64, 32
 STALE_S = 30.0
+SOURCE_MAX = 1 << 20
+"""Characters of a file that are read."""
 _NAMES_MAX = 4
 _JOINS = ("threading.py", "join")
 _CHILDREN = {
@@ -146,7 +147,7 @@ class Waits(Probe):
         """The text of the files. On a thread of its own."""
         spots = [*self._spots, *(one.spot for one in self._tasks)]
         spots += [spot for one in self._threads for spot in one.spots]
-        return {file: linecache.getlines(file) for file in {spot.file for spot in spots}}
+        return {file: _lines_of(file) for file in {spot.file for spot in spots}}
 
     # -- What it means
 
@@ -201,6 +202,15 @@ class Waits(Probe):
         spot = thread.spots[0]
         place = Place(spot.function, spot.file, spot.line, thread.waits_on)
         return (Link(resource, named, thread.name, place=place),), thread.tid
+
+
+def _lines_of(file: str) -> list[str]:
+    """The lines of a file, as far as they are read; none of what is no file."""
+    try:
+        with open(file, encoding="utf-8", errors="replace") as source:
+            return source.read(SOURCE_MAX).splitlines()
+    except (OSError, ValueError):
+        return []
 
 
 def _of_task(task: _Task, texts: Mapping[str, Sequence[str]]) -> Link:

@@ -58,8 +58,9 @@ def test_a_loop_that_pauses_goes_on_while_its_condition_holds(line, condition):
         ("len(seen) < need", {"seen", "need"}),
         ("not ready()", set()),
         ("self.full and n < most", {"self", "n", "most"}),
-        ("n <", set()),
+        ("n <", {"n"}),
         ("(" * 3000, set()),
+        ("'done in' not in text and f\"{step:3}/{left}\" != key", {"text", "step", "left", "key"}),
     ],
 )
 def test_the_variables_of_a_condition_are_those_that_it_does_not_call(condition, names):
