@@ -45,17 +45,14 @@ def size_text(value: int | None) -> str:
     return f"{value / 1024:.0f} KiB"
 
 
-CHILDREN = "ps -o pid,stat,wchan:32,args --ppid {pid}"
-
-
 _ASKS = {
     "lock": "which thread holds that lock or should notify it, and whether an exception ended it",
     "future": "who should set that future, and whether an exception ended it",
     RESULTS: "which worker has that task, and whether an exception ended it",
     "queue": "who should fill that queue, and whether an exception ended it",
-    "pipe": "who has the other end: lsof -p {pid}",
-    "socket": "which server or process should answer: ss -tnp",
-    "asyncio": "which tasks wait, and who should wake them: asyncio.all_tasks()",
+    "pipe": "who should write or read its other end, and whether it still does",
+    "socket": "which server or process should answer, and whether it does",
+    "asyncio": "which of its tasks waits, and who should wake it",
 }
 """By `Place.waits_on` or the word of the class."""
 
@@ -66,15 +63,15 @@ def waits_on(rank: RankFacts) -> str | None:
 
 
 def whom_to_ask(rank: RankFacts) -> str | None:
-    """What to find out about its wait: `who has the other end: lsof -p 4711`; None for other
-    waits."""
+    """What to find out about its wait: `who should fill that queue, and whether an exception ended
+    it`; None for other waits."""
     word = does(rank).word
     ask = _ASKS.get(waits_on(rank) or "") or _ASKS.get(word)
     loader, process = rank.loader.report, rank.process.report
     workers = (loader.workers_alive or 0) if loader is not None else 0
     if word == "pipe" and process is not None and (process.children or 0) > workers:
-        ask = f"{ask}, or what its child processes do: {CHILDREN}"
-    return ask.format(pid=rank.pid) if ask is not None else None
+        ask = f"{ask}, or what its child processes do"
+    return ask
 
 
 REASON_CHARACTERS, TROUBLE_CHARACTERS = 80, 200

@@ -15,7 +15,6 @@ from ddtop.model.wait_graph import STILL
 from ddtop.policy import Policy
 from ddtop.say.chain import chain_clause, chain_lines, chain_step
 from ddtop.say.evidence import (
-    CHILDREN,
     NEW_GROUP_RULE,
     call_lines,
     collecting_line,
@@ -247,7 +246,7 @@ def _next_step(
     elif stands and kind == Kind.NOT_IN_COLLECTIVE and (step := chain_step(rank)) is not None:
         text = step
     elif by_word is not None and stands:
-        text = by_word.format(pid=rank.pid)
+        text = by_word.format(pid=rank.pid, rank=rank.rank)
     elif (
         stands
         and word == "socket"
@@ -324,7 +323,7 @@ def _how(rank: RankFacts, blame: Blame) -> str:
 def _stacks(rank: RankFacts) -> str:
     """The command that shows where its threads are."""
     if rank.from_outside:
-        return f"py-spy dump --pid {rank.pid}"
+        return f"ddtop stacks --pid {rank.pid}"
     return f"ddtop stacks --rank {rank.rank}"
 
 
@@ -378,7 +377,7 @@ _BY_WORD = {
     "rpc": "check the process that it calls: ddtop stacks",
     "ray.get": _RAY,
     "ray.wait": _RAY,
-    "child": f"see what its child processes are doing: {CHILDREN}",
+    "child": "find out what its child processes wait for: ddtop stacks --rank {rank}",
 }
 """Advice for activities that need special advice, by the word of the class; of RPCs by
 `Place.waits_on`."""
@@ -398,12 +397,12 @@ def not_launched(finding: Finding, seen: NotLaunched, at: Context) -> Said:
         place_line(first) if not seen.frozen else None,
         *ras_lines(snapshot, policy)[:3],
     ]
-    how = "--native " if seen.frozen else ""
+    how = "py-spy dump --native" if seen.frozen else "ddtop stacks"
     return Said(
         f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} not enqueued the {finding.op} that"
         f" {ranks_text(waiters)} {verb(waiters, 'waits', 'wait')} in, according to NCCL; {why}",
         tuple(line for line in lines if line is not None),
-        f"see where {ranks_text(ranks[:1])} is stuck: py-spy dump {how}--pid {first.pid}",
+        f"see where {ranks_text(ranks[:1])} is stuck: {how} --pid {first.pid}",
     )
 
 

@@ -44,7 +44,7 @@ def all_inside(finding: Finding, seen: stuck.AllInside, at: Context) -> Said:
         *nccl.ras_lines(at.snapshot, at.policy),
     ]
     where = "check the network, not the code"
-    advice = "check the links between the hosts: ip -s link, ss -ti (send queues, retransmits)"
+    advice = "check the links between the hosts: ip -s link (errors, drops), on both"
     for holds, instead, check in (
         (
             # Different operations with the same number block all ranks in the same way.

@@ -403,7 +403,6 @@ def failed(finding: Finding, seen: Failed, at: Context) -> Said:
     lines = [*_ends([one for one in reporting if one.reported.exception is not None], at)]
     lines += [f"the peer's address: {address}"] if address is not None else []
     own = [f"rank {seen.first.rank}: {error}"] if seen.first.reported.exception is None else []
-    host = address.rpartition(":")[0] if address is not None else "PEER"
     return Said(
         f"{what} {how} on {ranks_text(finding.victims)}: {because}",
         (
@@ -428,8 +427,8 @@ def failed(finding: Finding, seen: Failed, at: Context) -> Said:
             ),
             (
                 True,
-                f"check the links between the hosts: ip -s link; ss -tni dst {quoted(host)}; dmesg"
-                " on both; check for firewalls that drop idle connections",
+                "check the links between the hosts: ip -s link; dmesg on both; check for firewalls"
+                " that drop idle connections",
             ),
         )[0],
     )

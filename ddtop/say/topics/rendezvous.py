@@ -39,8 +39,8 @@ WHY_NOT = {
 _REACH_IT = {
     "open": "set MASTER_ADDR to rank 0's host: whatever answers there is not a torch store",
     "refused": (
-        "start rank 0 there, or set MASTER_ADDR and MASTER_PORT to where it listens (ss -ltn on"
-        " that host); under torchrun leave address and port to the launcher"
+        "start rank 0 there, or set MASTER_ADDR and MASTER_PORT to where it listens"
+        "; under torchrun leave address and port to the launcher"
     ),
     "timed out": "check MASTER_ADDR, and the firewall between the hosts: nc -zv {store}",
     "name not found": "set MASTER_ADDR to a name or number of rank 0's host: getent hosts NAME",

@@ -56,7 +56,7 @@ _SHORT = {
     ),
     FILES: (
         "{ranks} has {amount:,} of at most {most:,} descriptors open",
-        "ls -l /proc/{pid}/fd shows what they are",
+        None,
         "raise the limit (ulimit -n), close files that are kept open, or call"
         ' torch.multiprocessing.set_sharing_strategy("file_system")',
     ),

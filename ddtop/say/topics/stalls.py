@@ -60,7 +60,7 @@ def io_stalled(finding: Finding, seen: IoStalled, at: Context) -> Said:
 
 def _io_advice(rank: RankFacts) -> str:
     if does(rank).word == "child":
-        return f"see what its child waits for: ps -o pid,stat,wchan:32,args --ppid {rank.pid}"
+        return f"find out what its child waits for: ddtop stacks --rank {rank.rank}"
     return (
         "fix the file server or disk behind it (dmesg names it); kill -9 has no effect until it"
         " answers"
@@ -169,9 +169,7 @@ _ADVICE = {
         "a worker is not a rank, and a forked worker has no communication threads: move the"
         " collective out of the dataset, and call it in the main process on all ranks"
     ),
-    DISK: (
-        "fix the file server or disk that the dataset is on (dmesg names it): cat /proc/{pid}/wchan"
-    ),
+    DISK: ("fix the file server or disk that the dataset is on (dmesg names it)"),
     STUCK: (
         "see where in the dataset it is stuck: ddtop stacks --rank {rank}; set a timeout for the"
         " call that it waits in"
@@ -208,7 +206,7 @@ def _stop_texts(stopped: list[RankFacts]) -> tuple[str, str]:
         thaw = "echo 0 > its cgroup.freeze (version 1: echo THAWED > freezer.state)"
         return "frozen by its cgroup", f"thaw it: {thaw}, the path is in /proc/{pids[0]}/cgroup"
     if held == {"t"}:
-        return "held by a debugger", f"detach the debugger: grep TracerPid /proc/{pids[0]}/status"
+        return "held by a debugger", "detach the debugger from it"
     return "stopped (SIGSTOP or Ctrl-Z)", f"let it continue: kill -CONT {' '.join(pids[:16])}"
 
 

@@ -103,7 +103,7 @@ def _candidates(finding: Finding, seen: Awaited, at: Context) -> Said:
     return Said(
         f"{_candidates_text(finding, seen, at)}; {wait_text(seen.joining)}, {so_far(seen.joining)}",
         tuple(map(_candidate_line, seen.candidates[:8])),
-        f"see what it is: ps -fp {pid}; if it is Python, see where it is: py-spy dump --pid {pid}",
+        f"see what it is and where it is: ddtop stacks --pid {pid}",
     )
 
 

@@ -115,8 +115,8 @@ def input_bound(finding: Finding, seen: WaitsForData, at: Context) -> Said:
         slow = [rank.loader.report for rank in ranks if one_is_slow(rank, at.policy)]
         if slow and slow[0] is not None:
             advice = (
-                "one worker is slower than the others: look at its shard and its files: py-spy"
-                f" dump --pid {slow[0].owed_most_pid}"
+                "one worker is slower than the others: look at its shard and its files: ddtop"
+                f" stacks --pid {slow[0].owed_most_pid}"
             )
     return Said(
         f"{ranks_text(finding.ranks)} {verb(finding.ranks, 'spends', 'spend')} {about(seen.ratio)}"
