@@ -29,7 +29,7 @@ from ddtop.relay.history import HISTORY_BYTES, FrameHistory, JournalWriter, budg
 from ddtop.relay.host import HostProbe, HostWatch, without_descriptors_left
 from ddtop.relay.hub.role import HubRole
 from ddtop.relay.processes import sample
-from ddtop.relay.processes.chains import Chains
+from ddtop.relay.processes.chains import Chains, waiting_of
 from ddtop.relay.processes.family import HelperWatch, WaitingParent
 from ddtop.relay.processes.far_ends import FarEnds
 from ddtop.relay.processes.ranks import Ranks
@@ -606,7 +606,9 @@ class Server:
         )
         self.publish(
             self._probe.look(
-                self._chains.look(here, self._far_ends.look(here, looked, now), now),
+                self._chains.look(
+                    waiting_of(here, now), self._far_ends.look(here, looked, now), now
+                ),
                 rendezvous=met.ways,
                 candidates=met.candidates,
                 candidacies=met.candidacies,

@@ -39,6 +39,7 @@ from ddtop.relay.gpus.ras import Ras, address_of
 from ddtop.relay.gpus.reader import GpuReader
 from ddtop.relay.host import HostProbe, HostWatch
 from ddtop.relay.processes import pyspy, sample
+from ddtop.relay.processes.chains import WAITS_S, Chains
 from ddtop.relay.processes.pyspy import PySpy
 from ddtop.relay.processes.rendezvous import RendezvousWatch
 from ddtop.relay.processes.sample import is_gone
@@ -295,6 +296,14 @@ class _Watched:
     exits_order: int | None = None
 
     @property
+    def stands_s(self) -> float:
+        """How long it has slept at one place outside of communication, seconds."""
+        track, reading = self.track, self.track.reading
+        if reading is None or reading.kind is not None or not track.asleep:
+            return 0.0
+        return (time.time_ns() - track.there_since_unix_ns) / 1e9
+
+    @property
     def looked_s(self) -> float:
         """Seconds between the first and the last look at its stack."""
         return self.placed_mono_s - self.first_mono_s if self.first_mono_s else 0.0
@@ -345,6 +354,7 @@ class OutsideFeed(LocalFeed):
         self._surface = Surface(
             job.launchers[0] if job is not None and job.launchers else 0, self._policy
         )
+        self._chains = Chains()
         self._ranks: dict[int, _Watched] = {}
         self._running: list[_Running] = []
         self._resting_until_s: list[float] = []
@@ -438,8 +448,9 @@ class OutsideFeed(LocalFeed):
             {watched.target.pid: self._inside_since(watched) for watched in living}
         )
         self._note_waits()
-        here = [watched.process for watched in living]
-        for record in self._surface.look(here, tuple(processes)):
+        here, now = [watched.process for watched in living], time.monotonic_ns()
+        waiting = {one.target.pid: 0 for one in living if one.stands_s > WAITS_S}
+        for record in self._surface.look(here, self._chains.look(waiting, processes, now)):
             if isinstance(record, HostState):
                 record = msgspec.structs.replace(record, notes=self._notes, looks=self._places())
             self._take(record)

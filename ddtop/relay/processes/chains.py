@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -64,7 +64,7 @@ _POLLFD = struct.Struct("=ihh")
 
 
 class Chains:
-    """Used by the relay's loop, once a second."""
+    """Used by a loop, about once a second."""
 
     def __init__(self) -> None:
         self._due = 0.0
@@ -73,23 +73,16 @@ class Chains:
         self._places: dict[int, Place] = {}
 
     def look(
-        self, here: Sequence[Watched], states: Sequence[ProcessState], now_mono_ns: int
+        self, waiting: Mapping[int, int], states: Sequence[ProcessState], now_mono_ns: int
     ) -> tuple[ProcessState, ...]:
-        """The states, with the chains of the ranks that make no progress."""
-        waiting = {
-            watched.hello.pid: watched
-            for watched in here
-            if stands_for(watched, now_mono_ns) > WAITS_S * 1e9
-        }
+        """The states, with the chains of the ranks that make no progress. `waiting`: what each of
+        them waits for, as in `chain_of`, by its pid."""
         if not waiting:
             self._due, self._found, self._places = 0.0, {}, {}
         elif now_mono_ns >= self._due:
             self._due = now_mono_ns + EVERY_S * 1e9
-            self._found = {
-                pid: chain_of(pid, watched.page.awaited_tid if watched.page is not None else 0)
-                for pid, watched in waiting.items()
-            }
-            self._read_ends({watched.hello.pid for watched in here})
+            self._found = {pid: chain_of(pid, awaited) for pid, awaited in waiting.items()}
+            self._read_ends({state.pid for state in states})
         self._take()
         if not any(self._found.values()):
             return tuple(states)
@@ -119,6 +112,15 @@ class Chains:
         if place is None:
             return links
         return (*links[:-1], msgspec.structs.replace(links[-1], place=place))
+
+
+def waiting_of(here: Sequence[Watched], now_mono_ns: int) -> dict[int, int]:
+    """The ranks that make no progress, and what their state pages say of their waits."""
+    return {
+        watched.hello.pid: watched.page.awaited_tid
+        for watched in here
+        if watched.page is not None and stands_for(watched, now_mono_ns) > WAITS_S * 1e9
+    }
 
 
 def _own_line(threads: Sequence[ThreadStack]) -> Place | None:

@@ -11,8 +11,10 @@ from contextlib import ExitStack
 import pytest
 
 from ddtop.procfs import children, link, wchan
-from ddtop.relay.processes.chains import LINKS_MAX, chain_of
+from ddtop.relay.processes.chains import LINKS_MAX, Chains, chain_of
 from ddtop.relay.processes.sockets import sleeping_in
+from ddtop.wire.page import ITS_CHILDREN, OF_CHILDREN
+from ddtop.wire.records import ProcessState
 
 SLEEPS = "import time; time.sleep(99)"
 LOCKS = "import fcntl, sys; fcntl.flock(open(sys.argv[1]), fcntl.LOCK_EX)"
@@ -136,3 +138,46 @@ def test_a_descriptor_that_may_not_be_read_is_no_evidence(start, monkeypatch):
     os.close(write)
 
     assert (found.nobody, found.pid) == (False, None)
+
+
+def test_a_child_that_a_signal_has_ended_is_told_to_who_waits_for_what_it_puts(start):
+    code = (
+        "import os, signal, sys, time\n"
+        "if (child := os.fork()) == 0: time.sleep(99)\n"
+        "os.kill(child, signal.SIGKILL)\n"
+        "read, write = os.pipe(); os.read(read, 1)"
+    )
+    process = start(code)
+    (found,) = once(lambda: chain_of(process.pid, OF_CHILDREN))
+
+    assert (found.resource, found.does) == ("child", "signal 9")
+    assert [one.does for one in chain_of(process.pid)] == ["writes"]
+
+
+def test_a_child_that_has_ended_well_is_not_told(start):
+    process = start("import os, time\nif os.fork() == 0: os._exit(0)\ntime.sleep(99)")
+    once(lambda: sleeping_in(process.pid).call == "clock_nanosleep")
+
+    assert chain_of(process.pid, ITS_CHILDREN) == ()
+
+
+def test_a_lock_of_another_process_on_a_file_that_it_asks_for_again_and_again(start, tmp_path):
+    path = tmp_path / "runs.db"
+    with open(path, "w") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX)
+        process = start("import sys, time; file = open(sys.argv[1], 'r+'); time.sleep(99)", path)
+        (found,) = told(process)
+
+    assert (found.resource, found.named, found.pid) == ("file lock", str(path), os.getpid())
+
+
+def test_the_chains_of_ranks_that_stand_are_looked_for_now_and_then_and_go_with_the_wait(start):
+    process = start("import subprocess; subprocess.run(['sleep', '99'])")
+    told(process)
+    chains, state = Chains(), ProcessState(0, process.pid, "S")
+    (found,) = chains.look({process.pid: 0}, [state], 10**9)
+    (again,) = chains.look({process.pid: 0}, [state], 2 * 10**9)
+    (gone,) = chains.look({}, [state], 3 * 10**9)
+
+    assert [link.who for link in found.chain] == ["sleep"]
+    assert (again.chain, gone.chain) == (found.chain, ())
