@@ -50,6 +50,8 @@ from ddtop.words import units
 from ddtop.words.sentences import collective_text, ranks_text
 
 MOST_LINES = 10
+UNTIL_LEAST = 12
+"""Characters by which the line is recognised that says when a warning becomes critical."""
 MORE_FROM = 3
 """With at least this many lines for the verdict, one is reserved for the other findings."""
 _DURATION = re.compile(r"\d+ (?:s|min|h)\b(?: \d+ (?:s|min)\b)?")
@@ -101,6 +103,9 @@ def banner_lines(
     room = max(most - len(head), 1)
     others = verdict.findings[1:] if room >= MORE_FROM else ()
     body = verdict_lines(verdict, width, glyphs, room - bool(others), brief=bool(hint))
+    until = verdict.findings[0].until if verdict.findings else ""
+    if until and not any(until[:UNTIL_LEAST] in text for line in body for text, _ in line):
+        head[0] = header_line(snapshot, width, contact, glyphs, per_s, until.partition(",")[0])
     if others:
         body.append(_more_line(others, width - len(hint) - 2 if hint else width, glyphs))
     if hint and verdict.findings:
@@ -120,9 +125,10 @@ def header_line(
     contact: ContactShown = LIVE,
     glyphs: Glyphs = UNICODE,
     per_s: float | None = None,
+    until: str = "",
 ) -> Line:
     """Job, ranks, hosts, backend; at the right the iteration, the speed or the time without
-    progress, and the clock.
+    progress, when a warning becomes critical (`until`), and the clock.
 
     If there is no room, the least important parts are left out first; the name of the job is
     shortened last. `per_s`: the speed over the last seconds, where somebody has followed the job.
@@ -142,6 +148,7 @@ def header_line(
     if snapshot.attempt:
         left.append((4, (f"restart {snapshot.attempt}", "")))
     right = _progress(snapshot, per_s)
+    right += [(3, (until, "warning"))] if until else []
     if snapshot.ended is None or contact.frozen_s is not None:
         right.append((3, _time(snapshot, contact)))
     while len(left) + len(right) > 1 and _header_width(left, right) > width:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+import msgspec
+
 from ddtop.model.facts import RankFacts
 from ddtop.model.kernel_wait import short, wait_of
 from ddtop.wire.records import (
@@ -22,6 +24,7 @@ from ddtop.wire.records import (
     THREAD,
     Link,
     ProcessState,
+    Sleeper,
 )
 from ddtop.words.sentences import WAITS, file_line, function_text
 
@@ -143,7 +146,8 @@ def _does(link: Link) -> str | None:
     process = link.process
     if process is None:
         return "is a process of another user" if link.pid is not None else None
-    wait = wait_of(process)
+    state, sleeps_in, call, file = msgspec.structs.astuple(process)
+    wait = wait_of(ProcessState(None, link.pid or 0, state, sleeps_in, syscall=call, file=file))
     does = f"is {wait[1]}" if wait is not None else _STATES.get(process.state, "is asleep")
     spot = link.place and f" in {function_text(link.place)} ({file_line(link.place)})"
     return does + (spot or "")
@@ -160,7 +164,7 @@ def _is(link: Link, resource: str) -> bool:
     return link.resource == resource
 
 
-def _runs(process: ProcessState | None) -> bool:
+def _runs(process: Sleeper | None) -> bool:
     return process is not None and process.state == "R"
 
 

@@ -1446,6 +1446,15 @@ LOCK, THREAD, TASK, LOOP, KEY = "lock", "thread", "task", "loop", "store key"
 """What a process or a thread may wait for: `Link.resource`."""
 
 
+class Sleeper(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Where the main thread of a process is: as in `ProcessState`."""
+
+    state: str
+    wchan: str | None = None
+    syscall: str | None = None
+    file: str | None = None
+
+
 class Link(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One step of a wait chain: what is awaited, and who has it.
 
@@ -1462,7 +1471,7 @@ class Link(msgspec.Struct, frozen=True, array_like=True, gc=False):
     named: str = ""
     who: str | None = None
     pid: int | None = None
-    process: ProcessState | None = None
+    process: Sleeper | None = None
     place: Place | None = None
     nobody: bool = False
     does: str = ""

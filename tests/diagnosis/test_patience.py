@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from math import inf
 
@@ -102,8 +103,15 @@ def test_the_banner_says_when_a_warning_becomes_critical_and_a_critical_finding_
     assert not any("critical in" in line for line in banner(job))
 
 
-def banner(job):
-    lines = banner_lines(job.snapshot(), job.verdict(), 80, hint="e: why")
+def test_where_the_banner_has_no_room_for_that_its_first_line_says_it():
+    lines = banner(works().passes(8), most=4)
+
+    assert re.search(r"  critical in \d+ s  \d\d:\d\d:\d\d$", lines[0])
+    assert not any("critical in" in line for line in lines[1:])
+
+
+def banner(job, most=10):
+    lines = banner_lines(job.snapshot(), job.verdict(), 80, hint="e: why", most=most)
     return ["".join(text for text, _ in line) for line in lines]
 
 

@@ -14,13 +14,13 @@ from ddtop.wire.records import (
     THREAD,
     Link,
     Place,
-    ProcessState,
+    Sleeper,
 )
 from tests.ui import builders
 from tests.ui.changed import replace
 
-ASLEEP = ProcessState(None, 88, "S", "hrtimer_nanosleep", syscall="clock_nanosleep")
-COMPUTES = ProcessState(None, 88, "R")
+ASLEEP = Sleeper("S", "hrtimer_nanosleep", "clock_nanosleep")
+COMPUTES = Sleeper("R")
 REFRESH = Place("refresh", "/home/ada/cache.py", 22, "socket")
 TAKE = Place("take", "/home/ada/shelf.py", 16)
 COLLECT = Place("collect", "/home/ada/train.py", 31)

@@ -42,6 +42,7 @@ from ddtop.wire.records import (
     Link,
     Place,
     ProcessState,
+    Sleeper,
     ThreadStack,
 )
 
@@ -211,9 +212,7 @@ def _owner(pid: int) -> dict[str, object]:
     if fields is None:
         return {"pid": pid}
     sleep = sockets.sleeping_in(pid)
-    state = ProcessState(
-        None, pid, own_letter(pid, fields[0]), wchan(pid), syscall=sleep.call, file=sleep.file
-    )
+    state = Sleeper(own_letter(pid, fields[0]), wchan(pid), sleep.call, sleep.file)
     return {"pid": pid, "who": _program(words or ()) or command_name(pid), "process": state}
 
 

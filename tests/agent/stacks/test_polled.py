@@ -6,30 +6,13 @@ import sys
 import threading
 import time
 import weakref
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from ddtop.agent.stacks.frames import FrameReader
 from ddtop.agent.stacks.walk import Walk
-
-
-@contextmanager
-def asleep_in(function, *arguments):
-    """The id of a thread that is in that function; `release` ends its only sleep."""
-    release = threading.Lock()
-    release.acquire()
-    thread = threading.Thread(target=function, args=(release, *arguments), daemon=True)
-    thread.start()
-    reader = FrameReader()
-    while (seen := reader.look(thread.ident)) is None or seen.function != function.__name__:
-        pass
-    try:
-        yield thread.ident
-    finally:
-        release.release()
-        thread.join(10)
+from tests.agent.stacks.asleep import asleep_in
 
 
 def named(ident):

@@ -8,7 +8,7 @@ import weakref
 import pytest
 
 from ddtop.agent.stacks.walk import VALUE_MAX, Walk
-from tests.agent.stacks.test_polled import asleep_in
+from tests.agent.stacks.asleep import asleep_in
 
 CALLS = []
 """Each call of a method that a reader might call."""
