@@ -157,6 +157,16 @@ def test_a_rank_lacks_a_cpu_for_as_long_as_the_last_look_at_it_counts(looked_s, 
     assert job.passes(looked_s).snapshot().ranks[0].process.lacks_cpu == lacks
 
 
+@pytest.mark.parametrize(("io_per_s", "is_stalled"), [(40_000, True), (100_000, False)])
+def test_a_rank_whose_bytes_move_is_not_in_one_sleep(io_per_s, is_stalled):
+    job = trained(1)
+    job.ranks[0].is_stalled()
+    job.ranks[0].io_per_s = io_per_s
+    process = job.passes(5).snapshot().ranks[0].process
+
+    assert (process.stalled_since_unix_ns <= unix_ns(job.now - 3)) == is_stalled
+
+
 def test_facts_are_frozen_for_all_who_see_them():
     fields = RankFields(0, State.RUNNING, comm=CommFacts(wait_ratio=0.5))
     fields.state = State.BLOCKED
