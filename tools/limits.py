@@ -41,9 +41,9 @@ from tools.recorded.record import JOBS, ZOO
 
 ROOT = Path(__file__).resolve().parents[1]
 CODE = f"{ROOT / 'ddtop'}{os.sep}"
-QUICK = ("model", "diagnosis", "present", "sim")
+QUICK = ("model", "diagnosis", "findings", "say", "present", "sim")
 """The tests of these rooms judge all places."""
-SLOWER = ("feeds", "follow", "cli/check", "relay/gpus")
+SLOWER = ("feeds", "follow", "cli/check", "relay/gpus", "ui/test_pages.py")
 """Tests that start processes: they judge the places of their own room."""
 NEAR, FAR = (0.5, 2.0), (0.01, 100.0)
 NEAREST = 100

@@ -59,13 +59,21 @@ def test_a_rank_that_has_stood_at_this_line_before_is_silent_for_as_long(stands_
     assert job.passes(stands_s).ever() == kinds
 
 
-def test_a_sleep_that_will_be_longer_than_those_before_is_named_at_once():
+@pytest.mark.parametrize(
+    ("sleeps_s", "kinds"),
+    [
+        (20, []),
+        (28, [("warning", "not-in-collective", (0,))]),
+        (3600, [("critical", "not-in-collective", (0,))]),
+    ],
+)
+def test_a_sleep_that_will_be_longer_than_those_before_is_named_at_once(sleeps_s, kinds):
     job = used_to(0.02)
-    job.ranks[0].says = {"stayed_s": 12.0, "sleeps_until_unix_ns": unix_ns(job.now + 3600)}
+    job.ranks[0].says = {"stayed_s": 12.0, "sleeps_until_unix_ns": unix_ns(job.now + sleeps_s)}
     job.ranks[0].stands_at("serve")
     job.others_wait(0, op="broadcast")
 
-    assert job.passes(8).kinds() == [("critical", "not-in-collective", (0,))]
+    assert job.passes(8).kinds() == kinds
 
 
 def test_a_rank_that_is_stopped_is_named_wherever_it_has_stood_before():

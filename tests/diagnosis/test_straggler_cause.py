@@ -5,21 +5,25 @@ from dataclasses import replace
 
 import pytest
 
+from ddtop.diagnosis.finding import Context
 from ddtop.diagnosis.straggler_cause import (
+    COMPUTES,
     CPU,
     GC,
     GIL,
-    GPU,
+    HELD,
     LOADER,
     MEMORY,
+    PROGRAMS,
     PYTHON,
     THROTTLED,
     UNKNOWN,
     cause_of,
-    flame,
 )
 from ddtop.policy import POLICY
+from ddtop.say.topics.stragglers import cause_text, flame
 from ddtop.wire.records import HostLoad, Loader, Spot
+from tests import nccl_jobs
 from tests.diagnosis.rules.gpu_straggler import late_job
 from tests.diagnosis.rules.straggler import (
     AUG,
@@ -30,7 +34,7 @@ from tests.diagnosis.rules.straggler import (
     pressed,
 )
 from tests.jobs import SECOND
-from tests.nccl_jobs import COMPUTES, HOT, WAITS, one_computes
+from tests.nccl_jobs import HOT, WAITS, one_computes
 
 
 def read(job):
@@ -90,9 +94,9 @@ def throttled():
     return under_pressure({"throttled_ns": 0.4 * SECOND}, {"throttled_ns": 0})
 
 
-def without_a_cpu():
+def without_a_cpu(steal_ratio=0.0):
     job = job_with()
-    job.host_says = {"load": HostLoad(runnable=7, steal_ratio=0.1)}
+    job.host_says = {"load": HostLoad(runnable=7, steal_ratio=steal_ratio)}
     return under_pressure({"run_delay_ns": 0.45 * SECOND}, {"run_delay_ns": 0.05 * SECOND}, job)
 
 
@@ -114,12 +118,14 @@ def short_of_memory(others):
 
 
 def hot():
-    return late_job(lambda second, rank: HOT if rank == 1 else COMPUTES)
+    return late_job(lambda second, rank: HOT if rank == 1 else nccl_jobs.COMPUTES)
 
 
 def warm():
     """Its clock is held a little below those of the others."""
-    return late_job(lambda second, rank: HOT | {"sm_mhz": 1700} if rank == 1 else COMPUTES)
+    return late_job(
+        lambda second, rank: HOT | {"sm_mhz": 1700} if rank == 1 else nccl_jobs.COMPUTES
+    )
 
 
 def computing(util_ratio=0.97):
@@ -145,12 +151,12 @@ rarely, sometimes = (functools.partial(in_a_function, samples) for samples in (6
         (loading, LOADER),
         (collecting, GC),
         (throttled, THROTTLED),
-        (hot, GPU),
+        (hot, HELD),
         (warm, UNKNOWN),
-        (computing, GPU),
+        (computing, COMPUTES),
         (lambda: computing(0.93), UNKNOWN),
         (without_a_cpu, CPU),
-        (beside_others, CPU),
+        (beside_others, PROGRAMS),
         (in_a_function_on_a_busy_host, PYTHON),
         (holding_the_gil, GIL),
         (sometimes, PYTHON),
@@ -169,5 +175,9 @@ def test_a_function_in_few_samples_explains_a_small_cost():
     assert flame(rarely().snapshot().rank(1), POLICY) == ["6% in rotate (aug.py:88)"]
 
 
-def test_what_the_hypervisor_takes_is_told():
-    assert "the hypervisor takes" in cause(without_a_cpu()).text
+@pytest.mark.parametrize(("steal_ratio", "is_told"), [(0.06, True), (0.04, False)])
+def test_what_the_hypervisor_takes_is_told(steal_ratio, is_told):
+    job = without_a_cpu(steal_ratio)
+    snapshot = job.snapshot()
+    text, _ = cause_text(cause(job), snapshot.rank(1), Context(snapshot, POLICY, snapshot))
+    assert ("the hypervisor takes" in text) == is_told

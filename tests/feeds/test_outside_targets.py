@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from ddtop import procfs
 from ddtop.feeds.outside import targets
-from ddtop.feeds.outside.targets import PIDS_MAX, Target
+from ddtop.feeds.outside.jobs import OutsideTarget
+from ddtop.feeds.outside.targets import PIDS_MAX
 from ddtop.procfs import children
 from tests.cli.outside import script_in, started
 
@@ -34,7 +35,7 @@ def test_pids_are_listed_and_ranged():
 
 
 def target(pid, rank=-1, worker=False):
-    return Target(pid, 1, rank, False, ("python", "train.py"), {}, worker=worker)
+    return OutsideTarget(pid, 1, rank, False, ("python", "train.py"), {}, worker=worker)
 
 
 def test_a_rank_that_two_processes_claim_is_not_believed():

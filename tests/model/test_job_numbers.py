@@ -3,7 +3,15 @@
 import pytest
 
 from ddtop.model.facts import CommFacts, RankFacts, RankFields, State, freeze
-from ddtop.wire.records import Arrivals, GroupProgress, Loader, ProcessState, RankState, RpcState
+from ddtop.wire.records import (
+    Arrivals,
+    GroupProgress,
+    Loader,
+    ProcessLoad,
+    ProcessState,
+    RankState,
+    RpcState,
+)
 from tests.jobs import SECOND, FakeJob, trained, unix_ns
 
 
@@ -109,6 +117,54 @@ def test_a_candidate_is_measured_until_its_relay_no_longer_names_it():
 
     job.candidates = ()
     assert job.passes(1).snapshot().candidates == ()
+
+
+@pytest.mark.parametrize(
+    ("asleep_s", "working", "woke"),
+    [(1, True, True), (3, False, True), (4, False, True), (6, False, False)],
+)
+def test_a_candidate_works_by_its_last_seconds_and_has_woken_by_a_few_more(asleep_s, working, woke):
+    job = FakeJob(2, absent=[1])
+    for second in range(8 + asleep_s):
+        awake = min(second, 7)
+        job.candidates = (ProcessState(None, 4999, "S", cpu_ns=awake * SECOND, switches=awake),)
+        job.passes(1)
+    (found,) = job.snapshot().candidates
+
+    assert (found.working, found.woke) == (working, woke)
+
+
+@pytest.mark.parametrize(("io_per_s", "works"), [(100_000, True), (40_000, False)])
+def test_a_candidate_that_reads_a_file_works(io_per_s, works):
+    job = FakeJob(2, absent=[1])
+    for second in range(4):
+        job.candidates = (ProcessState(None, 4999, "S", cpu_ns=0, io_bytes=second * io_per_s),)
+        job.passes(1)
+
+    assert [one.working for one in job.snapshot().candidates] == [works]
+
+
+@pytest.mark.parametrize(("looked_s", "lacks"), [(10, True), (20, False)])
+def test_a_rank_lacks_a_cpu_for_as_long_as_the_last_look_at_it_counts(looked_s, lacks):
+    """Others have had the CPUs for all of the last four seconds that were looked at."""
+    job = trained(1)
+    job.ranks[0].stands_at("collect")
+    for second in range(4):
+        job.ranks[0].seen_outside = {"load": ProcessLoad(run_delay_ns=second * SECOND)}
+        job.passes(1)
+    job.look_at_hosts = lambda: None
+
+    assert job.passes(looked_s).snapshot().ranks[0].process.lacks_cpu == lacks
+
+
+@pytest.mark.parametrize(("io_per_s", "is_stalled"), [(40_000, True), (100_000, False)])
+def test_a_rank_whose_bytes_move_is_not_in_one_sleep(io_per_s, is_stalled):
+    job = trained(1)
+    job.ranks[0].is_stalled()
+    job.ranks[0].io_per_s = io_per_s
+    process = job.passes(5).snapshot().ranks[0].process
+
+    assert (process.stalled_since_unix_ns <= unix_ns(job.now - 3)) == is_stalled
 
 
 def test_facts_are_frozen_for_all_who_see_them():

@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ddtop import thresholds
 from ddtop.follow.history import ALL_UP_TO, DEPTH, Memory, SeriesHistory
 from ddtop.metrics import METRICS, metric
 from ddtop.model.facts import RankFacts, State
+from ddtop.policy import POLICY
 from ddtop.present.findings import finding_lines
 from ddtop.present.groups import group_lines, what_moves
 from ddtop.present.help_text import help_lines
@@ -255,6 +257,17 @@ def test_an_old_report_is_shown_as_old_and_a_tag_costs_no_column():
     assert line_width(line) == shape.total
     assert {style for _, style in line[4::2]} >= {"old", "warning"}
     assert ("  12s", "warning") in line
+
+
+@pytest.mark.parametrize(("age_s", "limit_s", "marked"), [(3, 3.5, 0), (4, 3.5, 1), (4, 20.0, 0)])
+def test_a_report_is_old_after_the_time_that_this_viewer_has_chosen(
+    monkeypatch, age_s, limit_s, marked
+):
+    monkeypatch.setattr(thresholds, "_chosen", POLICY.with_limits({"report_silent_s": limit_s}))
+    rank = replace(builders.healthy_rank(0), agent={"report_age_s": float(age_s)})
+    line = row_line(rank, rank_table(120, 8, 7), CellContext(NOW), tagged=False, old=False)
+
+    assert line.count((f" {age_s}.0s", "warning")) == marked
 
 
 def test_a_full_queue_of_batches_is_quiet_and_an_empty_one_is_not():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ddtop.wire.records import Replica
 from tests.jobs import WORLD, FakeJob
 from tests.spread import SpreadJob
@@ -16,12 +18,19 @@ def replica(taken):
     return Replica((WORLD, 0, NAMES), numbered)
 
 
-def apart():
+def apart(*ours):
     """A job of two ranks whose values differ."""
     job = FakeJob(2)
-    for rank, values in zip(job.ranks, (SAME, (1.0, 1.0)), strict=True):
+    for rank, values in zip(job.ranks, ours or (SAME, (1.0, 1.0)), strict=True):
         rank.says["replicas"] = (replica([values] * 2),)
     return job.trains(5)
+
+
+@pytest.mark.parametrize(("more", "is_apart"), [(8e-5, False), (1.5e-4, True)])
+def test_values_that_differ_by_rounding_are_not_apart(more, is_apart):
+    job = apart((3.0,), (3.0 * (1 + more),))
+
+    assert bool(job.model().ranks[1].apart) == is_apart
 
 
 def test_it_stays_while_the_last_samples_of_two_ranks_have_no_step_in_common():

@@ -158,9 +158,21 @@ def test_gpus_alike_and_a_gpu_that_its_host_feeds_slowly_are_no_cause(own):
     assert "GPU" not in job.finding().summary
 
 
-@pytest.mark.parametrize(("seconds", "late"), [(35, []), (60, [5])])
+@pytest.mark.parametrize(("seconds", "late"), [(35, {}), (60, {5: 40.0})])
 def test_a_gpu_is_late_after_forty_seconds_of_means(seconds, late):
     job = NcclJob().warms_up()
     job.runs(seconds, one_computes(5))
+
+    late_gpus = {one.rank: one.gpu_late for one in job.snapshot().ranks if one.gpu_late}
+    assert {rank: late_gpu.seconds for rank, late_gpu in late_gpus.items()} == late
+
+
+@pytest.mark.parametrize(("step_s", "late"), [(15, [5]), (50, [])])
+def test_gpus_of_ranks_that_make_no_steps_are_not_compared(step_s, late):
+    job = NcclJob().warms_up()
+    for second in range(60):
+        job.runs(1, one_computes(5))
+        for rank in job.ranks:
+            rank.iteration = 2000 + second // step_s
 
     assert [one.rank for one in job.snapshot().ranks if one.gpu_late] == late
