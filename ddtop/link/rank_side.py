@@ -371,7 +371,7 @@ class RankLink:
         self._retry_s = now + self._pause_s
         self._pause_s = min(2 * self._pause_s, RECONNECT_MAX_S)
         try:
-            own_socket = connect(self._path)
+            own_socket = self._connect()
             own_socket.send(greeting(ddtop.__version__))
         except OSError as error:
             self.refusal = f"{self._path}: {error.strerror}"
@@ -379,6 +379,9 @@ class RankLink:
         self._socket = own_socket
         self._rejoiner.drop()
         return True
+
+    def _connect(self) -> OwnSocket:
+        return connect(self._path)
 
     def _lose(self, now: float) -> None:
         if self._socket is not None:
