@@ -85,9 +85,11 @@ def host_state(
     up_s: float,
     tick: int,
     offset_ns: int,
+    lost: int,
 ) -> HostState:
     """The host with these processes, whose ranks use this many cores. `up_s`: how long its relay
-    has been there. `offset_ns`: of its clock against the hub's."""
+    has been there. `offset_ns`: of its clock against the hub's. `lost`: relays that the hub does
+    not hear from."""
     noise = fleet.noise[(host * 71 + tick * 37) % DIGITS]
     used = sum(process.rss_bytes or 0 for process in processes) + int((38 + 3 * noise) * GIB)
     return HostState(
@@ -104,15 +106,17 @@ def host_state(
         relay_cpu_ns=int(up_s * RELAY_RATIO * SECOND_NS),
         relay_rss_bytes=RELAY_RSS_BYTES,
         clock=HostClock(offset_ns, int(ERROR_NS * (0.5 + noise))) if host else None,
-        hub=_link(fleet, host),
+        hub=_link(fleet, host, lost),
     )
 
 
-def _link(fleet: SimulatedFleet, host: int) -> HubLink | None:
+def _link(fleet: SimulatedFleet, host: int, lost: int) -> HubLink | None:
     if fleet.hosts == 1:
         return None
     address = f"{fleet.host_name(0)}:29600"
-    return HubLink(LEAF, address, True) if host else HubLink(HUB, address)
+    if host:
+        return HubLink(LEAF, address, True)
+    return HubLink(HUB, address, leaves=fleet.hosts - 1 - lost)
 
 
 # -- The GPUs of the hosts: what their driver would report at a moment, and what torch reports in a
@@ -133,7 +137,7 @@ CAP_WATTS, IDLE_WATTS = 700.0, 74.0
 FULL_MHZ, MAX_MHZ, MEMORY_MHZ, HOT_MHZ = 1755, 1980, 2619, 585
 WARM_C, HOT_C, HEATS_S = 58, 92, 3.0
 STRANGER_PID, STRANGER_BYTES = 48_213, 19 * GIB
-ASKED_MS = 420
+ASKED_MS, COST_NS = 420, 3_100_000
 """The age of the numbers of a driver that answers, and the relay's CPU time for one sample of eight
 GPUs.
 """
@@ -237,7 +241,7 @@ class SimulatedGpus:
         for local in range(GPUS_PER_HOST):
             role = roles[local] if local < len(roles) else None
             gpus += self._gpu(host, local, role, era, at_s)
-        return tuple(gpus), GpuWatch(age_ms, DRIVER)
+        return tuple(gpus), GpuWatch(age_ms, DRIVER, None, COST_NS)
 
     def _era(self, at_s: float) -> Era:
         return next((era for era in reversed(self._eras) if era.begin_s <= at_s), self._eras[0])

@@ -303,6 +303,7 @@ class SimulatedJob:
             )
             cores += script.PACES[course.role].cores
         up_s = (attempt.unix_ns(at_s) - self.began_unix_ns) / SECOND_NS + script.LIVED_S
+        lost = int(era.silent_host is not None)
         state = hosts.host_state(
             self.fleet,
             host,
@@ -311,6 +312,7 @@ class SimulatedJob:
             up_s,
             tick,
             self._offsets_ns.get(self.fleet.sender(host), 0),
+            lost,
         )
         if attempt.gpus is not None:
             gpus, watch = attempt.gpus.of(host, roles, at_s)

@@ -90,6 +90,11 @@ _USUAL = (
 )
 
 
+def spots_of(role: str) -> tuple[Spot, ...]:
+    """Where its agent found a rank most often in the last half minute."""
+    return _SPOTS.get(role, _USUAL)
+
+
 def is_asked(era: Era, from_s: float, until_s: float) -> bool:
     """Whether the relay of a slow rank asks in this stretch of the attempt."""
     later = (from_s - era.begin_s, until_s - era.begin_s)
@@ -479,7 +484,7 @@ class ReportMoment:
             place.since_unix_ns or 0
         ):
             return (Spot(place.function, place.file, place.line, SPOTS_SAMPLES, place.waits_on),)
-        return self._kept(("spots", course.role), lambda: encoded(_SPOTS.get(course.role, _USUAL)))
+        return self._kept(("spots", course.role), lambda: encoded(spots_of(course.role)))
 
     def _state(
         self,

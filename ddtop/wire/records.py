@@ -47,7 +47,7 @@ class HubLink(msgspec.Struct, frozen=True, array_like=True):
     `role`: alone (the job is on one host), hub, or leaf. `address`: HOST:PORT where the hub listens
     for others, or where this leaf has found it. `connected`, of a leaf: the hub answers; `why` it
     does not, in a few words; `lost_unix_ns`: since when. `dropped`: frames that could not be sent
-    to the hub.
+    to the hub. `leaves`, of a hub: relays that are connected now.
     """
 
     role: str = ALONE
@@ -56,6 +56,7 @@ class HubLink(msgspec.Struct, frozen=True, array_like=True):
     why: str | None = None
     lost_unix_ns: int | None = None
     dropped: int = 0
+    leaves: int = 0
 
 
 # -- How loaded a host is, and what its load does to one process
@@ -569,7 +570,8 @@ class ThreadStack(msgspec.Struct, frozen=True, array_like=True):
     `name` is None where the source does not say (faulthandler before 3.14).
 
     `omitted`: outer frames that were left out because the stack is deep. `main`: the rank's thread,
-    which is the main thread unless another one trains.
+    which is the main thread unless another one trains. `gil`: it holds the GIL, where the source
+    tells.
     """
 
     frames: tuple[StackFrame, ...]
@@ -577,6 +579,7 @@ class ThreadStack(msgspec.Struct, frozen=True, array_like=True):
     thread_id: int | None = None
     main: bool = False
     omitted: int = 0
+    gil: bool | None = None
 
 
 # -- How a rank finds the others
@@ -776,6 +779,7 @@ class GpuWatch(msgspec.Struct, frozen=True, array_like=True):
     age_ms: int | None = None
     driver: str | None = None
     why: str | None = None
+    cost_ns: int | None = None
 
 
 class CudaState(msgspec.Struct, frozen=True, array_like=True):
@@ -1557,6 +1561,7 @@ class Stacks(Record, frozen=True, array_like=True):
     worker: bool = False
     pause_ns: int | None = None
     automatic: bool = False
+    omitted_threads: int = 0
 
 
 class CommStatus(Record, frozen=True, array_like=True):

@@ -23,7 +23,7 @@ from tests.ui.builders import NOW, SECOND
 from tests.ui.changed import replace
 
 GIB = 1 << 30
-WATCH = GpuWatch(400, "580.65.06")
+WATCH = GpuWatch(400, "580.65.06", cost_ns=3_000_000)
 STRANGER = GpuProcess(3310, 31 * GIB, user="bob", command="python sample.py")
 
 

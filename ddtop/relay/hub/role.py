@@ -673,7 +673,7 @@ class HubRole:
             return None
         why = self._unbound or self.hub.complaint(now)
         address = f"{self._public_host()}:{self._port}" if self._port else None
-        return HubLink(HUB, address, None, why)
+        return HubLink(HUB, address, None, why, None, 0, self.hub.connected)
 
     def clock(self) -> HostClock | None:
         """This host's clock against the hub's."""
