@@ -347,10 +347,10 @@ import sys
 
 import click
 
-from ddtop.cli.errors import Command, Trait
+from ddtop.cli.errors import DdtopCommand, Trait
 
 
-@click.command("hosts", cls=Command, exits="0; 1 no host", traits=Trait.ON_LINUX)
+@click.command("hosts", cls=DdtopCommand, exits="0; 1 no host", traits=Trait.ON_LINUX)
 def command() -> None:
     \"\"\"The hosts of the live jobs.\"\"\"
     click.echo("no host")

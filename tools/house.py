@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -62,12 +63,20 @@ def rooms() -> Counter[str]:
 
 def limits() -> dict[str, int]:
     """What each room may have at most."""
+    return {room: int(most) for room, most in _table()["statements"].items()}
+
+
+def most() -> int:
+    """What all rooms together may have."""
+    return int(_table()["sum"])
+
+
+def _table() -> dict[str, Any]:
     try:
         import tomllib
     except ImportError:  # Python 3.10
         import tomli as tomllib
-    table = tomllib.loads((ROOT / "tests" / "house.toml").read_text())
-    return {room: int(most) for room, most in table["statements"].items()}
+    return tomllib.loads((ROOT / "tests" / "house.toml").read_text())
 
 
 def main() -> None:

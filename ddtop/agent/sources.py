@@ -5,7 +5,8 @@ A row names one file below `ddtop.agent`. The file has one or both of these func
 - `wrap(module)` is called right after the import that the row waits for, before user code can bind
   a name of that module. It runs on the importing thread, even in a process that is not a rank yet.
 - `probe(rank)` makes the probe when the agent's thread starts, or returns None if nobody asked for
-  it. A probe that exists only later is put into `Rank.late_probes` under the name of its row.
+  it. The row names this function, or the class of the probe. A probe that exists only later is put
+  into `Rank.late_probes` under the name of its row.
 
 This module is loaded in every Python of a DDTOP=1 shell, so the rows are text and import nothing.
 """
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 class ProbeRow:
     """One row. `after`: the import that `wrap` waits for.
 
-    `wrap`, `probe`: the names of these functions in the file; `probe` is "" if it makes none.
+    `wrap`, `probe`: their names in the file; `probe` is "" if it makes none.
     `around`: the file also has `before()`, called right before the module runs, and `failed()`,
     called if its import raises.
     """
@@ -66,11 +67,11 @@ def _plugin(point: EntryPoint) -> ProbeRow:
 
 SOURCES = (
     ProbeRow("mpi", "mpi.entry", after="mpi4py.MPI", around=True),
-    ProbeRow("place", "probes.main_thread", probe="probe_place"),
+    ProbeRow("place", "probes.main_thread", probe="PlaceProbe"),
     ProbeRow("jax", "frameworks.jax", after="jax._src.distributed"),
-    ProbeRow("standing", "probes.main_thread", probe="probe_standing"),
+    ProbeRow("standing", "probes.main_thread", probe="Standing"),
     ProbeRow("waits", "waits.probe", probe="probe"),
-    ProbeRow("iterations", "probes.pace", probe="probe"),
+    ProbeRow("iterations", "probes.pace", probe="IterationsProbe"),
     ProbeRow("optimizer", "wrap.optimizer", after="torch.optim.optimizer"),
     ProbeRow("groups", "wrap.distributed", after="torch.distributed.distributed_c10d"),
     ProbeRow("calls", "wrap.collectives", after="torch.distributed.distributed_c10d"),
@@ -81,20 +82,20 @@ SOURCES = (
         after="torch.distributed.pipelining.stage",
         wrap="wrap_pipelining",
     ),
-    ProbeRow("rpc", "probes.parallel", probe="probe"),
+    ProbeRow("rpc", "probes.parallel", probe="RpcProbe"),
     ProbeRow("rpc init", "wrap.distributed", after="torch.distributed.rpc", wrap="wrap_rpc"),
     ProbeRow("p2p", "wrap.p2p", after="torch.distributed.distributed_c10d"),
-    ProbeRow("peer calls", "probes.peer_calls", probe="probe"),
+    ProbeRow("peer calls", "probes.peer_calls", probe="PeerCallsProbe"),
     ProbeRow("collectives", "probes.collectives", probe="probe"),
-    ProbeRow("activity", "probes.main_thread", probe="probe_activity"),
+    ProbeRow("activity", "probes.main_thread", probe="ActivityProbe"),
     ProbeRow("exceptions caught", "probes.exceptions", probe="probe"),
     ProbeRow("batches", "wrap.dataloader", after="torch.utils.data.dataloader"),
-    ProbeRow("loader", "probes.loader", probe="probe"),
+    ProbeRow("loader", "probes.loader", probe="LoaderProbe"),
     ProbeRow(
         "gradients", "wrap.distributed", after="torch.nn.parallel.distributed", wrap="wrap_ddp"
     ),
-    ProbeRow("cuda", "probes.cuda", probe="probe"),
-    ProbeRow("progress", "probes.progress", probe="probe"),
+    ProbeRow("cuda", "probes.cuda", probe="Cuda"),
+    ProbeRow("progress", "probes.progress", probe="ProgressProbe"),
     ProbeRow("tqdm", "frameworks.tqdm", after="tqdm.std"),
     ProbeRow("hf-trainer", "frameworks.hf_trainer", after="transformers.trainer"),
     ProbeRow("trl grpo", "frameworks.trl", after="trl.trainer.grpo_trainer"),

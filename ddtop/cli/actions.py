@@ -385,7 +385,7 @@ def _exit_text(code: int) -> str:
 # deadline, and events that cannot be delivered are reported and dropped.
 
 
-GENERIC, SLACK, ALERTMANAGER = "generic", "slack", "alertmanager"
+GENERIC, SLACK = "generic", "slack"
 SLACK_HOST = "hooks.slack.com"
 QUEUE_MAX = 32
 """The length of the queue. A job that fills it sends the same events again and again."""
@@ -612,9 +612,9 @@ def guard_of(
     command = OnCritical(on_critical, complain) if on_critical is not None else None
     last = OnCritical(then, complain, "--then", SCHEDULER_VARIABLES) if then is not None else None
     url = url_of(webhook, webhook_file)
-    if shape == ALERTMANAGER or (url or "").rstrip("/").endswith("/api/v2/alerts"):
+    if (url or "").rstrip("/").endswith("/api/v2/alerts"):
         raise CommandError(
-            "ddtop: watch no longer posts in Alertmanager's format: let Prometheus scrape ddtop"
+            "ddtop: watch does not post in Alertmanager's format: let Prometheus scrape ddtop"
             " exporter, with the rules of contrib/prometheus/alerts.yml",
             USAGE,
         )

@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import click
 
@@ -17,13 +16,14 @@ from ddtop.cli import dashboard, pick_job, recordings
 from ddtop.cli.errors import UNREACHABLE, CommandError
 from ddtop.cli.find_job import unknown_job_error
 from ddtop.diagnosis.finding import UNKNOWN
+from ddtop.feeds import bridge
+from ddtop.feeds.bridge import RemoteJob, RemoteTarget, SshRoute, fetch, jobs_there
 from ddtop.feeds.route import NoContactError
-
-if TYPE_CHECKING:
-    from ddtop.feeds.bridge import RemoteJob, RemoteTarget
-    from ddtop.follow.live import LiveSource
-    from ddtop.link.ssh_pipe import Pipe
-    from ddtop.present.jobs import Health
+from ddtop.follow.engine import UnreachableError
+from ddtop.follow.live import LiveSource
+from ddtop.follow.looks import BRIEF_S, joined
+from ddtop.link.ssh_pipe import Pipe, PipeError
+from ddtop.present.jobs import Health, health_of
 
 HEALTH_LOOK_S, HEALTH_JOIN_S = 0.6, 1.2
 """Two snapshots half a second apart confirm a finding. A relay that does not answer meanwhile must
@@ -43,8 +43,6 @@ def open_bridge(host: RemoteTarget) -> Iterator[_There]:
     Raises:
         CommandError: 3, no contact, now or later.
     """
-    from ddtop.link.ssh_pipe import PipeError
-
     try:
         there = _There(host, host.start(asks=True, on_words=_echo))
     except NoContactError as error:
@@ -93,9 +91,6 @@ def live_there(
     Raises:
         CommandError: 2 and 3, as `attach_through`; 3 also if the job has ended.
     """
-    from ddtop.feeds.bridge import SshRoute
-    from ddtop.follow.live import LiveSource
-
     with open_bridge(host) as there:
         job = asyncio.run(_choose(there, name, wait_s))
         if job.over:
@@ -132,9 +127,6 @@ class _There:
         Raises:
             RegistryError: no answer.
         """
-        from ddtop.feeds.bridge import jobs_there
-        from ddtop.link.ssh_pipe import PipeError
-
         with self.one_at_a_time:
             try:
                 self.found = self.host.select(asyncio.run(jobs_there(self.pipe)), self.greeted)
@@ -149,11 +141,6 @@ class _There:
 
     def health(self, entry: registry.JobEntry) -> Health:
         """The health of a job, by a short look."""
-        from ddtop.feeds.bridge import SshRoute
-        from ddtop.follow.engine import UnreachableError
-        from ddtop.follow.live import LiveSource
-        from ddtop.follow.looks import BRIEF_S, joined
-        from ddtop.present.jobs import Health, health_of
 
         async def look(route: SshRoute) -> Health:
             async with joined(LiveSource(route, history_s=BRIEF_S), HEALTH_JOIN_S) as job:
@@ -197,9 +184,6 @@ def _show_picked(there: _There, readonly: bool) -> None:
 
 def _show_job(there: _There, job: RemoteJob, readonly: bool, from_list: bool = False) -> None:
     """The dashboard on a live job, or on the journal of one that is over."""
-    from ddtop.feeds.bridge import SshRoute
-    from ddtop.follow.live import LiveSource
-
     if job.over:
         there.to_list = _show_left(there, job, from_list)
         return
@@ -219,8 +203,6 @@ def _echo(line: str) -> None:
 
 async def _choose(there: _There, name: str | None, wait_s: float) -> RemoteJob:
     """The job that the user means, by the rules for local jobs."""
-    from ddtop.feeds.bridge import jobs_there
-
     until = time.monotonic() + wait_s
     while True:
         jobs = there.host.select(await jobs_there(there.pipe), there.greeted)
@@ -239,9 +221,6 @@ async def _choose(there: _There, name: str | None, wait_s: float) -> RemoteJob:
 
 def _show_left(there: _There, job: RemoteJob, from_list: bool) -> bool:
     """Show the journal of an ended job from a copy that is removed afterwards."""
-    from ddtop.feeds import bridge
-    from ddtop.feeds.bridge import fetch
-
     with bridge.folder() as folder:
         try:
             path = asyncio.run(fetch(there.pipe, job.entry, folder, last=False, progress=_progress))

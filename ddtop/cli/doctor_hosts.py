@@ -11,7 +11,6 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 from ddtop import launch, registry
 from ddtop.agent import run_name
@@ -19,14 +18,14 @@ from ddtop.agent.environment import redacted_environment
 from ddtop.agent.identity import RANK, Identity
 from ddtop.cli import routing
 from ddtop.cli.find_job import HUB_VARIABLE as HUB
+from ddtop.follow.engine import Follower, UnreachableError
+from ddtop.follow.live import LiveSource
+from ddtop.follow.looks import joined
 from ddtop.launch.launchers import is_elastic
 from ddtop.relay.hub.topology import Topology, hub_wanted, is_here, names_of_this_host, topology_of
 from ddtop.wire import records
 from ddtop.wire.records import Hello
 from ddtop.words.units import plural
-
-if TYPE_CHECKING:
-    from ddtop.follow.engine import Follower
 
 GOOD, BAD, NOTE = "ok", "bad", "note"
 Line = tuple[str, str, str]
@@ -135,9 +134,6 @@ def _check_named_hub(text: str) -> Line:
 
 
 async def _heard(entry: registry.JobEntry) -> Follower:
-    from ddtop.follow.live import LiveSource
-    from ddtop.follow.looks import joined
-
     async with joined(LiveSource(entry, history_s=0.0)) as job:
         await job.watch(CLOCK_S)
     return job.source.joined
@@ -145,8 +141,6 @@ async def _heard(entry: registry.JobEntry) -> Follower:
 
 def _answers(hub_text: str, entry: registry.JobEntry, why: str | None) -> Line:
     """Does this relay answer to the key here, and does its clock agree? `why`: no contact."""
-    from ddtop.follow.engine import UnreachableError
-
     if why is not None:
         return NOTE, "hub", f"{hub_text} is {why}"
     try:

@@ -6,7 +6,6 @@ import os
 import sys
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -16,12 +15,11 @@ from ddtop.cli import outside_jobs
 from ddtop.cli.errors import ELSEWHERE, UNREACHABLE, USAGE, CommandError
 from ddtop.cli.interpreter import install_advice
 from ddtop.cli.job_list import healths, table
+from ddtop.cli.routing import asked_at, from_here
+from ddtop.feeds.outside.jobs import Process, launchers_of, read
 from ddtop.present.jobs import Health, Listed
 from ddtop.present.text import clean
 from ddtop.words.units import duration
-
-if TYPE_CHECKING:
-    from ddtop.feeds.outside.jobs import Process
 
 HUB_VARIABLE = "DDTOP_HUB"
 LISTED = 10
@@ -62,8 +60,6 @@ def find(
             f"ddtop: no live job; this is {clean(ended.job)}, which ended {ago} ago", err=True
         )
         entry = ended
-    from ddtop.cli.routing import from_here
-
     return from_here(entry, asked_by)
 
 
@@ -106,8 +102,6 @@ def entry_of(name: str | None, wait_s: float = 0.0) -> registry.JobEntry:
             if error.ambiguous or time.monotonic() >= until:
                 hub = os.environ.get(HUB_VARIABLE)
                 if name is None and not error.ambiguous and hub:
-                    from ddtop.cli.routing import asked_at
-
                     return asked_at(hub, HUB_VARIABLE)
                 raise unknown_job_error(name, error) from None
         time.sleep(READ_AGAIN_S)
@@ -123,8 +117,6 @@ class Launchers:
 
     def ended_launcher(self) -> str | None:
         """`timeout (pid 4711)`: one of them, if all have ended."""
-        from ddtop.feeds.outside.jobs import launchers_of, read
-
         now_s = time.monotonic()
         if now_s - self._looked_s >= LAUNCHERS_EVERY_S:
             self._looked_s = now_s
@@ -173,8 +165,6 @@ def hub_jobs(hubs: Iterable[str]) -> list[tuple[Listed, Health]]:
     Raises:
         CommandError: 2, one of them is no HOST:PORT; 3, no relay of this user answers there.
     """
-    from ddtop.cli.routing import asked_at
-
     # Only its job file says when it started.
     found = [
         msgspec.structs.replace(asked_at(hub), started_unix_ns=0) for hub in dict.fromkeys(hubs)

@@ -17,6 +17,8 @@ import msgspec
 
 from ddtop import registry
 from ddtop.cli.errors import UNREACHABLE, CommandError
+from ddtop.cli.look import health
+from ddtop.cli.routing import asked_at
 from ddtop.cli.systems import row_of, rows_with_roles
 from ddtop.diagnosis.finding import HEALTHS, OK, UNKNOWN, Verdict
 from ddtop.feeds.route import NoContactError
@@ -48,6 +50,7 @@ from ddtop.present.series import Sample, series_of
 from ddtop.present.text import Glyphs, cell_width, clean, fit, plain
 from ddtop.thresholds import chosen
 from ddtop.wire.records import ALONE
+from ddtop.words.units import duration
 
 # -- `ddtop jobs --slurm`: all running Slurm jobs of this user, each asked on its own node
 
@@ -197,8 +200,6 @@ def targets(hub: str | None) -> Callable[[], list[Target]]:
     """
     if hub is None:
         return own_jobs
-    from ddtop.cli.routing import asked_at
-
     entry, secret = asked_at(hub), registry.secret()
 
     def the_one() -> list[Target]:
@@ -312,8 +313,6 @@ def health_now(job: FleetJob[Health]) -> Health:
 def healths(entries: Iterable[registry.JobEntry]) -> list[Health]:
     """The health of each of these jobs, or its health when it ended. Live ones are asked in
     parallel."""
-    from ddtop.cli.look import health
-
     entries, now = list(entries), time.time_ns()
     living = [entry for entry in entries if entry.live(now) or entry.reachable(now)]
     found: dict[registry.JobEntry, Health] = {}
@@ -342,8 +341,6 @@ def table(entries: list[registry.JobEntry], parts: bool = False) -> list[str]:
 
     `parts`: one line for each host of a job.
     """
-    from ddtop.words.units import duration
-
     now = time.time_ns()
     rows = [("JOB", "STATE", "RANKS", "HOST", "SCRIPT", "STARTED")]
     for job in _list_entries(entries, parts, now):

@@ -8,7 +8,6 @@ from typing import Any, ClassVar, TypeVar
 import click
 
 from ddtop.cli import completion
-from ddtop.cli.errors import USAGE, CommandError
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -72,17 +71,3 @@ READONLY = click.option("--readonly", is_flag=True, help="Disable the keys that 
 NO_SOURCE = click.option(
     "--no-source", is_flag=True, help="Leave out the lines of source around each frame."
 )
-
-
-def removed_option(
-    name: str, instead: str, variable: str | None = None
-) -> Callable[[_Command], _Command]:
-    """An option of earlier versions, and its variable. For one release it says what to do
-    instead."""
-    named = f"{name} is gone, and ${variable} too" if variable else f"{name} is gone"
-
-    def refuse(_context: click.Context, _option: click.Parameter, given: str | None) -> None:
-        if given:
-            raise CommandError(f"ddtop: {named}: {instead}", USAGE)
-
-    return click.option(name, envvar=variable, hidden=True, expose_value=False, callback=refuse)

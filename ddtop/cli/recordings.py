@@ -15,6 +15,8 @@ from ddtop.cli.errors import UNREACHABLE, CommandError
 from ddtop.cli.find_job import entry_of
 from ddtop.cli.output import explain_no_dashboard, no_dashboard, print_status, without_controls
 from ddtop.folders import call_patiently, state_dir_text
+from ddtop.follow.engine import LEFT_S
+from ddtop.follow.recording import ReplaySource, at_end, read_recording
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,16 +105,11 @@ def open_journal(found: Recorded, from_list: bool = False) -> bool:
 
 def show(found: Recorded, from_list: bool = False) -> bool:
     """The dashboard on a journal. True if the user wants to go back to the list of jobs."""
-    from ddtop.follow.recording import ReplaySource
-
     source = ReplaySource(found.path, found.name, found.growing)
     return dashboard.show(source, found.name, readonly=True, from_list=from_list)
 
 
 def _print_last(found: Recorded, why: str) -> None:
-    from ddtop.follow.engine import LEFT_S
-    from ddtop.follow.recording import at_end, read_recording
-
     growing = found.growing()
     try:
         recording = call_patiently(

@@ -15,6 +15,8 @@ import msgspec
 from ddtop import registry
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError
 from ddtop.cli.output import without_controls
+from ddtop.follow.engine import UnreachableError
+from ddtop.follow.looks import job_at
 from ddtop.link.viewer_side import admits
 from ddtop.patience import at_most
 from ddtop.relay.hub.topology import hub_wanted, numeric_addresses
@@ -134,9 +136,6 @@ def asked_at(text: str, named_by: str = "--hub") -> registry.JobEntry:
         CommandError: 2, no HOST:PORT; 3, nobody listens there, or nobody who knows this key.
         RegistryError: the key cannot be read.
     """
-    from ddtop.follow.engine import UnreachableError
-    from ddtop.follow.looks import job_at
-
     host, port = hub_at(text, named_by)
     why = no_contact(host, port)
     if why is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddtop.model.account import waits_on
-from ddtop.model.facts import RankFacts, Snapshot, State
+from ddtop.model.facts import RankFacts, State
 from ddtop.model.kernel_wait import wait_of
 from ddtop.model.progress import is_helpless
 from ddtop.wire.records import Loader, ProcessState, Stacks
@@ -12,14 +12,6 @@ DEAD, HALTED, LOCKED, DISK, STUCK, COLLECTIVE = (
     "gone", "stopped", "lock", "disk", "stuck", "collective",
 )  # fmt: skip
 """The reasons."""
-
-
-def ranks_with_stuck_worker(snapshot: Snapshot) -> set[int]:
-    """The ranks whose worker is stuck, from the first moment on.
-
-    No other rule should report them before `loader-stuck` does.
-    """
-    return {rank.rank for rank in snapshot.ranks if cause_of(rank) is not None}
 
 
 def cause_of(rank: RankFacts) -> str | None:

@@ -206,8 +206,7 @@ class Tape:
         for a job that is over.
         """
         snapshot, verdict = self._look_at(unix_ns)
-        verdict = self.with_what_stood(snapshot, verdict)
-        return snapshot, told.told(verdict, snapshot, self.policy)
+        return snapshot, self.with_what_stood(snapshot, verdict)
 
     def with_what_stood(self, snapshot: Snapshot, verdict: Verdict) -> Verdict:
         """The verdict on an ended job, with the findings until its end; others are unchanged."""
@@ -247,7 +246,7 @@ class Tape:
                 else:
                     later.append((at, data))
             waiting = later
-            found = judge.look(job.snapshot(moment))
+            found = told.look(judge, job.snapshot(moment))
         return found
 
     def looks(self, step_ns: int) -> Iterator[tuple[Snapshot, Verdict]]:

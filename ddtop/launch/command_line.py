@@ -84,11 +84,6 @@ def program(argv: Sequence[str]) -> tuple[str, str, bool]:
     return "", "", True
 
 
-def script_of(argv: Sequence[str]) -> str:
-    """The path of the script; empty for `-m`, `-c` and the interactive interpreter."""
-    return program(argv)[1]
-
-
 def script_base(path: str) -> str:
     """`/a/b/train.py` as `train`."""
     base = os.path.basename(path)

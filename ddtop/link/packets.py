@@ -28,8 +28,6 @@ PIECE_BYTES_MIN = 1 << 12
 """The size on a host that allows only small packets."""
 PIECES_MAX = FRAME_BYTES_MAX // PIECE_BYTES_MIN
 NUMBERS = 1 << 32
-OLD_SUFFIX = ".sock"
-"""The socket of old relays that use ZeroMQ; ours is in the same folder."""
 
 
 class PacketError(ValueError):

@@ -5,8 +5,6 @@ whatever the packets claim. The cost of one connection is bounded (packets read 
 incomplete frames, time to greet), and so is the cost of all of them together. Nothing here waits
 for a rank that does not read: a frame that does not fit into its socket is dropped, and the caller
 is informed.
-
-A second listener has the socket type that older agents use. It only detects them.
 """
 
 from __future__ import annotations
@@ -18,14 +16,12 @@ import select
 import socket
 import struct
 import time
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import ddtop
 from ddtop.link.packets import (
-    OLD_SUFFIX,
     PACKET_BYTES_MAX,
     PacketError,
     Rejoiner,
@@ -47,7 +43,6 @@ relay's memory."""
 BACKLOG = 512
 FULL_AGAIN_S = 1.0
 """If descriptors run out, no connection is accepted for this time."""
-OLDER_KEPT = 16
 _CREDENTIALS = struct.Struct("iII")
 TEND_EVERY_S = 1.0
 
@@ -87,13 +82,11 @@ class RankListener:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path, self._old_path = path, path.with_suffix(OLD_SUFFIX)
+        self._path = path
         self._uid = os.getuid()
         self._connections: dict[int, _Connection] = {}
         self._by_name: dict[bytes, _Connection] = {}
         self._of_pid: dict[int, int] = {}
-        self._older: deque[socket.socket] = deque(maxlen=OLDER_KEPT)
-        self._old: socket.socket | None = None
         self._counter = 0
         self._shut_until_s: float | None = None
         self._tended_s = 0.0
@@ -103,15 +96,9 @@ class RankListener:
         self.refused = 0
         self._bad_packets = 0
         self.complaint: str | None = None
-        self._listening = _listen_at(path, socket.SOCK_SEQPACKET)
+        self._listening = _listen_at(path)
         self._epoll = select.epoll()
         self._epoll.register(self._listening.fileno(), select.EPOLLIN)
-        if self._old_path != path:
-            # After ours, because an agent that finds only the old one takes this relay for an older
-            # one.
-            with contextlib.suppress(OSError):
-                self._old = _listen_at(self._old_path, socket.SOCK_STREAM)
-                self._epoll.register(self._old.fileno(), select.EPOLLIN)
         self.descriptor = self._epoll.fileno()
 
     def __len__(self) -> int:
@@ -137,8 +124,6 @@ class RankListener:
         for descriptor, _ in self._epoll.poll(0):
             if descriptor == self._listening.fileno():
                 self._accept(now)
-            elif self._old is not None and descriptor == self._old.fileno():
-                self._accept_older()
             elif at_most > 0 and (connection := self._connections.get(descriptor)) is not None:
                 for frame in self._read(connection, min(at_most, PACKETS_AT_ONCE), now):
                     at_most -= 1
@@ -189,14 +174,13 @@ class RankListener:
             connection.greeted = True
             return True
         if theirs != "no ddtop":
-            self._complain(connection.who.pid, theirs)
+            versions = f"{theirs}, the relay ddtop {ddtop.__version__}"
+            self.complaint = (
+                f"process {connection.who.pid} runs {versions}: install the same version everywhere"
+            )
         self.refused += 1
         self._close(connection)
         return False
-
-    def _complain(self, pid: int, runs: str) -> None:
-        versions = f"process {pid} runs {runs}, the relay ddtop {ddtop.__version__}"
-        self.complaint = f"{versions}: install the same version everywhere"
 
     # -- who comes
 
@@ -235,29 +219,6 @@ class RankListener:
         )
         return not crowd and len(self._connections) < CONNECTIONS_MAX
 
-    def _accept_older(self) -> None:
-        """Let an older agent, which expects a relay with ZeroMQ, wait.
-
-        It greets at once. A rank of this version that came before we listened connects too, to find
-        out whether the relay is an older one, and says nothing.
-        """
-        assert self._old is not None
-        try:
-            found, _ = self._old.accept()
-        except OSError:
-            return
-        if len(self._older) == OLDER_KEPT:
-            self._older.popleft().close()
-        self._older.append(found)
-
-    def _name_older(self) -> None:
-        """Report the older agents that have greeted."""
-        for found in self._older:
-            with contextlib.suppress(OSError):
-                if found.recv(PACKET_BYTES_MAX, socket.MSG_DONTWAIT):
-                    self._complain(_credentials(found).pid, "an older ddtop")
-                    self.refused += 1
-
     def _do_due_work(self, now: float) -> None:
         if self._shut_until_s is not None and now >= self._shut_until_s:
             self._shut_until_s = None
@@ -265,7 +226,6 @@ class RankListener:
         if now - self._tended_s < TEND_EVERY_S:
             return
         self._tended_s = now
-        self._name_older()
         for connection in list(self._connections.values()):
             connection.rejoiner.expire(now)
             if not connection.greeted and now - connection.since_s > GREET_S:
@@ -306,20 +266,15 @@ class RankListener:
         """Close all connections and remove the paths."""
         for connection in list(self._connections.values()):
             self._close(connection)
-        for found in self._older:
-            found.close()
         self._epoll.close()
-        # The old one first, because an agent that finds only the old one takes this relay for an
-        # older one.
-        for listening, path in ((self._old, self._old_path), (self._listening, self._path)):
-            if listening is not None:
-                with contextlib.suppress(OSError):
-                    path.unlink(missing_ok=True)
-                listening.close()
+        with contextlib.suppress(OSError):
+            self._path.unlink(missing_ok=True)
+        self._listening.close()
 
 
-def _listen_at(path: Path, kind: int) -> socket.socket:
-    found = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+def _listen_at(path: Path) -> socket.socket:
+    kind = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+    found = socket.socket(socket.AF_UNIX, kind)
     try:
         # The relay that made it has ended, because the caller holds the lock of this run.
         path.unlink(missing_ok=True)

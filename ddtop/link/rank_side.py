@@ -25,7 +25,6 @@ from typing import Any
 
 import ddtop
 from ddtop.link.packets import (
-    OLD_SUFFIX,
     PACKET_BYTES_MAX,
     PIECE_BYTES,
     PIECE_BYTES_MIN,
@@ -107,15 +106,14 @@ class OwnSocket:
         self._identity = None
 
 
-def connect(path: Path, kind: int = socket.SOCK_SEQPACKET) -> OwnSocket:
+def connect(path: Path) -> OwnSocket:
     """A socket that is connected to this path.
 
     Raises:
         OSError: no process listens there (ENOENT, ECONNREFUSED), its queue is full (EAGAIN), it is
-            of another type
-        (EPROTOTYPE), or no descriptor is left.
+            of another type (EPROTOTYPE), or no descriptor is left.
     """
-    descriptor = _slow.socket(int(socket.AF_UNIX), int(kind) | _FLAGS, 0)
+    descriptor = _slow.socket(int(socket.AF_UNIX), int(socket.SOCK_SEQPACKET) | _FLAGS, 0)
     if descriptor < 0:
         raise _error()
     own_socket = OwnSocket(descriptor)
@@ -177,8 +175,6 @@ RECONNECT_S, RECONNECT_MAX_S = 0.1, 1.0
 OTHER_VERSION_S = 30.0
 """The pause before a relay of another version is tried again; its version does not change."""
 FULL = (errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM)
-NOBODY = (errno.ENOENT, errno.ECONNREFUSED, errno.EPROTOTYPE)
-"""No socket of our type listens there."""
 
 
 class RankLink:
@@ -322,9 +318,8 @@ class RankLink:
         if theirs is None:
             self.complaint, self._pause_s = None, RECONNECT_S
             return
-        self.complaint = (
-            f"the relay of this job runs {theirs}, this rank ddtop {ddtop.__version__}: {SAME}"
-        )
+        versions = f"the relay of this job runs {theirs}, this rank ddtop {ddtop.__version__}"
+        self.complaint = f"{versions}: install the same version everywhere"
         self._lose(now)
         self._retry_s = now + OTHER_VERSION_S
 
@@ -380,8 +375,6 @@ class RankLink:
             own_socket.send(greeting(ddtop.__version__))
         except OSError as error:
             self.refusal = f"{self._path}: {error.strerror}"
-            if error.errno in NOBODY:
-                self._look_for_older()
             return False
         self._socket = own_socket
         self._rejoiner.drop()
@@ -389,20 +382,6 @@ class RankLink:
 
     def _connect(self) -> OwnSocket:
         return connect(self._path)
-
-    def _look_for_older(self) -> None:
-        """Whether an old relay with ZeroMQ listens, which has no socket of our type."""
-        with contextlib.suppress(OSError):
-            connect(self._path.with_suffix(OLD_SUFFIX), socket.SOCK_STREAM).close()
-            try:
-                # A relay of this version makes our socket first; it may have started in between.
-                self._connect().close()
-            except OSError as error:
-                # A relay that is busy, for example, is there.
-                if error.errno in NOBODY:
-                    older = f"an older ddtop, this rank {ddtop.__version__}"
-                    self.complaint = f"the relay of this job runs {older}: {SAME}"
-                    self._retry_s = time.monotonic() + OTHER_VERSION_S
 
     def _lose(self, now: float) -> None:
         if self._socket is not None:
@@ -445,6 +424,3 @@ class RankLink:
             if own_socket is not None:
                 own_socket.close()
         self._socket = self._bell = None
-
-
-SAME = "install the same version everywhere"

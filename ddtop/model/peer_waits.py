@@ -638,7 +638,8 @@ def _in_named(
     for rank, facts in ranks.items():
         if facts.gone or facts.agent.unheard or facts.comm.mpi is None:
             return ()
-        call = next((call for call in facts.comm.mpi.calls if _is_name_only(call)), None)
+        named = (call for call in facts.comm.mpi.calls if call.name in NAME_ONLY)
+        call = next((call for call in named if call.group is None), None)
         if call is not None:
             inside[rank] = call
         elif not facts.comm.mpi.calls and condition_of(facts, now_unix_ns, policy) == STILL:
@@ -652,10 +653,6 @@ def _in_named(
         PeerWait(rank, call.name, None, None, call.since_unix_ns, behind)
         for rank, call in inside.items()
     )
-
-
-def _is_name_only(call: MpiCall) -> bool:
-    return call.name in NAME_ONLY and call.group is None
 
 
 def _finalizing_since(facts: RankFields) -> int | None:

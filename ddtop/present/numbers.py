@@ -476,8 +476,6 @@ NUMBERS = (
 """In the order of the screen."""
 COLUMNS = tuple(number for number in NUMBERS if number.width)
 BY_KEY = {number.key: number for number in NUMBERS}
-FORMER = {"age": "for", "wait": "comm", "seen": "heard"}
-"""Old keys of columns, in settings that an older ddtop saved, or that users still type."""
 _GROWTH = (
     ("now", 28),
     ("iteration", 7),

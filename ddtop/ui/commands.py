@@ -19,7 +19,7 @@ from ddtop.present.filter import BY_VERDICT
 from ddtop.present.help_text import ACTIONS
 from ddtop.present.jobs import Row
 from ddtop.present.map import metrics_of
-from ddtop.present.numbers import COLUMNS, FORMER
+from ddtop.present.numbers import COLUMNS
 from ddtop.present.text import clean
 from ddtop.ui.style import THEMES
 
@@ -56,7 +56,6 @@ class Choice:
     meaning: str
     run: str
     shown: str = ""
-    also: str = ""
 
 
 def commands(
@@ -94,12 +93,7 @@ def commands(
         )
     )
     choices += [
-        Choice(
-            f"sort by {column.title}",
-            meanings[column.metric],
-            f"sort_to('{column.key}')",
-            also=" ".join(former for former, key in FORMER.items() if key == column.key),
-        )
+        Choice(f"sort by {column.title}", meanings[column.metric], f"sort_to('{column.key}')")
         for column in COLUMNS
     ]
     choices += [
@@ -142,7 +136,7 @@ def matching(choices: Sequence[Choice], text: str, snapshot: Snapshot | None) ->
         name = choice.name.casefold()
         if name.startswith(text):
             return 0
-        texts = (f"{name} {choice.also}", f"{name} {choice.meaning.casefold()}")
+        texts = (name, f"{name} {choice.meaning.casefold()}")
         return next((at for at, one in enumerate(texts, 1) if all(w in one for w in words)), 3)
 
     found = [choice for choice in sorted(choices, key=far) if far(choice) < 3]

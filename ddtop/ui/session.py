@@ -27,7 +27,6 @@ from ddtop.model.facts import Snapshot
 from ddtop.present.events import Timeline
 from ddtop.present.findings import ContactShown
 from ddtop.present.jobs import Row
-from ddtop.present.numbers import FORMER
 from ddtop.present.text import UNICODE, Glyphs
 from ddtop.registry import JobEntry
 from ddtop.thresholds import chosen
@@ -117,13 +116,7 @@ def _read(path: Path) -> tuple[Setup, str | None]:
         return Setup(), f"{left}: {error}"
     if setup.schema != SCHEMA:
         return Setup(), f"{left} is {setup.schema[:40]!r}, but this ddtop reads {SCHEMA!r}"
-    return _renamed(setup), None
-
-
-def _renamed(setup: Setup) -> Setup:
-    """Columns of an older ddtop, with their current keys."""
-    hidden = dict.fromkeys(FORMER.get(key, key) for key in setup.hidden)
-    return msgspec.structs.replace(setup, hidden=tuple(hidden))
+    return setup, None
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -85,7 +85,6 @@ def host_of(sender: str) -> str:
 _encoder = msgspec.msgpack.Encoder()
 _envelope_decoder = msgspec.msgpack.Decoder(Envelope)
 _record_decoder = msgspec.msgpack.Decoder(AnyRecord)
-_version_decoder = msgspec.msgpack.Decoder(tuple[int, ...])
 
 
 def encode(record: msgspec.Struct) -> bytes:

@@ -118,7 +118,6 @@ class PageView(msgspec.Struct, frozen=True):
     heartbeat_mono_ns: int
     iteration: int
     exiting_mono_ns: int
-    loader_wait_since_mono_ns: int
     exception: LastException | None
     gc_since_mono_ns: int = 0
     step_mono_ns: int = 0
@@ -158,7 +157,6 @@ def read_page(page: memoryview | bytes) -> PageView:
         heartbeat_mono_ns=words[HEARTBEAT_AT],
         iteration=words[ITERATION_AT],
         exiting_mono_ns=words[EXITING_AT],
-        loader_wait_since_mono_ns=words[LOADER_WAIT_SINCE_AT],
         exception=_read_part(page, words, EXCEPTION, LastException),
         gc_since_mono_ns=words[GC_SINCE_AT],
         step_mono_ns=words[STEP_AT],

@@ -689,18 +689,6 @@ def store_address(
 # -- Facts about GPUs: what the driver, torch inside a rank, and NCCL report
 
 
-THROTTLES = (
-    "hw_slowdown",
-    "hw_thermal",
-    "hw_power_brake",
-    "sw_thermal",
-    "sw_power_cap",
-    "sync_boost",
-    "app_clocks",
-)
-"""Why a GPU's clocks are lowered; `Gpu.throttle` has some of these. Idle is not a reason."""
-
-
 NVIDIA, AMD = "nvidia", "amd"
 """Makers of GPUs, `Gpu.vendor`."""
 

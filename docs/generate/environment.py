@@ -36,7 +36,6 @@ VARIABLES = (
         "none",
         "The URL to which `ddtop watch` posts critical findings, where it is a secret.",
     ),
-    Variable("DDTOP_WEBHOOK_TOKEN", VIEWER, "none", "Gone: `ddtop watch` says what to do instead."),
     Variable("DDTOP_EVENT", _EVENT, "", "The event: appeared."),
     Variable("DDTOP_EVENT_JOB", _EVENT, "", "The name of the job."),
     Variable("DDTOP_EVENT_KIND", _EVENT, "", "The kind of the finding."),

@@ -247,10 +247,6 @@ def test_the_files_of_tls_go_together_and_need_a_port(home, certificates, tmp_pa
     assert "is for --listen" in refused("--textfile", str(tmp_path), *whole)
 
 
-def test_the_web_config_of_earlier_versions_says_what_to_do_instead(home):
-    assert "--tls-cert, --tls-key and --client-ca" in refused("--web-config", "web.yml")
-
-
 @pytest.mark.parametrize("text", ["9477", "host:", "host:x", "h:65536", "::1:9477", "h:-1", ""])
 def test_an_address_that_is_none_is_refused(home, text):
     assert "takes HOST:PORT" in refused("--listen", text)

@@ -196,9 +196,7 @@ def test_a_report_that_cannot_be_made_holds_the_event_up_no_further(home, tmp_pa
     [
         (("--webhook", "example.org"), "takes an http or https URL, not 'example.org'"),
         (("--webhook", "http://a", "--webhook-file", "b"), "cannot be used together"),
-        (("--webhook-format", "alertmanager"), "let Prometheus scrape ddtop exporter"),
         (("--webhook", "http://am:9093/api/v2/alerts"), "let Prometheus scrape ddtop exporter"),
-        (("--webhook-token-file", "x"), "give a URL that holds the secret in --webhook-file"),
         (("--webhook-file", "/none"), "--webhook-file /none: No such file"),
         (("--report", "/none"), "there is no such folder"),
         (("--report", "/proc"), "--report /proc"),

@@ -22,7 +22,7 @@ def test_the_children_of_torchrun_are_one_job():
 
     assert numbers(job) == {0: 11, 1: 12}
     assert (job.name, job.launchers, job.world_size) == ("train-10", (10,), 2)
-    assert (job.all_here, job.departed, job.notes) == (True, (), ())
+    assert (job.departed, job.notes) == ((), ())
 
 
 def test_helpers_of_a_rank_inherit_its_number_and_are_no_ranks():
@@ -158,7 +158,7 @@ def test_ranks_on_other_hosts_are_not_taken_for_departed():
         host(process(10, 1, TORCHRUN), rank(11, 10, 0, 4, **there), rank(12, 10, 1, 4, **there))
     )
 
-    assert (job.world_size, job.all_here, job.departed) == (4, False, ())
+    assert (job.world_size, job.departed) == (4, ())
 
 
 def test_a_launcher_or_what_is_above_it_names_the_job():

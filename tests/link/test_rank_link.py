@@ -33,8 +33,6 @@ from ddtop.wire.frames import FRAME_BYTES_MAX
 from tests.speaking import raw
 
 DEADLINE_S = 15.0
-ZMTP_SIGNATURE = b"\xff\0\0\0\0\0\0\0\x01\x7f"
-"""What ZeroMQ sends as soon as it is connected."""
 
 
 @pytest.fixture
@@ -228,15 +226,15 @@ def test_a_frame_that_was_half_sent_when_the_relay_ended_is_sent_again_as_a_whol
         second.close()
 
 
-def test_where_nobody_listens_it_tries_a_few_times_a_second_and_no_more(path):
+def test_where_nobody_listens_it_tries_a_few_times_a_second_and_no_more(path, monkeypatch):
     tried = []
 
-    class Counting(RankLink):
-        def _connect(self):
-            tried.append(time.monotonic())
-            return super()._connect()
+    def connect(path):
+        tried.append(time.monotonic())
+        raise ConnectionRefusedError(errno.ECONNREFUSED, "nobody listens")
 
-    link = Counting(path)
+    monkeypatch.setattr(rank_side, "connect", connect)
+    link = RankLink(path)
     link.wait(1.0)
     link.close()
 
@@ -267,91 +265,6 @@ def test_a_relay_of_another_version_gives_a_clear_error_and_is_left_alone(path, 
     finally:
         link.close()
         listener.close()
-
-
-def test_a_relay_that_speaks_zeromq_gives_a_clear_error(path):
-    """The other socket has another path and another type: a newer agent beside an older relay."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as older:
-        older.bind(str(path.with_suffix(".sock")))
-        older.listen()
-        link = RankLink(path)
-        link.close()
-
-    assert "runs an older ddtop" in link.complaint
-
-
-def test_an_agent_that_speaks_zeromq_is_named_by_the_relay(listener, path):
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as older:
-        older.connect(str(path.with_suffix(".sock")))
-        older.send(ZMTP_SIGNATURE)
-        until(lambda: listener.complaint, lambda: list(listener.receive(10)))
-
-    assert listener.complaint == (
-        f"process {os.getpid()} runs an older ddtop, the relay ddtop {ddtop.__version__}: "
-        "install the same version everywhere"
-    )
-    assert listener.refused == 1
-
-
-class RelayComesIn:
-    """A relay that begins to listen while a rank looks for it: after the first of its attempts has
-    failed. Then the rank asks the socket for older agents whether the relay is an older one.
-    """
-
-    def __init__(self, path, monkeypatch, then=None):
-        self.listener = None
-
-        def connect(link):
-            if self.listener is None:
-                self.listener = RankListener(path)
-                raise ConnectionRefusedError(errno.ECONNREFUSED, "nobody listens")
-            if then is not None:
-                raise then
-            return rank_side.connect(path)
-
-        monkeypatch.setattr(RankLink, "_connect", connect)
-
-
-def tended(listener):
-    """Let the relay do what it does once a second."""
-    for _ in range(2):
-        listener._tended_s = 0.0
-        list(listener.receive(10))
-
-
-def test_a_rank_that_looks_for_a_relay_that_starts_is_not_called_an_older_one(path, monkeypatch):
-    """The relay said so of the first rank at a busy start, and rank 0 printed it."""
-    start = RelayComesIn(path, monkeypatch)
-    link = RankLink(path)
-    try:
-        tended(start.listener)
-        assert start.listener._older, "the rank has not asked"
-        assert (start.listener.complaint, start.listener.refused) == (None, 0)
-        assert link.complaint is None
-    finally:
-        link.close()
-        start.listener.close()
-
-
-def test_a_relay_whose_queue_is_full_is_not_called_an_older_one(path, monkeypatch):
-    busy = BlockingIOError(errno.EAGAIN, "its queue is full")
-    start = RelayComesIn(path, monkeypatch, busy)
-    link = RankLink(path)
-    try:
-        assert link.complaint is None
-    finally:
-        link.close()
-        start.listener.close()
-
-
-def test_a_relay_that_is_only_late_is_not_taken_for_an_older_one(path):
-    """A socket that an older relay left behind is no relay."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as gone:
-        gone.bind(str(path.with_suffix(".sock")))
-    link = RankLink(path)
-    link.close()
-
-    assert link.complaint is None
 
 
 # -- descriptors that the program closes

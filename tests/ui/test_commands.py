@@ -32,7 +32,6 @@ def test_every_command_has_a_name_a_meaning_and_an_action_of_its_own():
     ("text", "first"),
     [
         ("sort comm", "sort by COMM"),
-        ("sort wait", "sort by COMM"),
         ("freeze", "freeze"),
         ("rank 3", "go to rank 3"),
         ("3", "go to rank 3"),
@@ -119,7 +118,7 @@ async def test_a_command_opens_what_it_says_from_any_page(text, screen):
 
 async def test_sorting_themes_and_ranks_by_command():
     async with watching(live(SNAPSHOT, VERDICT)) as (app, pilot):
-        await chosen(pilot, "sort by wait")
+        await chosen(pilot, "sort by comm")
         await chosen(pilot, "theme mono")
         await chosen(pilot, "rank 6")
 

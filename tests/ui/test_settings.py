@@ -175,15 +175,6 @@ def test_any_bytes_are_a_setup_or_a_sentence(tmp_path_factory, data):
     assert found.problem is None or str(path) in found.problem
 
 
-def test_a_setup_of_an_older_ddtop_hides_the_same_columns(tmp_path):
-    path = tmp_path / "setup.json"
-    path.write_text(
-        json.dumps({"schema": session.SCHEMA, "hidden": ["seen", "wait", "rss", "heard"]})
-    )
-
-    assert Kept(path).setup.hidden == ("heard", "comm", "rss")
-
-
 def test_what_the_config_file_says_holds_at_the_start_and_is_not_kept(tmp_path):
     path = tmp_path / "setup.json"
     Kept(path).save(Setup(theme="light", follow=False))

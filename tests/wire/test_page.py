@@ -31,11 +31,11 @@ def written(sequence=0, exception=b"", **words):
 
 def test_what_the_agent_wrote_is_read():
     data = written(
-        START_TICKS_AT=17, HEARTBEAT_AT=5, ITERATION_AT=1203, EXITING_AT=6, LOADER_WAIT_SINCE_AT=7,
+        START_TICKS_AT=17, HEARTBEAT_AT=5, ITERATION_AT=1203, EXITING_AT=6,
         sequence=2, exception=msgspec.msgpack.encode(ERROR),
     )  # fmt: skip
 
-    assert read_page(data) == layout.PageView(4730, 17, 5, 1203, 6, 7, ERROR)
+    assert read_page(data) == layout.PageView(4730, 17, 5, 1203, 6, ERROR)
     assert read_page(memoryview(data)) == read_page(data)
 
 

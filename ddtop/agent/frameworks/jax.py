@@ -17,22 +17,19 @@ import time
 from collections.abc import Mapping
 from functools import cache, partial
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ddtop.agent import claim, current
 from ddtop.agent.guard import guard
 from ddtop.agent.probe import Tick, WaitsProbe
 from ddtop.agent.probes.main_thread import sleeps_until
-from ddtop.agent.rank import InitArguments
+from ddtop.agent.rank import InitArguments, Rank
 from ddtop.agent.stacks.frames import COLLECTIVE as COMMUNICATES
 from ddtop.agent.wrapper import replace
 from ddtop.procfs import switches, wchan
 from ddtop.wire.names import JAX_INIT, word_of
 from ddtop.wire.page import CALLS, LEAD_AT
 from ddtop.wire.records import COLLECTIVE, UNCLEAR, OutsideLook
-
-if TYPE_CHECKING:
-    from ddtop.agent.rank import Rank
 
 # -- The start
 

@@ -279,7 +279,7 @@ def _wrappers(mpi: Any, lines: Lines) -> dict[tuple[str, str], Make]:
     for name, (dest, sendtag, source, recvtag) in wrappers.EXCHANGES.items():
         point = wrappers.PeerAt(mpi, dest, sendtag, False, ("dest", "sendtag"))
         two = wrappers.PeerAt(mpi, source, recvtag, True, ("source", "recvtag"))
-        makers["*comm", name] = partial(_exchange, lines, name, point, two)
+        makers["*comm", name] = partial(wrappers.exchange, lines, name, point, two)
     known = lines.communicators
 
     def adopt(made: Any, how: str, _given: tuple[Any, ...]) -> None:
@@ -303,12 +303,6 @@ def _wrappers(mpi: Any, lines: Lines) -> dict[tuple[str, str], Make]:
 def _on_file(lines: Lines, name: str, original: Any) -> Any:
     made = wrappers.collective(lines, f"File.{name}", original, None, None)
     return wrappers.wrap_ending(lines, made, lines.communicators.drop) if name == "Close" else made
-
-
-def _exchange(
-    lines: Lines, name: str, out: wrappers.PeerAt, back: wrappers.PeerAt, original: Any
-) -> Any:
-    return wrappers.exchange(lines, name, original, out, back)
 
 
 def _by_subclass(mpi: Any, lines: Lines) -> None:

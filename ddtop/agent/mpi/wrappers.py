@@ -279,12 +279,23 @@ def creation(lines: Lines, name: str, original: Method) -> Method:
     inner = collective(lines, name, original, None, None)
     comms, handle_of, adopt = lines.comms, lines.communicators.handle_of, lines.communicators.adopt
 
+    def note(parent: Comm, result: Any, _args: Any) -> None:
+        guard.run("mpi communicators", adopt, result, name, parent, parent.seq)
+
+    return _followed(inner, lambda self: comms.get(handle_of(self), lines.nowhere), note)
+
+
+def _followed(
+    original: Method, before: Callable[[Any], Any], after: Callable[[Any, Any, Any], object]
+) -> Method:
+    """A rare call. `after` gets what `before` made of the object, the result and the arguments."""
+
     @functools.wraps(original)
     def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        parent = comms.get(handle_of(self), lines.nowhere)
+        noted = before(self)
         with without_ours:
-            result = inner(self, *args, **kwargs)
-        guard.run("mpi communicators", adopt, result, name, parent, parent.seq)
+            result = original(self, *args, **kwargs)
+        after(noted, result, args)
         return result
 
     return call
@@ -297,29 +308,15 @@ def opening(lines: Lines, name: str, original: Method, adopt: Callable[..., None
     shown = name if name in MPI_CODES else "Spawn"
     inner = original if name == "Get_parent" else wrap_by_name(lines, shown, original)
 
-    @functools.wraps(original)
-    def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        with without_ours:
-            result = inner(self, *args, **kwargs)
+    def note(_: object, result: Any, args: Any) -> None:
         guard.run("mpi communicators", adopt, result, name, args)
-        return result
 
-    return call
+    return _followed(inner, id, note)
 
 
 def wrap_ending(lines: Lines, original: Method, drop: Callable[[int], object]) -> Method:
     """Free, Disconnect and the Close of a file: a new one may get the same handle."""
-    handle_of = lines.communicators.handle_of
-
-    @functools.wraps(original)
-    def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        handle = handle_of(self)
-        with without_ours:
-            done = original(self, *args, **kwargs)
-        drop(handle)
-        return done
-
-    return call
+    return _followed(original, lines.communicators.handle_of, lambda handle, *_: drop(handle))
 
 
 def started_collective(
@@ -499,7 +496,7 @@ def starting(lines: Lines, original: Method, several: bool) -> Method:
     return call
 
 
-def exchange(lines: Lines, name: str, original: Method, out: PeerAt, back: PeerAt) -> Method:
+def exchange(lines: Lines, name: str, out: PeerAt, back: PeerAt, original: Method) -> Method:
     """Sendrecv: it waits for both its send and its receive."""
     code, comms, by_thread, handle_of = (
         MPI_CODES[name],

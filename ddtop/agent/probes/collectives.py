@@ -13,11 +13,12 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from ddtop.agent.guard import guard
+from ddtop.agent.limits import AgentLimits
 from ddtop.agent.notes import PeerNotes, meshes
 from ddtop.agent.probe import LastEntry, Tick, WaitsProbe
 from ddtop.agent.probes.calls import CallNotes
@@ -40,6 +41,7 @@ from ddtop.agent.probes.recorder import (
     UnreadableError,
     collective,
 )
+from ddtop.agent.rank import Rank
 from ddtop.agent.stacks.frames import BACKWARD, COLLECTIVE, FORWARD, LOADER, OPTIMIZER
 from ddtop.procfs import runs
 from ddtop.wire.names import ROOTED as ROOTED_CALLS
@@ -54,10 +56,6 @@ from ddtop.wire.records import (
     GroupProgress,
     arrivals_of,
 )
-
-if TYPE_CHECKING:
-    from ddtop.agent.limits import AgentLimits
-    from ddtop.agent.rank import Rank
 
 LOOK_EVERY_NS = 200_000_000
 MEANINGS_EVERY_NS = 2_000_000_000

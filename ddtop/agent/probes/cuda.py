@@ -13,25 +13,18 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from ddtop.agent.notes import GradientNotes
 from ddtop.agent.probe import Probe, Tick
+from ddtop.agent.rank import Rank
 from ddtop.agent.wrapper import replace
 from ddtop.wire import page as layout
 from ddtop.wire.records import CudaState
 
-if TYPE_CHECKING:
-    from ddtop.agent.rank import Rank
-
 EVERY_NS = 2_000_000_000
-
-
-def probe(rank: Rank) -> Cuda:
-    """The probe of `ddtop.agent.sources`."""
-    return Cuda(rank)
 
 
 class Cuda(Probe):

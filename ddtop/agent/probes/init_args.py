@@ -18,7 +18,7 @@ from urllib.parse import urlparse
 
 from ddtop.agent import plain
 from ddtop.agent.rank import InitArguments
-from ddtop.launch.command_line import script_of
+from ddtop.launch.command_line import program
 from ddtop.wire.records import StoreFile
 
 METHOD_CHARACTERS = 200
@@ -62,7 +62,7 @@ def script_digest(argv: Sequence[str]) -> str | None:
 
     Check: `sha256sum SCRIPT | head -c 8`.
     """
-    script = script_of(argv)
+    script = program(argv)[1]
     if not script:
         return None
     try:

@@ -16,9 +16,10 @@ from functools import partial
 from itertools import chain, compress, repeat
 from operator import eq, gt, itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import ref
 
+from ddtop.agent.limits import AgentLimits
 from ddtop.agent.notes import (
     GradientNotes,
     LoaderNotes,
@@ -28,14 +29,10 @@ from ddtop.agent.notes import (
 )
 from ddtop.agent.plain import peek
 from ddtop.agent.probe import Probe, Tick
+from ddtop.agent.rank import Rank
 from ddtop.procfs import descendants, io_bytes, own_letter, read_stat, switches, tasks, wchan
 from ddtop.wire import page as layout
 from ddtop.wire.records import Feed, Loader, Waited, WorkerEnd
-
-if TYPE_CHECKING:
-    from ddtop.agent.limits import AgentLimits
-    from ddtop.agent.rank import Rank
-
 
 # -- DataLoader workers, read from /proc in their rank: whether they are alive and make progress
 #
@@ -237,11 +234,6 @@ class LoaderHistory:
         counts = {pid: self.owed.count(pid) for pid in set(self.owed)}
         most = max(counts, key=lambda pid: (counts[pid], pid))
         return most, counts[most] / len(self.owed)
-
-
-def probe(rank: Rank) -> LoaderProbe:
-    """The probe of `ddtop.agent.sources`."""
-    return LoaderProbe(rank)
 
 
 class LoaderProbe(Probe):

@@ -10,11 +10,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ddtop.agent.plain import peek
 from ddtop.agent.probe import Probe, Tick
 from ddtop.agent.probes.exceptions import FLOW
+from ddtop.agent.rank import Rank
 from ddtop.agent.stacks.frames import (
     BACKWARD,
     COLLECTIVE,
@@ -35,9 +36,6 @@ from ddtop.wire import page as layout
 from ddtop.wire.page import LEAD_AT
 from ddtop.wire.records import ACTIVITIES, Handling, Place, Spot, Whereabouts
 
-if TYPE_CHECKING:
-    from ddtop.agent.rank import Rank
-
 # -- Counts how often each activity was seen, for the shares in the column PHASES
 #
 # Source: the activity that `rank_thread` reads from the frames, four samples a second. Caveat:
@@ -45,17 +43,12 @@ if TYPE_CHECKING:
 # PID` several times.
 
 
-def probe_activity(_rank: Rank) -> ActivityProbe:
-    """The probe of `ddtop.agent.sources`."""
-    return ActivityProbe()
-
-
 class ActivityProbe(Probe):
     """Counts samples by activity. Its row is below the one that knows whether the rank waits."""
 
     name = "activity"
 
-    def __init__(self) -> None:
+    def __init__(self, _rank: Rank) -> None:
         self._counts = [0] * len(ACTIVITIES)
 
     def sample(self, tick: Tick) -> None:
@@ -240,11 +233,6 @@ def _waits_for_threads(seen: ThreadLook | None) -> bool:
     return seen is None or not seen.frame_id or seen.waits_on in _WAITS_FOR_THREADS
 
 
-def probe_place(rank: Rank) -> PlaceProbe:
-    """The probe of `ddtop.agent.sources`."""
-    return PlaceProbe(rank)
-
-
 class PlaceProbe(Probe):
     """Where the rank's thread is now, where it was most often, and how late the ticks were."""
 
@@ -351,11 +339,6 @@ _ABSOLUTE_SLEEPS = (["230", "0x1", "0x1"], ["115", "0x1", "0x1"])
 """clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, ...) on x86-64 and on arm64."""
 """The position and the flags are the first two lines of the file."""
 _Line = tuple["str | None", str, int]
-
-
-def probe_standing(rank: Rank) -> Standing:
-    """The probe of `ddtop.agent.sources`."""
-    return Standing(rank)
 
 
 class Standing(Probe):

@@ -10,17 +10,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ddtop.agent.limits import AgentLimits
 from ddtop.agent.notes import GradientNotes
 from ddtop.agent.probe import Probe, Tick
 from ddtop.agent.probes.replicas import ReplicaNotes
+from ddtop.agent.rank import Rank
 from ddtop.wire import page as layout
 from ddtop.wire.records import Pace, Speed
-
-if TYPE_CHECKING:
-    from ddtop.agent.rank import Rank
 
 KEPT = 64
 
@@ -156,11 +154,6 @@ def _speed(pieces: list[Piece]) -> Speed:
 # batches of a DataLoader (`wrap.dataloader`), the pattern of MPI's collectives (`mpi.rhythm`). All
 # but the last are words of the state page. Caveat: with gradient accumulation an optimizer step is
 # several batches. Check: the program's own log.
-
-
-def probe(rank: Rank) -> IterationsProbe:
-    """The probe of `ddtop.agent.sources`."""
-    return IterationsProbe(rank)
 
 
 class IterationsProbe(Probe):

@@ -6,21 +6,18 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import ref
 
 from ddtop.agent.notes import attribute_of, is_gone
 from ddtop.agent.plain import name_of, peek, text
 from ddtop.agent.probe import Probe, Tick
+from ddtop.agent.rank import Rank
 from ddtop.agent.stacks.frames import FrameReader
 from ddtop.launch.command_line import actor_class
 from ddtop.procfs import command_line, command_name, stat_fields, tasks
 from ddtop.wire.names import COORDINATED, DEEPSPEED, MEGATRON, WHOLE, of_description, short
 from ddtop.wire.records import RpcState, Stage
-
-if TYPE_CHECKING:
-    from ddtop.agent.rank import Rank
-
 
 # -- What each process group is for: dp, fsdp, tp, pp, cp, ep
 #
@@ -219,11 +216,6 @@ _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _REACTOR = re.compile(r"TP_\w+_reactor")
 _VLLM = re.compile(r"(?:VllmWorker|VLLM::Worker|EngineCore)[-_ ]?\w*")
 _TITLED = re.compile(r"(?:sglang|VLLM)::[\w.:-]+")
-
-
-def probe(rank: Rank) -> RpcProbe:
-    """The probe of `ddtop.agent.sources`."""
-    return RpcProbe(rank)
 
 
 class RpcProbe(Probe):

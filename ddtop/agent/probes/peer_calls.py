@@ -9,20 +9,12 @@ from __future__ import annotations
 
 import time
 from heapq import nlargest
-from typing import TYPE_CHECKING
 
 from ddtop.agent.notes import PeerNotes
 from ddtop.agent.probe import Tick, WaitsProbe
+from ddtop.agent.rank import Rank
 from ddtop.wire import page as layout
 from ddtop.wire.names import P2P_CALLS
-
-if TYPE_CHECKING:
-    from ddtop.agent.rank import Rank
-
-
-def probe(rank: Rank) -> PeerCallsProbe:
-    """The probe of `ddtop.agent.sources`."""
-    return PeerCallsProbe(rank)
 
 
 class PeerCallsProbe(WaitsProbe):

@@ -10,25 +10,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ddtop.agent.guard import guard
 from ddtop.agent.notes import NAME_CHARACTERS, Phase, ProgressSource, SourceValues, progress_notes
 from ddtop.agent.probe import Probe, Tick
 from ddtop.agent.probes.pace import Paces, median
+from ddtop.agent.rank import Rank
 from ddtop.wire import page as layout
 from ddtop.wire.records import TRAIN, Expectation, TrainingProgress
 
-if TYPE_CHECKING:
-    from ddtop.agent.rank import Rank
-
 ETA_EVERY_NS = 10_000_000_000
 SECOND_NS = 1e9
-
-
-def probe(rank: Rank) -> ProgressProbe:
-    """The probe of `ddtop.agent.sources`."""
-    return ProgressProbe(rank)
 
 
 class Growth:

@@ -188,12 +188,13 @@ class Waits(Probe):
         return next((one for one in self._threads if one.name == name), None)
 
     def _holder(self, taken: str, texts: Mapping[str, Sequence[str]]) -> _Thread | None:
-        """The first other thread that is inside a `with` of the same name."""
+        """The first other thread that is inside a `with` of the same name. One that waits there for
+        a condition does not have its lock meanwhile."""
         for other in self._threads:
-            for spot in other.spots:
-                source = texts.get(spot.file, ())
-                if taken in lines.held_at(source, spot.line):
-                    return other
+            at = [(texts.get(spot.file, ()), spot.line) for spot in other.spots]
+            waits = any(f"{taken}.wait" in lines.statement(*one) for one in at)
+            if not waits and any(taken in lines.held_at(*one) for one in at):
+                return other
         return None
 
     def _of_thread(

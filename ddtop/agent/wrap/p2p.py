@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -22,14 +21,13 @@ from ddtop.agent.guard import suppressed
 from ddtop.agent.notes import PeerNotes
 from ddtop.agent.plain import whole
 from ddtop.agent.probes.groups import foreign_store, numbers_of
-from ddtop.agent.tracebacks import without_ours
+from ddtop.agent.wrapper import replace
 from ddtop.wire.names import OF_MEMBERS_ONLY
 from ddtop.wire.page import CALLS, NO_PEER
 
 if TYPE_CHECKING:
-    from ddtop.agent.limits import AgentLimits
+    from ddtop.agent.rank import Rank
 
-_WRAPPED = "__ddtop_wrapped__"
 _SIDES = {"send": "dst", "isend": "dst", "recv": "src", "irecv": "src"}
 _MARKS_MAX = 4096
 
@@ -42,44 +40,92 @@ address, and (call, peer, tag). The reference has no callback: one would run ins
 def wrap(module: ModuleType) -> None:
     """Replace the functions in `torch.distributed.distributed_c10d`, and the wait of its Work."""
     for name, side in _SIDES.items():
-        _wrap_side(module, name, side)
-    _wrap_barrier(module)
-    _wrap_wait(module)
+        if hasattr(module, name):
+            call = functools.partial(_call, module, CALLS.index(name), side)
+            if name.startswith("i"):
+                replace(module, name, functools.partial(_enter_started, module, call), _started)
+            else:
+                replace(module, name, functools.partial(_enter, call), _leave)
+    if hasattr(module, "monitored_barrier"):
+        before = functools.partial(_enter_barrier, module)
+        replace(module, "monitored_barrier", before, _leave_barrier)
+    if hasattr(getattr(module, "Work", None), "wait"):
+        replace(module.Work, "wait", functools.partial(_enter, _awaited), _leave)
 
 
-def _wrap_side(module: ModuleType, name: str, side: str) -> None:
-    original = getattr(module, name, None)
-    if original is None or hasattr(original, _WRAPPED):
-        return
-    call, blocks = CALLS.index(name), not name.startswith("i")
+def _enter(
+    call: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Rank, int, int] | None:
+    """A call that waits: this rank, the slot of the call on its page, since when. None: no rank, or
+    `call` finds nothing in the arguments."""
+    rank = current.get()
+    found = call(rank, args, kwargs) if rank is not None else None
+    if rank is None or found is None:
+        return None
+    began = time.monotonic_ns()
+    return rank, rank.page.enter_call(*found), began
 
-    @functools.wraps(original)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        rank = current.get()
-        if rank is None:
-            with without_ours:
-                return original(*args, **kwargs)
-        notes: PeerNotes = rank.notes[PeerNotes]
-        peer, tag = _peer_and_tag(module, side, args, kwargs)
-        group = args[2] if len(args) > 2 else kwargs.get("group")
-        if _note_call(notes, module, group):
-            peer = NO_PEER
-        if not blocks:
-            with without_ours, _Counted(notes, module, group):
-                work = original(*args, **kwargs)
-            _remember(work, call, peer, tag)
-            return work
-        began = time.monotonic_ns()
-        slot = rank.page.enter_call(call, peer, tag)
-        try:
-            with without_ours:
-                return original(*args, **kwargs)
-        finally:
-            rank.page.leave_call(slot)
-            _note_wait(notes, began, rank.limits)
 
-    setattr(wrapper, _WRAPPED, True)
-    setattr(module, name, wrapper)
+def _leave(noted: tuple[Rank, int, int] | None, _made: Any, _error: BaseException | None) -> None:
+    if noted is not None:
+        rank, slot, began = noted
+        rank.page.leave_call(slot)
+        # Stages of a pipeline wait by design: what was borne before is no news.
+        waited = time.monotonic_ns() - began
+        if waited > rank.limits.wait_kept_ns:
+            rank.notes[PeerNotes].waits.append(waited)
+
+
+def _call(
+    module: ModuleType, call: int, side: str, rank: Rank, args: Any, kwargs: Any
+) -> tuple[int, int, int]:
+    """Number, peer and tag of a call."""
+    peer, tag = _peer_and_tag(module, side, args, kwargs)
+    group = args[2] if len(args) > 2 else kwargs.get("group")
+    return call, NO_PEER if _note_call(rank.notes[PeerNotes], module, group) else peer, tag
+
+
+def _enter_started(
+    module: ModuleType, call: Any, args: Any, kwargs: Any
+) -> tuple[_Counted, tuple[int, int, int]] | None:
+    rank = current.get()
+    if rank is None:
+        return None
+    found = call(rank, args, kwargs)
+    group = args[2] if len(args) > 2 else kwargs.get("group")
+    return _Counted(rank.notes[PeerNotes], module, group), found
+
+
+def _started(noted: Any, work: Any, error: BaseException | None) -> None:
+    if noted is not None:
+        counted, found = noted
+        counted.end()
+        if error is None:
+            _remember(work, *found)
+
+
+def _awaited(_rank: Rank, args: Any, _kwargs: Any) -> tuple[int, int, int] | None:
+    """What the Work stands for, if isend or irecv returned it."""
+    mark = _marks.get(id(args[0]))
+    return mark[1] if mark is not None and mark[0]() is args[0] else None
+
+
+def _enter_barrier(module: ModuleType, args: Any, kwargs: Any) -> tuple[Rank, int, _Counted] | None:
+    rank = current.get()
+    if rank is None:
+        return None
+    group = args[0] if args else kwargs.get("group")
+    foreign = foreign_store(getattr(module, "_world", None), group) is not None
+    number = CALLS.index("monitored_barrier")
+    slot = rank.page.enter_call(number, NO_PEER, OF_MEMBERS_ONLY if foreign else 0)
+    return rank, slot, _Counted(rank.notes[PeerNotes], module, group, whole=True)
+
+
+def _leave_barrier(noted: Any, _made: Any, _error: BaseException | None) -> None:
+    if noted is not None:
+        rank, slot, counted = noted
+        counted.end()
+        rank.page.leave_call(slot)
 
 
 def _note_call(notes: PeerNotes, module: ModuleType, group: Any) -> bool:
@@ -113,6 +159,8 @@ class _Counted:
             self._group = world.default_pg if group is None else group
             self._name = str(world.pg_names[self._group])
             self._before = self._numbers()
+        if whole:
+            notes.bases.update(self._before)
 
     def _numbers(self) -> dict[str, int]:
         return {
@@ -121,11 +169,8 @@ class _Counted:
             if number is not None
         }
 
-    def __enter__(self) -> None:
-        if self._whole:
-            self._notes.bases.update(self._before)
-
-    def __exit__(self, *_: object) -> None:
+    def end(self) -> None:
+        """The call has returned, or raised."""
         for name in self._before:
             self._notes.bases.pop(name, None)
         with suppressed:  # as above
@@ -135,13 +180,6 @@ class _Counted:
                     # Another thread's collective may fall into it: a call that has one peer never
                     # counts more than one.
                     counts[name] = counts.get(name, 0) + (grown if self._whole else 1)
-
-
-def _note_wait(notes: PeerNotes, began: int, limits: AgentLimits) -> None:
-    # Stages of a pipeline wait by design: what was borne before is no news.
-    waited = time.monotonic_ns() - began
-    if waited > limits.wait_kept_ns:
-        notes.waits.append(waited)
 
 
 def _peer_and_tag(
@@ -174,55 +212,3 @@ def _remember(work: Any, call: int, peer: int, tag: int) -> None:
             return
     with contextlib.suppress(TypeError):
         _marks[id(work)] = (ref(work), (call, peer, tag))
-
-
-def _wrap_barrier(module: ModuleType) -> None:
-    original = getattr(module, "monitored_barrier", None)
-    if original is None or hasattr(original, _WRAPPED):
-        return
-    call = CALLS.index("monitored_barrier")
-
-    @functools.wraps(original)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        rank = current.get()
-        if rank is None:
-            with without_ours:
-                return original(*args, **kwargs)
-        notes, group = rank.notes[PeerNotes], args[0] if args else kwargs.get("group")
-        foreign = foreign_store(getattr(module, "_world", None), group) is not None
-        slot = rank.page.enter_call(call, NO_PEER, OF_MEMBERS_ONLY if foreign else 0)
-        try:
-            with without_ours, _Counted(notes, module, group, whole=True):
-                return original(*args, **kwargs)
-        finally:
-            rank.page.leave_call(slot)
-
-    setattr(wrapper, _WRAPPED, True)
-    module.monitored_barrier = wrapper  # type: ignore[attr-defined]
-
-
-def _wrap_wait(module: ModuleType) -> None:
-    work = getattr(module, "Work", None)
-    original: Callable[..., Any] | None = getattr(work, "wait", None)
-    if work is None or original is None or hasattr(original, _WRAPPED):
-        return
-
-    def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
-        mark = _marks.get(id(self))
-        rank = current.get() if mark is not None else None
-        if mark is None or rank is None or mark[0]() is not self:
-            with without_ours:
-                return original(self, *args, **kwargs)
-        notes: PeerNotes = rank.notes[PeerNotes]
-        began = time.monotonic_ns()
-        slot = rank.page.enter_call(*mark[1])
-        try:
-            with without_ours:
-                return original(self, *args, **kwargs)
-        finally:
-            rank.page.leave_call(slot)
-            _note_wait(notes, began, rank.limits)
-
-    functools.update_wrapper(wait, original)
-    setattr(wait, _WRAPPED, True)
-    work.wait = wait

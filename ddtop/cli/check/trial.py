@@ -63,7 +63,7 @@ class TorchrunLine:
     """A command line of torchrun in parts.
 
     `before`: all words up to torchrun itself, including a launcher such as srun. `options`: the
-    options of torchrun that the trial keeps. `nproc`: as typed; it may be `gpu` or `auto`.
+    options of torchrun that the trial keeps.
     `endpoint`: (host, port), None if torchrun chooses one on this host.
     """
 
@@ -72,7 +72,6 @@ class TorchrunLine:
     program: str
     is_module: bool
     nodes: int
-    nproc: str
     backend: str
     endpoint: tuple[str, int] | None
     node_rank: int
@@ -119,7 +118,6 @@ def read(words: Sequence[str], environ: Mapping[str, str]) -> TorchrunLine:
         program=rest[0],
         is_module="--module" in given,
         nodes=1 if alone else nodes,
-        nproc=nproc,
         backend="c10d" if alone else backend,
         endpoint=endpoint,
         node_rank=rank,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 from ddtop.cli.errors import USAGE, CommandError, DdtopCommand, Trait
-from ddtop.cli.options import removed_option
 from ddtop.cli.place import HUB, led
 
 LISTEN = "127.0.0.1:9477"
@@ -30,11 +29,6 @@ LISTEN = "127.0.0.1:9477"
 @click.option("--tls-key", metavar="FILE", help="Its key.")
 @click.option(
     "--client-ca", metavar="FILE", help="Serve only clients with a certificate of this CA."
-)
-@removed_option(
-    "--web-config",
-    "name the files with --tls-cert, --tls-key and --client-ca; a client's certificate takes the"
-    " place of a password",
 )
 @HUB
 def command(listen: str | None, folder: str | None, **tls: str | None) -> None:

@@ -15,7 +15,7 @@ import click
 
 from ddtop import registry
 from ddtop.cli.errors import NOT_HEARD, UNREACHABLE, CommandError, DdtopCommand, Trait
-from ddtop.cli.options import JOB, SECONDS, WAIT, removed_option
+from ddtop.cli.options import JOB, SECONDS, WAIT
 from ddtop.cli.output import without_controls
 from ddtop.cli.place import LOCALS, PLACE, Local, Place, There, place_of, unwatched_hosts
 
@@ -60,14 +60,8 @@ LAST_WORD_S = 30.0
 @click.option(
     "--webhook-format",
     "shape",
-    type=click.Choice(["generic", "slack", "alertmanager"]),
-    metavar="[generic|slack]",
+    type=click.Choice(["generic", "slack"]),
     help="The shape of what is posted.  [default: what fits the URL]",
-)
-@removed_option(
-    "--webhook-token-file",
-    "give a URL that holds the secret in --webhook-file, or post with a script in --on-critical",
-    "DDTOP_WEBHOOK_TOKEN",
 )
 @click.option("--report", "folder", metavar="DIR", help="Write a report there first.")
 @click.option(

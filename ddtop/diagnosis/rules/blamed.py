@@ -124,7 +124,8 @@ def _finding(severity: str, charges: list[_Charge]) -> Finding:
     elif kind == Kind.LOADER_STUCK:
         seen = WorkerStuck(cause, blames)
     else:
-        patience = min((charge.patience_since(since) for charge in charges), key=_seconds)
+        every = (charge.patience_since(since) for charge in charges)
+        patience = min(every, key=lambda patience: patience.seconds)
         seen = HeldUp(blames)
     return Finding(
         kind,
@@ -138,10 +139,6 @@ def _finding(severity: str, charges: list[_Charge]) -> Finding:
         patience=patience,
         seen=seen,
     )
-
-
-def _seconds(patience: Patience) -> float:
-    return patience.seconds
 
 
 # -- `not-in-collective`, `left-early`, `interpreter-frozen`

@@ -162,7 +162,11 @@ def _split_by_stacks(same: list[RankFacts]) -> list[AtOnePlace]:
 def _culprits(still: Standstill, classes: list[AtOnePlace]) -> tuple[int, ...]:
     """The minority. Empty where there is none."""
     every = tuple(rank.rank for rank in still.active)
-    elsewhere = [rank.rank for rank in still.active if not _waits_for_others(rank)]
+    elsewhere = [
+        rank.rank
+        for rank in still.active
+        if not is_in_pool(rank) and word_of(rank) not in COMMUNICATES
+    ]
     if elsewhere and len(elsewhere) < len(every):
         # Some ranks are in a communication call, or have done what they were told. They wait for
         # all ranks that are not, however many.
@@ -173,10 +177,6 @@ def _culprits(still: Standstill, classes: list[AtOnePlace]) -> tuple[int, ...]:
         if 2 * len(largest) > len(every)
         else ()
     )
-
-
-def _waits_for_others(rank: RankFacts) -> bool:
-    return is_in_pool(rank) or word_of(rank) in COMMUNICATES
 
 
 def _finding(

@@ -40,8 +40,8 @@ class Process:
     """One process.
 
     `state` is the letter of /proc/PID/stat. `exit_status` is the wait status of a zombie, else
-    None. `readable` is False where its environment belongs to another user, or is hidden by a rule
-    of the kernel: then nothing but its command line is known. `python`: its program is a Python.
+    None. `environment` is empty also where it belongs to another user, or is hidden by a rule of
+    the kernel: then nothing but its command line is known. `python`: its program is a Python.
     """
 
     pid: int
@@ -52,7 +52,6 @@ class Process:
     argv: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     python: bool = False
-    readable: bool = True
     exit_status: int | None = None
     started_unix_ns: int = 0
 
@@ -141,7 +140,6 @@ def read_one(pid: int, boot_unix_ns: int | None = None) -> Process | None:
         argv=argv,
         environment=environment or {},
         python=is_python(pid),
-        readable=environment is not None,
         exit_status=_exit_status(fields) if fields[0] in "ZX" else None,
         started_unix_ns=boot_unix_ns + ticks * _TICK_NS,
     )
@@ -258,14 +256,13 @@ class OutsideJob:
 
     `launchers`: the processes that started the ranks, torchrun or mpirun or a Python or a shell.
     `world_size`: as announced, else how many ranks were seen; 0 of a launcher that has started none
-    yet. `all_here`: no rank can be on another host. `notes`: what had to be assumed.
+    yet. `notes`: what had to be assumed.
     """
 
     name: str
     launchers: tuple[int, ...]
     ranks: tuple[OutsideTarget, ...]
     world_size: int
-    all_here: bool
     owner: int
     started_unix_ns: int
     departed: tuple[Departed, ...] = ()
@@ -458,17 +455,17 @@ def _job(host: HostProcesses, members: list[Process]) -> OutsideJob:
     launchers = tuple(sorted({_launcher_of(host, process) for process in members}))
     size = max([launch.world_size(process.environment) or 0 for process in members])
     size = max(size, ranks[-1].rank + 1)
-    here = _all_here(members, size)
     job = OutsideJob(
         _name(ranks[0], launchers),
         launchers,
         ranks,
         size,
-        here,
         members[0].owner,
         min(target.started_unix_ns for target in ranks),
     )
-    return replace(job, departed=_departed_ranks(host, job, members)) if here else job
+    if not _all_here(members, size):
+        return job
+    return replace(job, departed=_departed_ranks(host, job, members))
 
 
 def _target(process: Process, rank: int, guessed: bool) -> OutsideTarget:
@@ -625,7 +622,6 @@ def _spawned_job(parent: Process, family: list[Process]) -> OutsideJob:
         (parent.pid,),
         ranks,
         len(family),
-        True,
         parent.owner,
         min(target.started_unix_ns for target in ranks),
         gone,

@@ -179,7 +179,6 @@ def _as_page(watched: sample.Watched, since_unix_ns: int) -> PageView:
         0,
         0,
         0,
-        0,
         None,
         init_since_mono_ns=max(since_mono_ns, 1),
     )

@@ -365,7 +365,6 @@ def without_ranks(host: HostProcesses) -> list[OutsideJob]:
             (process.pid,),
             (),
             0,
-            False,
             process.owner,
             process.started_unix_ns,
         )

@@ -117,8 +117,9 @@ def test_gloos_recorder_is_not_read_before_somebody_has_used_it(two):
 def test_a_single_wait_on_gloo_in_such_a_group_is_counted_there(two):
     """gloo counts send and recv of CPU tensors too; NCCL's number does not change."""
     module = SimpleNamespace(_world=two.world)
-    with p2p._Counted(two.peers, module, None):
-        two.group.on_gloo += 1
+    counted = p2p._Counted(two.peers, module, None)
+    two.group.on_gloo += 1
+    counted.end()
 
     assert two.peers.counts == {"0/gloo": 1}
 

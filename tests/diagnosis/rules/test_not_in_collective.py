@@ -561,8 +561,8 @@ def test_a_server_that_does_not_answer_is_named():
     [
         ("lock", "which thread holds that lock or should notify it"),
         ("queue", "who should fill that queue"),
-        ("pipe", "who has the other end: lsof -p 4802"),
-        ("asyncio", "asyncio.all_tasks()"),
+        ("pipe", "who should write or read its other end"),
+        ("asyncio", "which of its tasks waits"),
     ],
 )
 def test_of_a_wait_the_advice_says_whom_to_look_for(waits_on, advice):
@@ -585,7 +585,7 @@ def test_children_of_a_rank_that_reads_a_pipe_are_worth_a_look_if_they_load_no_d
     job.ranks[2].stands_at("evaluate", "/home/ada/train.py", 53, waits_on="pipe")
     job.ranks[2].children = 3
 
-    assert ("--ppid" in job.passes(8).finding().advice) is asked
+    assert ("what its child processes do" in job.passes(8).finding().advice) is asked
 
 
 def test_who_is_missing_in_a_group_that_is_made_by_hand_is_not_known():

@@ -116,7 +116,7 @@ def test_a_rank_works_while_the_child_for_which_it_waits_runs(waits_on, seen, se
         ({"syscall": "read", "file": "stdin"},
          "waiting for input on its standard input in ask (train.py:7)", "nobody can answer"),
         ({"syscall": "wait4", "file": "child 4811"},
-         "waiting for its child (pid 4811) in ask (train.py:7)", "--ppid 4801"),
+         "waiting for its child (pid 4811) in ask (train.py:7)", "ddtop stacks --rank 1"),
         ({"syscall": "flock", "file": "/x.lock"},
          "waiting for a lock on /x.lock in ask (train.py:7)", "find out why it is stuck"),
     ],

@@ -299,7 +299,7 @@ def test_a_child_without_a_number_is_named_by_its_pid():
     finding = spawned().finds("critical", "late-to-init", 2)
 
     assert "process 4999 of the same parent is stuck (in clock_nanosleep)" in finding.summary
-    assert "py-spy dump --pid 4999" in finding.advice
+    assert "ddtop stacks --pid 4999" in finding.advice
 
 
 def test_the_line_of_a_child_that_makes_no_progress_is_in_the_sentence():
