@@ -12,6 +12,7 @@ from ddtop.diagnosis.finding import Patience
 from ddtop.diagnosis.patience import GOES_ON, ROWS, UNSURE
 from ddtop.present.documents import finding_json
 from ddtop.present.findings import banner_lines
+from tests.diagnosis.habits import used_to
 from tests.diagnosis.rules.late import loads_in_turn, sleeping_again
 from tests.diagnosis.rules.phases import saving
 from tests.jobs import WORLD, trained
@@ -42,12 +43,19 @@ def another_goes_on():
     return job
 
 
-def first_thing():
-    """It polls before it has made a step: each place is new."""
+def first_thing(calls):
+    """It polls before it has made many collectives, and it counts no steps: each place is new."""
     job = sleeping_again()
     for rank in job.ranks:
         rank.iteration = None
-    job.ranks[1].standings[WORLD].enqueued = job.ranks[1].standings[WORLD].completed = 2
+    job.ranks[1].standings[WORLD].enqueued = job.ranks[1].standings[WORLD].completed = calls
+    return job
+
+
+def works_after_long_waits():
+    job = used_to(20.0)
+    job.ranks[0].works_at("save_checkpoint")
+    job.others_wait(0)
     return job
 
 
@@ -58,11 +66,14 @@ def first_thing():
         (stood_before, 8, 60.0, "it polls, or works in short steps"),
         (sleeping_again, 8, 15.0, "it polls where it has never stood before"),
         (another_goes_on, 8, 60.0, "it polls, or works in short steps"),
-        (first_thing, 8, 60.0, "it polls, or works in short steps"),
+        (lambda: first_thing(15), 8, 60.0, "it polls, or works in short steps"),
+        (lambda: first_thing(16), 8, 15.0, "it polls where it has never stood before"),
+        (works_after_long_waits, 70, 100.0, "it works"),
         (lambda: loads_in_turn(40), 8, 60.0, "its sleep ends"),
         (fetches, 20, 300.0, "it transfers data"),
         (lambda: saving(usual_s=35.0), 20, 105.0, "of its phase"),
         (lambda: works(timeout_ms=40_000), 8, 20.0, "of the timeout of that call"),
+        (lambda: works(timeout_ms=14_000), 6, 7.0, "of the timeout of that call"),
     ],
 )
 def test_a_warning_says_when_it_becomes_critical_and_why(job, after_s, seconds, because):

@@ -33,6 +33,13 @@ def test_what_costs_less_than_a_tenth_of_the_step_is_no_finding(extra):
     assert late(4, 400, but(noisy(3), 2, extra)) == ()
 
 
+@pytest.mark.parametrize(("extra", "ranks"), [(0.8, []), (1.5, [(2,)])])
+def test_of_short_steps_less_than_a_millisecond_is_no_finding(extra, ranks):
+    takes = but(noisy(4, 4.0, 0.05), 2, extra)
+
+    assert [found.ranks for found in late(4, 400, takes)] == ranks
+
+
 def test_two_slow_ranks_are_named_together():
     takes = but(but(noisy(4), 1, 60.0), 3, 55.0)
 

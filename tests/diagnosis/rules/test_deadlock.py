@@ -13,6 +13,15 @@ def calls(job, rank, name, peer):
     one.calls.append(OpenCall(name, unix_ns(job.now), peer, 0, 1))
 
 
+@pytest.mark.parametrize(("seconds", "kinds"), [(4, []), (6, ["wait-cycle"])])
+def test_ranks_that_wait_for_each_other_are_named_after_the_time_without_progress(seconds, kinds):
+    job = trained(2)
+    calls(job, 0, "recv", 1)
+    calls(job, 1, "recv", 0)
+
+    assert [kind for _, kind, _ in job.passes(seconds).ever()] == kinds
+
+
 @pytest.mark.parametrize("waits_on", ["queue", "socket", "stdin"])
 def test_workers_that_wait_for_orders_are_idle_and_nobody_is_blamed(waits_on):
     """An inference server between two requests: rank 0 has never made a step."""

@@ -325,3 +325,15 @@ def test_a_rank_that_was_last_seen_asleep_before_the_others_waited_is_not_blamed
 
     job.look_at_hosts = look
     assert job.passes(2).kinds() == [("critical", "not-in-collective", (1,))]
+
+
+@pytest.mark.parametrize(("looked_s", "due"), [(1, False), (3, True)])
+def test_a_look_counts_once_the_others_have_waited_for_two_seconds(looked_s, due):
+    job = trained(3)
+    job.ranks[1].stands_at("read_batch")
+    job.passes(3)
+    job.others_wait(1)
+    job.passes(looked_s)
+    job.look_at_hosts = lambda: None
+
+    assert [one.due for one in job.passes(8 - looked_s).snapshot().blames] == [due]
