@@ -19,7 +19,7 @@ from ddtop.cli.errors import USAGE, CommandError, did_you_mean
 from ddtop.cli.output import no_dashboard, print_status
 from ddtop.cli.ranks import parse_ranks
 from ddtop.diagnosis.finding import Verdict
-from ddtop.feeds.route import Link, TrustedRoute
+from ddtop.feeds.route import Connection, TrustedRoute
 from ddtop.follow.engine import seen
 from ddtop.follow.live import LiveSource
 from ddtop.follow.look import Look
@@ -167,7 +167,7 @@ class SimRoute(TrustedRoute):
         """`sim-4096`."""
         return self._job.name
 
-    async def connect(self, controller: bool) -> Link:
+    async def connect(self, controller: bool) -> Connection:
         """A link to it."""
         del controller
         return SimLink(self._job, self._clock)

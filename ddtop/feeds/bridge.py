@@ -24,7 +24,7 @@ from typing import Protocol
 import msgspec
 
 from ddtop import registry
-from ddtop.feeds.route import Bounds, GoneError, Link, NoContactError, Route, T
+from ddtop.feeds.route import Bounds, Connection, GoneError, NoContactError, Route, T
 from ddtop.link.ssh_pipe import Pipe, PipeError
 from ddtop.patience import in_thread
 from ddtop.wire import bridge
@@ -373,7 +373,7 @@ class SshRoute:
         """The pipe that is in use now."""
         return self._pipe
 
-    async def connect(self, controller: bool) -> Link:
+    async def connect(self, controller: bool) -> Connection:
         """Connect over the open pipe, or over a new one if there is none."""
         if self._final is not None:
             raise NoContactError(self._final, AGAIN_S[-1])

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ddtop import registry
-from ddtop.feeds.route import GoneError, Link, NoContactError, Route, T, TrustedRoute
+from ddtop.feeds.route import Connection, GoneError, NoContactError, Route, T, TrustedRoute
 from ddtop.link.viewer_side import AsyncViewerLink, admits
 from ddtop.patience import in_thread
 from ddtop.relay.hub.topology import hub_wanted, numeric_addresses
@@ -28,7 +28,7 @@ class LocalRoute(TrustedRoute):
         """The name in the job file."""
         return self._entry.job
 
-    async def connect(self, controller: bool) -> Link:
+    async def connect(self, controller: bool) -> Connection:
         """Straight to the relay's port, with the user's key."""
         try:
             # The folder may be on a file server, and the screen must not wait for it.
@@ -71,7 +71,7 @@ class PortRoute(TrustedRoute):
         """The name that the relay's ranks use."""
         return self._job
 
-    async def connect(self, controller: bool) -> Link:
+    async def connect(self, controller: bool) -> Connection:
         """ZeroMQ reconnects by itself, so a relay that is away is only not heard."""
         try:
             return AsyncViewerLink(self._address, self._port, registry.secret(), controller)

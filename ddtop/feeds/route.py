@@ -41,7 +41,7 @@ class Bounds:
     memory_bytes: int | None = None
 
 
-class Link(Protocol):
+class Connection(Protocol):
     """An open connection to a relay, such as `link.viewer_side.AsyncViewerLink`."""
 
     async def send(self, frame: bytes) -> None:
@@ -82,7 +82,7 @@ class Route(Protocol):
     def too_much(self) -> str:
         """The sentence for a user when that memory is used up, with the next step."""
 
-    async def connect(self, controller: bool) -> Link:
+    async def connect(self, controller: bool) -> Connection:
         """A link to the relay that the job has now. `controller`: with the right to send signals.
 
         Raises:

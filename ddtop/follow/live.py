@@ -16,7 +16,7 @@ from dataclasses import replace
 from ddtop import registry
 from ddtop.diagnosis.finding import UNKNOWN, Verdict
 from ddtop.feeds.relay import route_to
-from ddtop.feeds.route import GoneError, Link, NoContactError, Route, request
+from ddtop.feeds.route import Connection, GoneError, NoContactError, Route, request
 from ddtop.follow.contact import Contact
 from ddtop.follow.engine import (
     HISTORY_S,
@@ -58,7 +58,7 @@ class LiveSource:
         self._asking = Requests()
         self._answered = asyncio.Event()
         self._one_order = asyncio.Lock()
-        self._link: Link | None = None
+        self._link: Connection | None = None
         self.on_news: Callable[[], None] = lambda: None
         self._history_s, bounds = history_s, self._route.bounds
         kept = bounds if history_s >= HISTORY_S else replace(bounds, tape_bytes=0)
@@ -270,7 +270,7 @@ class LiveSource:
         self._route = better or self._route
         return better is not None
 
-    async def _follow(self, link: Link) -> None:
+    async def _follow(self, link: Connection) -> None:
         follower = self.joined = self._engine.follower()
         self._heard.opened(time.monotonic())
         pings = False

@@ -46,7 +46,7 @@ _CHILDREN = {
     "queue": layout.OF_CHILDREN,
     "pipe": layout.OF_CHILDREN,
 }
-"""Waits that children of the process may have to end, by the word of the place."""
+"""WaitChain that children of the process may have to end, by the word of the place."""
 _STORE = re.compile(r"\w*store\w*\.(?:get|wait)\((.+)\)")
 
 
@@ -76,12 +76,12 @@ class _Thread(NamedTuple):
     waits_on: str | None
 
 
-def probe(rank: Rank) -> Waits:
+def probe(rank: Rank) -> WaitChain:
     """The probe of `ddtop.agent.sources`."""
-    return Waits(rank)
+    return WaitChain(rank)
 
 
-class Waits(Probe):
+class WaitChain(Probe):
     """Asks a rank that makes no progress once, and again every few seconds."""
 
     name = "waits"

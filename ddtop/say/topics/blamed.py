@@ -243,10 +243,11 @@ def _next_step(
     stands = stands and not (severity == WARNING and waits)
     if (special := _special_step(snapshot, kind, rank, blame)) is not None:
         text = special
+    elif by_word is not None and stands:
+        of_child = chain_step(rank) if word == "child" else None
+        text = of_child or by_word.format(pid=rank.pid, rank=rank.rank)
     elif stands and kind == Kind.NOT_IN_COLLECTIVE and (step := chain_step(rank)) is not None:
         text = step
-    elif by_word is not None and stands:
-        text = by_word.format(pid=rank.pid, rank=rank.rank)
     elif (
         stands
         and word == "socket"
@@ -268,8 +269,10 @@ def _next_step(
             " takes long, do this work on all ranks or outside the collective"
         )
     elif not stands:
-        alone = "let it finish, or do this work on all ranks or outside the collective"
-        text = chain_step(rank) or alone
+        text = (
+            chain_step(rank)
+            or "let it finish, or do this work on all ranks or outside the collective"
+        )
     elif rank.reported.activity == "loader":
         text = (
             "see where that dataset waits (file server, lock, worker):"

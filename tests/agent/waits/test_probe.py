@@ -8,7 +8,7 @@ import pytest
 
 from ddtop.agent.probe import Tick
 from ddtop.agent.stacks.frames import FrameReader
-from ddtop.agent.waits.probe import AFTER_NS, EVERY_NS, Waits
+from ddtop.agent.waits.probe import AFTER_NS, EVERY_NS, WaitChain
 from ddtop.wire import page as layout
 
 LOCK, SEEN = threading.Lock(), [1]
@@ -50,7 +50,7 @@ def chain_of(ident, until=lambda chain: chain):
     reader = FrameReader()
     reader.is_user = lambda file: file == __file__
     page = SimpleNamespace(words=[0] * 64)
-    probe = Waits(SimpleNamespace(frames=reader, lead_id=ident, page=page))
+    probe = WaitChain(SimpleNamespace(frames=reader, lead_id=ident, page=page))
     end = time.monotonic() + 20
     tick = Tick()
     tick.now = 100 * SECOND
@@ -101,7 +101,7 @@ def test_a_rank_that_has_moved_lately_is_not_asked(ended):
     reader = FrameReader()
     asked = []
     reader.walk.threads = lambda: asked.append(1) or []
-    probe = Waits(
+    probe = WaitChain(
         SimpleNamespace(frames=reader, lead_id=ident, page=SimpleNamespace(words=[0] * 64))
     )
     tick = Tick()
