@@ -191,7 +191,7 @@ ENDS = (
         lambda link: _is(link, PIPE) and link.nobody,
         lambda link: (
             f"start the process that {link.does} {_named(link)}, or find out why it has ended: no"
-            " process has the other end open"
+            " other process has the other end open"
         ),
     ),
     End(
