@@ -115,13 +115,15 @@ _WAITS: dict[str, Callable[[Link], str]] = {
     PIPE: _of_pipe,
     TASK: lambda link: f"waits for {_who(link)}, which stands at `{link.named}`",
     THREAD: lambda link: f"waits for {_who(link)}",
+    # A newer agent may send a kind of its own.
+    "": lambda link: _owned(f"waits for {short(link.named) or link.resource}", link, "has"),
 }
 """What is awaited, and who has it: `waits for the pipe /d/shard-100, which nobody writes`."""
 
 
 def waits_text(link: Link) -> str:
     """`waits for the lock on /d/tiles.idx, which python (pid 4712) has`."""
-    return _WAITS[link.resource](link)
+    return (_WAITS.get(link.resource) or _WAITS[""])(link)
 
 
 def _owned(what: str, link: Link, has: str) -> str:

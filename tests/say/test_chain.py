@@ -110,3 +110,9 @@ def test_without_a_chain_nothing_is_said():
         [],
         None,
     )
+
+
+def test_a_link_of_a_kind_that_only_a_newer_agent_knows_is_told_by_its_name():
+    assert chain_clause(waiting(Link("semaphore", "/jobs", "keeper", 88))).startswith(
+        ": it waits for /jobs, which keeper (pid 88) has"
+    )
