@@ -41,8 +41,8 @@ def links_of(rank: RankFacts) -> tuple[Link, ...]:
 
 
 def chain_clause(rank: RankFacts) -> str:
-    """`: it waits for its child cat (pid 88), which waits for the pipe /d/shard-100, which nobody
-    writes`; empty if no chain is known."""
+    """`: it waits for its child cat (pid 88), which waits for the pipe /d/shard-100, which no
+    other process writes`; empty if no chain is known."""
     links = links_of(rank)
     if not links:
         return ""
@@ -94,7 +94,11 @@ def _of_child(link: Link) -> str:
 
 def _of_pipe(link: Link) -> str:
     what = f"waits for the pipe {short(link.named)}" if link.named else "waits for a pipe"
-    return f"{what}, which nobody {link.does}" if link.nobody else _owned(what, link, link.does)
+    return (
+        f"{what}, which no other process {link.does}"
+        if link.nobody
+        else _owned(what, link, link.does)
+    )
 
 
 def _of_connection(link: Link) -> str:
@@ -118,7 +122,7 @@ _WAITS: dict[str, Callable[[Link], str]] = {
     # A newer agent may send a kind of its own.
     "": lambda link: _owned(f"waits for {short(link.named) or link.resource}", link, "has"),
 }
-"""What is awaited, and who has it: `waits for the pipe /d/shard-100, which nobody writes`."""
+"""What is awaited, and who has it: `waits for the pipe /d/shard-100, which no other process writes`."""
 
 
 def waits_text(link: Link) -> str:

@@ -36,7 +36,7 @@ CASES = {
             Link(CHILD, who="cat", pid=88, process=ASLEEP),
             Link(PIPE, "/d/x", nobody=True, does="writes"),
         ),
-        ": cat (pid 88) waits for the pipe /d/x, which nobody writes",
+        ": cat (pid 88) waits for the pipe /d/x, which no other process writes",
         "start the process that writes /d/x, or find out why it has ended",
     ),
     "a child that computes": (

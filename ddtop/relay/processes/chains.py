@@ -168,7 +168,10 @@ def _follow(pid: int, tid: int, budget: _Budget) -> Iterator[Link]:
 
 
 class _Call(NamedTuple):
+    """`tid`: the thread that has made it. Descriptors and locks are of the process."""
+
     pid: int
+    tid: int
     name: str
     arguments: tuple[int, ...]
 
@@ -176,12 +179,16 @@ class _Call(NamedTuple):
         """What this descriptor is: `pipe:[7]`, a path."""
         return link(self.pid, f"fd/{number & 0xFFFFFFFF}") or ""
 
+    def sleeps_in(self, *parts: str) -> bool:
+        """It sleeps in a function of the kernel whose name has one of these."""
+        return any(part in (wchan(f"{self.pid}/task/{self.tid}") or "") for part in parts)
+
 
 def _link_of(pid: int, tid: int, budget: _Budget) -> Link | None:
     name, arguments = sockets.parsed_wait((read(f"{pid}/task/{tid}", "syscall") or b"").decode())
     if name is None or len(arguments) < 2:
         return None
-    call = _Call(pid, name, arguments)
+    call = _Call(pid, tid, name, arguments)
     if name in _CHILDS:
         return _child(call)
     if name in _LOCKS:
@@ -200,7 +207,7 @@ def _of_descriptor(call: _Call, budget: _Budget) -> Link | None:
     if target.startswith("socket:"):
         return _connection(call, number) if call.name in _TALKS else None
     reads = call.name in _READS | _POLLS
-    fifo = target.startswith("/") and "pipe" in (wchan(call.pid) or "")
+    fifo = target.startswith("/") and call.sleeps_in("pipe")
     if (reads or call.name in _WRITES) and (fifo or target.startswith("pipe:")):
         return _other_end(call.pid, target, reads, budget)
     return None
@@ -233,8 +240,7 @@ def _child(call: _Call) -> Link | None:
 def _ended_child(pid: int) -> Link | None:
     """The first child that a signal or an error has ended, and for which nobody has waited yet."""
     for child in children(pid):
-        fields = stat_fields(child)
-        if fields is None or fields[0] != "Z":
+        if (stat_fields(child) or "?")[0] != "Z":
             continue
         end = ending(None, child)
         if end.signal is not None or end.code:
@@ -245,8 +251,7 @@ def _ended_child(pid: int) -> Link | None:
 
 def _busy_child(pid: int) -> Link | None:
     """The first child that runs."""
-    states = ((child, stat_fields(child)) for child in children(pid))
-    busy = next((child for child, fields in states if fields and fields[0] == "R"), None)
+    busy = next((one for one in children(pid) if (stat_fields(one) or "?")[0] == "R"), None)
     return Link(CHILD, **_owner(busy)) if busy is not None else None  # type: ignore[arg-type]
 
 
@@ -283,19 +288,18 @@ def _file_lock(call: _Call) -> Link | None:
         if len(words) > 6 and words[1] == "->" and words[5] == str(call.pid):
             holders = [one for one in lines if one[0] == words[0] and one[1] != "->"]
             path = call.target(call.arguments[0])
-            if holders and holders[0][4].isdigit():
-                return Link(FILE_LOCK, path, **_owner(int(holders[0][4])))  # type: ignore[arg-type]
-            return Link(FILE_LOCK, path)
+            owner = next((_owner(int(one[4])) for one in holders if one[4].isdigit()), {})
+            return Link(FILE_LOCK, path, **owner)  # type: ignore[arg-type]
     return None
 
 
 def _opening(call: _Call, budget: _Budget) -> Link | None:
     """A named pipe that it opens waits until another process opens the other end."""
-    if "fifo" not in (wchan(call.pid) or "") and "partner" not in (wchan(call.pid) or ""):
+    if not call.sleeps_in("fifo", "partner"):
         return None
-    path = sockets.sleeping_in(call.pid).file
-    flags = call.arguments[2 if call.name == "openat" else 1]
-    return _other_end(call.pid, path or "", flags & _O_ACCMODE != _O_WRONLY, budget)
+    path = sockets.sleeping_in(call.pid, call.tid).file or ""
+    reads = call.arguments[2 if call.name == "openat" else 1] & _O_ACCMODE != _O_WRONLY
+    return _other_end(call.pid, path, reads, budget)
 
 
 def _other_end(pid: int, target: str, reads: bool, budget: _Budget) -> Link:

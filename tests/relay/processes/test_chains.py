@@ -69,6 +69,23 @@ def test_a_child_that_opens_a_pipe_which_nobody_writes(start, tmp_path):
     )
 
 
+def test_a_thread_of_the_rank_is_followed_by_what_itself_waits_for(start, tmp_path):
+    """Not by what the main thread does meanwhile."""
+    fifo = tmp_path / "index"
+    os.mkfifo(fifo)
+    code = (
+        "import sys, threading, time\n"
+        "threading.Thread(target=open, args=(sys.argv[1],), daemon=True).start()\ntime.sleep(99)"
+    )
+    process = start(code, fifo)
+    once(lambda: sleeping_in(process.pid).call == "clock_nanosleep")
+    tid = max(map(int, os.listdir(f"/proc/{process.pid}/task")))
+    (pipe,) = once(lambda: chain_of(process.pid, tid))
+
+    assert (pipe.resource, pipe.named, pipe.nobody) == ("pipe", str(fifo), True)
+    assert chain_of(process.pid) == ()
+
+
 def test_the_writer_of_a_pipe_and_the_holder_of_the_lock_that_it_waits_for(start, tmp_path):
     path = tmp_path / "tiles.idx"
     path.touch()
