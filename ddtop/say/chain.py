@@ -122,7 +122,7 @@ _WAITS: dict[str, Callable[[Link], str]] = {
     # A newer agent may send a kind of its own.
     "": lambda link: _owned(f"waits for {short(link.named) or link.resource}", link, "has"),
 }
-"""What is awaited, and who has it: `waits for the pipe /d/shard-100, which no other process writes`."""
+"""What is awaited, and who has it: `waits for the lock on /d/x, which cat (pid 88) has`."""
 
 
 def waits_text(link: Link) -> str:
