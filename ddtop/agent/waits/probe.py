@@ -9,6 +9,7 @@ hang. Caveat: "is inside `with lock`" is what the text says; two objects may hav
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import threading
@@ -46,7 +47,7 @@ _CHILDREN = {
     "queue": layout.OF_CHILDREN,
     "pipe": layout.OF_CHILDREN,
 }
-"""WaitChain that children of the process may have to end, by the word of the place."""
+"""Waits that children of the process may have to end, by the word of the place."""
 _STORE = re.compile(r"\w*store\w*\.(?:get|wait)\((.+)\)")
 
 
@@ -74,11 +75,6 @@ class _Thread(NamedTuple):
     tid: int
     spots: tuple[_Spot, ...]
     waits_on: str | None
-
-
-def probe(rank: Rank) -> WaitChain:
-    """The probe of `ddtop.agent.sources`."""
-    return WaitChain(rank)
 
 
 class WaitChain(Probe):
@@ -206,9 +202,12 @@ class WaitChain(Probe):
 
 
 def _lines_of(file: str) -> list[str]:
-    """The lines of a file, as far as they are read; none of what is no file."""
+    """The lines of a file, as far as they are read; none of what is no file. A program may give its
+    code any name: to open a named pipe would be noticed at its other end."""
     try:
-        with open(file, encoding="utf-8", errors="replace") as source:
+        with open(
+            file if os.path.isfile(file) else os.devnull, encoding="utf-8", errors="replace"
+        ) as source:
             return source.read(SOURCE_MAX).splitlines()
     except (OSError, ValueError):
         return []

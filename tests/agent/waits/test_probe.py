@@ -1,5 +1,7 @@
 """What a rank's thread waits for, read in this process by the probe itself."""
 
+import inspect
+import os
 import threading
 import time
 from types import SimpleNamespace
@@ -45,10 +47,10 @@ class Started:
         return self.thread.ident
 
 
-def chain_of(ident, until=lambda chain: chain):
+def chain_of(ident, until=lambda chain: chain, own=(__file__,)):
     """The chain of a rank whose thread has stood there for long."""
     reader = FrameReader()
-    reader.is_user = lambda file: file == __file__
+    reader.is_user = own.__contains__
     page = SimpleNamespace(words=[0] * 64)
     probe = WaitChain(SimpleNamespace(frames=reader, lead_id=ident, page=page))
     end = time.monotonic() + 20
@@ -94,6 +96,18 @@ def test_a_loop_that_polls_is_told_with_the_values_of_its_condition(ended):
 
     assert (link.resource, link.named, awaited) == ("loop", "len(SEEN) < need", 0)
     assert link.does == "len(SEEN) is 1, need is 3"
+
+
+def test_code_that_gives_a_named_pipe_as_its_file_is_not_opened(ended, tmp_path):
+    fifo, scope = str(tmp_path / "code"), {"LOCK": threading.Lock()}
+    os.mkfifo(fifo)
+    exec(compile(inspect.getsource(holds), fifo, "exec"), scope)
+    ended(scope["holds"], "other")
+    (link,), _ = chain_of(ended(loops, "lead").ident, own=(__file__, fifo))
+
+    assert link.resource == "loop"
+    with pytest.raises(OSError, match="No such device"):
+        os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
 
 
 def test_a_rank_that_has_moved_lately_is_not_asked(ended):
