@@ -11,6 +11,7 @@ computation in which the thread sleeps counts as one with other processes. Check
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import time
@@ -206,7 +207,8 @@ class JaxProbe(WaitsProbe):
 @cache
 def _line_of(file: str, line: int) -> bytes | None:
     try:
-        with open(file, "rb") as source:
+        # What a program gives as the file of its code may be a named pipe.
+        with open(file if os.path.isfile(file) else os.devnull, "rb") as source:
             return source.readlines()[line - 1]
     except (OSError, IndexError):
         return None
