@@ -213,14 +213,15 @@ def _of_descriptor(call: _Call, budget: _Budget) -> Link | None:
     return None
 
 
-def _owner(pid: int) -> dict[str, object]:
-    """The fields of a link about a process that has what is awaited."""
+def _held(link: Link, pid: int) -> Link:
+    """The link, with this process as the one that has what is awaited."""
     fields, words = stat_fields(pid), command_line(pid)
     if fields is None:
-        return {"pid": pid}
+        return msgspec.structs.replace(link, pid=pid)
     sleep = sockets.sleeping_in(pid)
     state = Sleeper(own_letter(pid, fields[0]), wchan(pid), sleep.call, sleep.file)
-    return {"pid": pid, "who": _program(words or ()) or command_name(pid), "process": state}
+    who = _program(words or ()) or command_name(pid)
+    return msgspec.structs.replace(link, pid=pid, who=who, process=state)
 
 
 def _program(words: Sequence[str]) -> str | None:
@@ -234,7 +235,7 @@ def _child(call: _Call) -> Link | None:
     asked &= 0xFFFFFFFF
     mine = children(call.pid)
     pid = asked if asked in mine else mine[0] if len(mine) == 1 else None
-    return Link(CHILD, **_owner(pid)) if pid is not None else None  # type: ignore[arg-type]
+    return _held(Link(CHILD), pid) if pid is not None else None
 
 
 def _ended_child(pid: int) -> Link | None:
@@ -245,14 +246,14 @@ def _ended_child(pid: int) -> Link | None:
         end = ending(None, child)
         if end.signal is not None or end.code:
             how = f"signal {end.signal}" if end.signal is not None else f"exit code {end.code}"
-            return Link(CHILD, **_owner(child), does=how)  # type: ignore[arg-type]
+            return _held(Link(CHILD, does=how), child)
     return None
 
 
 def _busy_child(pid: int) -> Link | None:
     """The first child that runs."""
     busy = next((one for one in children(pid) if (stat_fields(one) or "?")[0] == "R"), None)
-    return Link(CHILD, **_owner(busy)) if busy is not None else None  # type: ignore[arg-type]
+    return _held(Link(CHILD), busy) if busy is not None else None
 
 
 def _locked_by_other(pid: int) -> Link | None:
@@ -266,7 +267,7 @@ def _locked_by_other(pid: int) -> Link | None:
         inode = next((line.split()[1] for line in text.splitlines() if line[:4] == "ino:"), "")
         if inode in inodes:
             path = link(pid, f"fd/{number}") or ""
-            return Link(FILE_LOCK, path, **_owner(int(inodes[inode])))  # type: ignore[arg-type]
+            return _held(Link(FILE_LOCK, path), int(inodes[inode]))
     return None
 
 
@@ -287,9 +288,9 @@ def _file_lock(call: _Call) -> Link | None:
     for words in lines:
         if len(words) > 6 and words[1] == "->" and words[5] == str(call.pid):
             holders = [one for one in lines if one[0] == words[0] and one[1] != "->"]
-            path = call.target(call.arguments[0])
-            owner = next((_owner(int(one[4])) for one in holders if one[4].isdigit()), {})
-            return Link(FILE_LOCK, path, **owner)  # type: ignore[arg-type]
+            found = Link(FILE_LOCK, call.target(call.arguments[0]))
+            known = (int(one[4]) for one in holders if one[4].isdigit())
+            return next((_held(found, pid) for pid in known), found)
     return None
 
 
@@ -319,7 +320,7 @@ def _other_end(pid: int, target: str, reads: bool, budget: _Budget) -> Link:
             break
         for number in numbers:
             if link(other, f"fd/{number}") == target and _is_open_to(other, number, reads):
-                return Link(PIPE, named, does=role, **_owner(other))  # type: ignore[arg-type]
+                return _held(Link(PIPE, named, does=role), other)
     return Link(PIPE, named, does=role, nobody=whole)
 
 
@@ -354,6 +355,5 @@ def _connection(call: _Call, number: int) -> Link | None:
         return Link(CONNECTION, own.far_end, does=own.state)
     far = next((inode for one, inode in sockets.both_ends(table) if one.inode == own.inode), None)
     pid = sockets.owner(far, ()) if far is not None else None
-    if pid is None or pid == call.pid:
-        return Link(CONNECTION, own.far_end, does=own.state)
-    return Link(CONNECTION, own.far_end, does=own.state, **_owner(pid))  # type: ignore[arg-type]
+    found = Link(CONNECTION, own.far_end, does=own.state)
+    return found if pid is None or pid == call.pid else _held(found, pid)
