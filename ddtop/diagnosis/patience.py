@@ -53,7 +53,7 @@ class NotInCollective(Waits, of=Kind.NOT_IN_COLLECTIVE):
     wait. A healthy rank that lets them wait has stood there before: at each epoch, in each
     round."""
     new_place_calls: int = 16
-    """... once it has made so many collectives, or counts steps. Before, each place is new."""
+    """... once it has made this many collectives, or counts steps. Before that every place is new."""
     last_report_s: float = 2.0
     """A rank on its way out is not judged before its last report, which says what it did last."""
 
@@ -230,7 +230,7 @@ class Blamed:
         self._snapshot, self._policy = snapshot, policy
         self._idle = Idle(snapshot, policy)
         self.least_s = policy.of(NotInCollective).wait_s or 0.0
-        """So long others wait at least before `not-in-collective`."""
+        """Others wait at least this long before `not-in-collective`."""
         alive = sum(1 for rank in snapshot.ranks if not rank.gone)
         waiting = waiters_of(snapshot.blames) | {blame.root for blame in snapshot.blames}
         self._all_wait = len(waiting) >= alive

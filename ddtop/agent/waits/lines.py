@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 LINES_BACK = 400
-"""So far above its line the head of a block is looked for."""
+"""The head of a block is looked for up to this many lines above the line."""
 CONDITION_MAX = 160
 _PAUSES = re.compile(r"\b(?:sleep|wait|poll)\(|^pass$|^continue$")
 _TAKES = re.compile(r"([\w.\[\]'\"]+)\.acquire\(")

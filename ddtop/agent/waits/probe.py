@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ddtop.agent.rank import Rank
 
 AFTER_NS, EVERY_NS = 2_000_000_000, 5_000_000_000
-"""The first look at a rank that makes no progress, and the next ones."""
+"""A rank that makes no progress is looked at after this time, and then this often."""
 THREADS_MAX, FRAMES_MAX, TASKS_MAX, AWAITS_MAX = 64, 60, 64, 32
 STALE_S = 30.0
 SOURCE_MAX = 1 << 20
@@ -78,7 +78,7 @@ class _Thread(NamedTuple):
 
 
 class WaitChain(Probe):
-    """Asks a rank that makes no progress once, and again every few seconds."""
+    """Looks at a rank once it makes no progress, and again every few seconds."""
 
     name = "waits"
 
@@ -140,7 +140,7 @@ class WaitChain(Probe):
                 )
 
     def _read(self) -> dict[str, list[str]]:
-        """The text of the files. On a thread of its own."""
+        """Read the text of the files. A separate thread calls it."""
         spots = [*self._spots, *(one.spot for one in self._tasks)]
         spots += [spot for one in self._threads for spot in one.spots]
         return {file: _lines_of(file) for file in {spot.file for spot in spots}}

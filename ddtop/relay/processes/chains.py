@@ -47,7 +47,7 @@ from ddtop.wire.records import (
 )
 
 WAITS_S, EVERY_S = 2.0, 5.0
-"""A rank must make no progress for so long, and how often it is looked at then."""
+"""A rank that makes no progress is looked at after this time, and then this often."""
 LINKS_MAX, DESCRIPTORS_MAX, POLLED_MAX = 8, 4096, 4
 """Links of a chain, descriptors of other processes that are read for one rank, and descriptors in
 a poll that are looked at."""
@@ -65,7 +65,7 @@ _POLLFD = struct.Struct("=ihh")
 
 
 class Chains:
-    """Used by a loop, about once a second."""
+    """The chains of the ranks here. A loop calls `look` about once a second."""
 
     def __init__(self) -> None:
         self._due = 0.0
@@ -93,7 +93,7 @@ class Chains:
         )
 
     def _read_ends(self, ranks: set[int]) -> None:
-        """Ask where the Python is at which a chain ends. It is not stopped for that."""
+        """Ask py-spy for the line of the Python at the end of a chain. It does not stop that process."""
         ends = {found[-1].pid for found in self._found.values() if found}
         for pid in ends - ranks - self._reads.keys():
             if pid is not None and is_python(pid) and len(self._reads) < READS_AT_ONCE:
