@@ -53,7 +53,8 @@ class NotInCollective(Waits, of=Kind.NOT_IN_COLLECTIVE):
     wait. A healthy rank that lets them wait has stood there before: at each epoch, in each
     round."""
     new_place_calls: int = 16
-    """... once it has made this many collectives, or counts steps. Before that every place is new."""
+    """... once it has made this many collectives, or counts steps. Before that each place is
+    new."""
     last_report_s: float = 2.0
     """A rank on its way out is not judged before its last report, which says what it did last."""
 

@@ -93,7 +93,7 @@ class Chains:
         )
 
     def _read_ends(self, ranks: set[int]) -> None:
-        """Ask py-spy for the line of the Python at the end of a chain. It does not stop that process."""
+        """Ask py-spy for the line of the Python at the end of a chain, without stopping it."""
         ends = {found[-1].pid for found in self._found.values() if found}
         for pid in ends - ranks - self._reads.keys():
             if pid is not None and is_python(pid) and len(self._reads) < READS_AT_ONCE:
