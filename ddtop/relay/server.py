@@ -681,6 +681,7 @@ class Server:
         self._rendezvous.close()
         self._gpus.close()
         self._helpers.close()
+        self._chains.close()
         self._journal.close()
         self._link.close()
         self._state_files.leave()

@@ -52,6 +52,10 @@ def chain_clause(rank: RankFacts) -> str:
         # The sentence has said that it waits for it.
         text = " ".join([_who(links[0]), *doing[:1]])
         doing = doing[1:]
+    elif links[0].resource == PIPE and links[0].nobody:
+        # The sentence has said that it reads one.
+        named = f"the pipe {short(links[0].named)}" if links[0].named else "that pipe"
+        text = f"no other process {links[0].does} {named}"
     else:
         text = f"it {waits_text(links[0])}"
     return ": " + ", ".join([text, *(f"which {one}" for one in doing)])

@@ -19,6 +19,7 @@ RANK_KEYS = [
     "blamed",
     "phase",
     "place",
+    "chain",
     "iteration",
     "iteration_source",
     "step_ms",
@@ -81,6 +82,7 @@ def test_a_blocked_rank_in_json():
             "framework": None,
             "framework_call": None,
         },
+        "chain": [],
         "iteration": 12_482,
         "iteration_source": "optimizer",
         "step_ms": None,
@@ -119,6 +121,7 @@ def test_a_rank_that_was_never_seen_has_all_keys_too():
         "state",
         "blamed",
         "phase",
+        "chain",
         "calls",
     }
 

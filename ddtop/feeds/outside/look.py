@@ -420,6 +420,7 @@ class OutsideFeed(LocalFeed):
         for running in self._running:
             running.spy.kill()
         self._running.clear()
+        self._chains.close()
         self._surface.close()
         for watched in self._ranks.values():
             if watched.exits_order is None:

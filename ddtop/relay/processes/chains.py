@@ -92,6 +92,12 @@ class Chains:
             for state in states
         )
 
+    def close(self) -> None:
+        """End the reads that are under way."""
+        for spy in self._reads.values():
+            spy.kill()
+        self._reads.clear()
+
     def _read_ends(self, ranks: set[int]) -> None:
         """Ask py-spy for the line of the Python at the end of a chain, without stopping it."""
         ends = {found[-1].pid for found in self._found.values() if found}

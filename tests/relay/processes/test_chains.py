@@ -198,3 +198,27 @@ def test_the_chains_of_ranks_that_stand_are_looked_for_now_and_then_and_go_with_
 
     assert [link.who for link in found.chain] == ["sleep"]
     assert (again.chain, gone.chain) == (found.chain, ())
+
+
+def test_a_read_that_is_under_way_ends_with_the_chains(start, monkeypatch):
+    """It outlived the watcher, as a process that nobody had waited for."""
+    killed = []
+
+    class Reading:
+        def __init__(self, pid, nonblocking):
+            self.pid = pid
+
+        def poll(self):
+            return None
+
+        def kill(self):
+            killed.append(self.pid)
+
+    monkeypatch.setattr("ddtop.relay.processes.chains.PySpy", Reading)
+    process = start(f"import subprocess, sys; subprocess.run([sys.executable, '-c', '{SLEEPS}'])")
+    (link,) = told(process)
+    chains = Chains()
+    chains.look({process.pid: 0}, [ProcessState(0, process.pid, "S")], 10**9)
+    chains.close()
+
+    assert killed == [link.pid]
