@@ -84,9 +84,8 @@ def test_the_tutorial_says_what_its_demo_shows(world):
     shown = world.ddtop("demo").stdout
     text = " ".join((ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8").split())
     found = re.search(
-        r"rank (\d) has been reading a pipe in (\w+) \((train\.py:\d+)\) for \d+ s: no other\s+process\s+writes"
-        r"\s+that\s+pipe;\s+ranks"
-        r" (\d),(\d),(\d) wait for it in (\w+) #\d+ of default_pg",
+        r"rank (\d) has been reading a pipe in (\w+) \((train\.py:\d+)\) for \d+ s:\s+no other"
+        r"\s+process\s+writes\s+that\s+pipe;\s+ranks (\d),(\d),(\d) wait for it in (\w+) #\d+ of default_pg",
         shown,
     )
     assert found is not None, shown
