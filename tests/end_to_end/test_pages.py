@@ -85,7 +85,8 @@ def test_the_tutorial_says_what_its_demo_shows(world):
     text = " ".join((ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8").split())
     found = re.search(
         r"rank (\d) has been reading a pipe in (\w+) \((train\.py:\d+)\) for \d+ s:\s+no other"
-        r"\s+process\s+writes\s+that\s+pipe;\s+ranks (\d),(\d),(\d) wait for it in (\w+) #\d+ of default_pg",
+        r"\s+process\s+writes\s+that\s+pipe;\s+ranks (\d),(\d),(\d) wait for it in (\w+) #\d+"
+        r" of default_pg",
         shown,
     )
     assert found is not None, shown
