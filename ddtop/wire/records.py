@@ -1431,6 +1431,7 @@ class ProcessState(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 CHILD, PIPE, FILE_LOCK, CONNECTION = "child", "pipe", "file lock", "connection"
 LOCK, THREAD, TASK, LOOP, KEY = "lock", "thread", "task", "loop", "store key"
+OBJECT, PROCESS = "object", "process"
 """What a process or a thread may wait for: `Link.resource`."""
 
 
@@ -1449,10 +1450,11 @@ class Link(msgspec.Struct, frozen=True, array_like=True, gc=False):
     `named`: a path, an address, the text of a loop's condition; empty if it has no name. `who`: the
     program or the thread that has it; None if that is not known. `pid`, `process`: of a process,
     which waits for the next link of the chain; `process` is None where another user's may not be
-    read. `place`: where the thread is that has it. `nobody`: every process of this user, or every
-    thread of this process, was looked at, and none has it. `does`: of a connection its state, of a
-    pipe what the other end must do, of a loop or a key the values in its text, of a child that has
-    ended how.
+    read. `rank`: that of the process, in this job. `place`: where the thread is that has it.
+    `nobody`: every process of this user, or every thread of this process, was looked at, and none
+    has it. `circle`: the one that has it stands earlier in the chain. `does`: of a connection its
+    state, of a pipe what the other end must do, of an object what the thread does with it, of a
+    loop or a key the values in its text, of a child that has ended how.
     """
 
     resource: str
@@ -1463,6 +1465,8 @@ class Link(msgspec.Struct, frozen=True, array_like=True, gc=False):
     place: Place | None = None
     nobody: bool = False
     does: str = ""
+    rank: int | None = None
+    circle: bool = False
 
 
 class HostState(Record, frozen=True, array_like=True):

@@ -1,11 +1,11 @@
 """What a rank that makes no progress waits for in the kernel, and what that one waits for: its
 child, the other end of a pipe, the holder of a file lock, the process at the other end of a TCP
-connection.
+connection or a unix socket.
 
 Source: /proc/PID/syscall, fd and fdinfo, /proc/locks, the TCP table. Nothing is opened or asked by
 name, so that a dead file server holds up nothing. Caveat: processes of another user show only that
-they exist; a unix socket, and an epoll set, have no other end here. Check: `lslocks`,
-`ss -tanp`, `lsof FILE`.
+they exist; of an epoll set only the single connection in it has another end here. Check: `lslocks`,
+`ss -anp`, `lsof FILE`.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from ddtop.wire.records import (
     CONNECTION,
     FILE_LOCK,
     PIPE,
+    PROCESS,
     Link,
     Place,
     ProcessState,
@@ -55,7 +56,10 @@ _READS = frozenset({"read", "readv", "pread64"})
 _WRITES = frozenset({"write", "writev", "pwrite64"})
 _LOCKS = frozenset({"flock", "fcntl"})
 _POLLS = frozenset({"poll", "ppoll"})
-_TALKS = _READS | _WRITES | _POLLS | {"recvfrom", "recvmsg", "connect", "sendto", "sendmsg"}
+_EPOLLS = frozenset({"epoll_wait", "epoll_pwait"})
+_TALKS = {"recvfrom", "recvmsg", "connect", "sendto", "sendmsg"} | _READS | _WRITES | _POLLS
+_WAITS_FOR_NOBODY = frozenset("TtZX")
+"""States of a process that makes nothing ready, whatever it waits for."""
 _OPENS, _SLEEPS = frozenset({"open", "openat"}), frozenset({"nanosleep", "clock_nanosleep"})
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen")
 READS_AT_ONCE = 2
@@ -82,8 +86,15 @@ class Chains:
             self._due, self._found, self._places = 0.0, {}, {}
         elif now_mono_ns >= self._due:
             self._due = now_mono_ns + EVERY_S * 1e9
-            self._found = {pid: chain_of(pid, awaited) for pid, awaited in waiting.items()}
-            self._read_ends({state.pid for state in states})
+            ranks = {state.pid: state.rank for state in states}
+            self._found = {
+                pid: tuple(
+                    msgspec.structs.replace(link, rank=ranks.get(link.pid or 0))
+                    for link in chain_of(pid, awaited)
+                )
+                for pid, awaited in waiting.items()
+            }
+            self._read_ends(set(ranks))
         self._take()
         if not any(self._found.values()):
             return tuple(states)
@@ -131,11 +142,11 @@ def waiting_of(here: Sequence[Watched], now_mono_ns: int) -> dict[int, int]:
 
 
 def _own_line(threads: Sequence[ThreadStack]) -> Place | None:
-    """The innermost line of the main thread that is in no library."""
-    main = next((thread for thread in threads if thread.main), None)
-    for frame in main.frames if main is not None else ():
-        if not any(part in frame.file for part in _LIBRARIES) and frame.line:
-            return Place(frame.function, frame.file, frame.line)
+    """The innermost line that is in no library: of the main thread, else of another one."""
+    for thread in sorted(threads, key=lambda thread: not thread.main):
+        for frame in thread.frames:
+            if not any(part in frame.file for part in _LIBRARIES) and frame.line:
+                return Place(frame.function, frame.file, frame.line)
     return None
 
 
@@ -143,14 +154,32 @@ def chain_of(pid: int, awaited: int = 0) -> tuple[Link, ...]:
     """What this process waits for, the nearest first; empty if that is no other process's doing.
 
     `awaited`: as on the state page. The kernel's number of the thread of it that counts, 0: the
-    main thread.
+    main thread, or the number of another process.
     """
     budget = _Budget(DESCRIPTORS_MAX)
+    if awaited > 0 and link(pid, f"task/{awaited}/exe") is None:
+        return (_held(Link(PROCESS), awaited), *_follow(awaited, awaited, budget, [pid]))
     found = tuple(_follow(pid, max(awaited, 0) or pid, budget))
     if awaited in (ITS_CHILDREN, OF_CHILDREN) and (not found or found[-1].nobody):
-        child = _ended_child(pid) or (_busy_child(pid) if awaited == ITS_CHILDREN else None)
-        return (child,) if child is not None else found
+        return _of_children(pid, awaited == ITS_CHILDREN, budget) or found
     return found
+
+
+def _of_children(pid: int, theirs: bool, budget: _Budget) -> tuple[Link, ...]:
+    """The child that holds it up, and what that one waits for: the first that a signal or an error
+    has ended, else one that waits for another process than its parent. `theirs`: only children can
+    end the wait, so it is one that runs, or the only one."""
+    if (ended := _ended_child(pid)) is not None:
+        return (ended,)
+    states = {child: (stat_fields(child) or "Z")[0] for child in children(pid)}
+    living = [child for child, state in states.items() if state != "Z"]
+    for child in living:
+        found = tuple(_follow(child, child, budget, [pid]))
+        if found and not found[-1].circle:
+            return (_held(Link(CHILD), child), *found)
+    busy = (child for child in living if states[child] == "R")
+    child = next(busy, living[0] if len(living) == 1 else 0) if theirs else 0
+    return (_held(Link(CHILD), child),) if child else ()
 
 
 class _Budget:
@@ -160,17 +189,21 @@ class _Budget:
         self.left = left
 
 
-def _follow(pid: int, tid: int, budget: _Budget) -> Iterator[Link]:
-    seen: list[int] = []
-    while len(seen) < LINKS_MAX and pid not in seen:
-        seen.append(pid)
+def _follow(pid: int, tid: int, budget: _Budget, passed: Sequence[int] = ()) -> Iterator[Link]:
+    """The chain from this thread on. `passed`: processes that wait for it."""
+    seen = [*passed, pid]
+    while len(seen) <= LINKS_MAX:
         found = _link_of(pid, tid, budget)
-        if found is None:
+        if found is None or found.pid is None or found.process is None:
+            if found is not None:
+                yield found
             return
-        yield found
-        if found.pid is None or found.process is None:
+        circle = found.pid in seen
+        yield msgspec.structs.replace(found, circle=circle)
+        if circle or found.process.state in _WAITS_FOR_NOBODY:
             return
         pid = tid = found.pid
+        seen.append(pid)
 
 
 class _Call(NamedTuple):
@@ -207,6 +240,8 @@ def _link_of(pid: int, tid: int, budget: _Budget) -> Link | None:
 def _of_descriptor(call: _Call, budget: _Budget) -> Link | None:
     """The other end of the pipe or the socket that it reads, writes or polls."""
     number = call.arguments[0] & 0xFFFFFFFF
+    if call.name in _EPOLLS:
+        return _of_epoll(call, number)
     if call.name in _POLLS:
         number = next(iter(_polled(call)), -1)
     target = call.target(number) if number >= 0 else ""
@@ -217,6 +252,14 @@ def _of_descriptor(call: _Call, budget: _Budget) -> Link | None:
     if (reads or call.name in _WRITES) and (fifo or target.startswith("pipe:")):
         return _other_end(call.pid, target, reads, budget)
     return None
+
+
+def _of_epoll(call: _Call, number: int) -> Link | None:
+    """The only connection of an epoll set; None if it has none, or more than one."""
+    text = (read(call.pid, f"fdinfo/{number}") or b"").decode()
+    numbers = [int(line.split()[1]) for line in text.splitlines() if line.startswith("tfd:")]
+    found = [link for one in numbers[:POLLED_MAX] if (link := _connection(call, one)) is not None]
+    return found[0] if len(found) == 1 and len(numbers) <= POLLED_MAX else None
 
 
 def _held(link: Link, pid: int) -> Link:
@@ -254,12 +297,6 @@ def _ended_child(pid: int) -> Link | None:
             how = f"signal {end.signal}" if end.signal is not None else f"exit code {end.code}"
             return _held(Link(CHILD, does=how), child)
     return None
-
-
-def _busy_child(pid: int) -> Link | None:
-    """The first child that runs."""
-    busy = next((one for one in children(pid) if (stat_fields(one) or "?")[0] == "R"), None)
-    return _held(Link(CHILD), busy) if busy is not None else None
 
 
 def _locked_by_other(pid: int) -> Link | None:
@@ -356,10 +393,22 @@ def _connection(call: _Call, number: int) -> Link | None:
     table = sockets.table(call.pid) or ()
     own = next((one for one in table if one.inode == inode and one.remote_port), None)
     if own is None:
-        return None
+        return _unix_socket(call, inode) if inode is not None else None
+    if own.state == "SYN_SENT":
+        server = next((one for one in table if one.listens_for(own)), None)
+        pid = sockets.owner(server.inode, ()) if server is not None else None
+        found = Link(CONNECTION, own.far_end, does=own.state)
+        return found if pid is None else _held(found, pid)
     if own.state != "ESTABLISHED":
         return Link(CONNECTION, own.far_end, does=own.state)
     far = next((inode for one, inode in sockets.both_ends(table) if one.inode == own.inode), None)
     pid = sockets.owner(far, ()) if far is not None else None
     found = Link(CONNECTION, own.far_end, does=own.state)
     return found if pid is None or pid == call.pid else _held(found, pid)
+
+
+def _unix_socket(call: _Call, inode: int) -> Link | None:
+    """The process at the other end of a unix socket."""
+    far, path = sockets.unix_peer(inode)
+    pid = sockets.owner(far, children(call.pid)) if far else None
+    return _held(Link(CONNECTION, path), pid) if pid not in (None, call.pid) else None
