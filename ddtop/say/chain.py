@@ -10,7 +10,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from ddtop.model.account import does
 from ddtop.model.chain import chain_of, closes_circle
+from ddtop.model.ending import fatal_exception
 from ddtop.model.facts import RankFacts
 from ddtop.model.kernel_wait import short, wait_of
 from ddtop.wire.records import (
@@ -87,6 +89,14 @@ def chain_step(rank: RankFacts, end: RankFacts | None = None) -> str | None:
     links = chain_of(rank)
     if closes_circle(rank, end):
         return next(step for holds, step in _CIRCLES if holds(links[-1]))
+    error, loops = rank.reported.exception, bool(links) and links[-1].resource == LOOP
+    in_python = loops or (not links and does(rank).word in ("queue", "lock"))
+    if in_python and error is not None and not fatal_exception(rank):
+        at = f" in {function_text(error.place)} ({file_line(error.place)})" if error.place else ""
+        return (
+            f"repair {error.type}{at}, with which its thread {error.thread} has ended, and let the"
+            " program notice the end of such a thread"
+        )
     known = next((one for one in ENDS if links and one.holds(links[-1])), None)
     return known.step(links[-1]) if known is not None else None
 
@@ -182,16 +192,16 @@ def _does(link: Link) -> str | None:
     if link.place is not None and link.pid is None:
         known = WAITS.get(link.place.waits_on or "")
         where = f"{function_text(link.place)} ({file_line(link.place)})"
-        does = f"is {known.phrase + ' ' if known else ''}in {where}"
-        return does if link.resource not in (LOOP, KEY) else None
+        now = f"is {known.phrase + ' ' if known else ''}in {where}"
+        return now if link.resource not in (LOOP, KEY) else None
     process = link.process
     if process is None:
         return "is a process of another user" if link.pid is not None else None
     state, sleeps_in, call, file = msgspec.structs.astuple(process)
     wait = wait_of(ProcessState(None, link.pid or 0, state, sleeps_in, syscall=call, file=file))
-    does = f"is {wait[1]}" if wait is not None else _STATES.get(process.state, "is asleep")
+    now = f"is {wait[1]}" if wait is not None else _STATES.get(process.state, "is asleep")
     spot = link.place and f" in {function_text(link.place)} ({file_line(link.place)})"
-    return does + (spot or "")
+    return now + (spot or "")
 
 
 class End(NamedTuple):

@@ -14,6 +14,7 @@ import contextlib
 import os
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 from typing import NamedTuple
 
 import msgspec
@@ -33,6 +34,7 @@ from ddtop.procfs import (
 from ddtop.relay.processes import sockets
 from ddtop.relay.processes.pyspy import PySpy
 from ddtop.relay.processes.sample import Watched, ending, stands_for
+from ddtop.wire.names import is_birth
 from ddtop.wire.page import ITS_CHILDREN, OF_CHILDREN
 from ddtop.wire.records import (
     CHILD,
@@ -144,7 +146,9 @@ def waiting_of(here: Sequence[Watched], now_mono_ns: int) -> dict[int, int]:
 def _own_line(threads: Sequence[ThreadStack]) -> Place | None:
     """The innermost line that is in no library: of the main thread, else of another one."""
     for thread in sorted(threads, key=lambda thread: not thread.main):
-        for frame in thread.frames:
+        # What lies further out is of the parent that has forked it.
+        own = takewhile(lambda frame: not is_birth(frame.function, frame.file), thread.frames)
+        for frame in own:
             if not any(part in frame.file for part in _LIBRARIES) and frame.line:
                 return Place(frame.function, frame.file, frame.line)
     return None
