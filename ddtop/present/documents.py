@@ -280,6 +280,7 @@ def _link(link: Link) -> Json:
         "named": link.named,
         "who": link.who,
         "pid": link.pid,
+        "host": link.host,
         "rank": link.rank,
         "nobody": link.nobody,
         "circle": link.circle,

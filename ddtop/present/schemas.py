@@ -171,6 +171,7 @@ KEYS: Mapping[str, Keys] = {
             "the program, the thread or the task that has it",
         ),
         "ranks[].chain[].pid": ("int or null", "of a process"),
+        "ranks[].chain[].host": ("string or null", "of a process on another host than the rank"),
         "ranks[].chain[].rank": ("int or null", "of a process that is a rank of this job"),
         "ranks[].chain[].nobody": ("bool", "all were looked at, and none has it"),
         "ranks[].chain[].circle": ("bool", "the one that has it stands earlier in the chain"),

@@ -106,7 +106,8 @@ def _who(link: Link) -> str:
     if link.rank is not None:
         return f"rank {link.rank}"
     if link.pid is not None:
-        return f"{link.who or 'a process'} (pid {link.pid})"
+        host = f" on {link.host}" if link.host is not None else ""
+        return f"{link.who or 'a process'} (pid {link.pid}{host})"
     if link.who == _MAIN:
         return "its main thread"
     return f"its {'task' if link.resource == TASK else 'thread'} {link.who}"

@@ -1450,7 +1450,8 @@ class Link(msgspec.Struct, frozen=True, array_like=True, gc=False):
     `named`: a path, an address, the text of a loop's condition; empty if it has no name. `who`: the
     program or the thread that has it; None if that is not known. `pid`, `process`: of a process,
     which waits for the next link of the chain; `process` is None where another user's may not be
-    read. `rank`: that of the process, in this job. `place`: where the thread is that has it.
+    read. `rank`: that of the process, in this job. `host`: that of the process, if it is another
+    one than that of the rank. `place`: where the thread is that has it.
     `nobody`: every process of this user, or every thread of this process, was looked at, and none
     has it. `circle`: the one that has it stands earlier in the chain. `does`: of a connection its
     state, of a pipe what the other end must do, of an object what the thread does with it, of a
@@ -1467,6 +1468,7 @@ class Link(msgspec.Struct, frozen=True, array_like=True, gc=False):
     does: str = ""
     rank: int | None = None
     circle: bool = False
+    host: str | None = None
 
 
 class HostState(Record, frozen=True, array_like=True):
@@ -1477,6 +1479,9 @@ class HostState(Record, frozen=True, array_like=True):
     that of their environment. `candidacies`: one for each candidate. `launching`: what started the
     ranks inside still lives and is no interactive shell, so it may start more; None while no rank
     is inside. `clock`: None on the hub itself, and where it has not been measured.
+
+    `served`: for each address of this host at which a rank of another host waits, the process there
+    and what that one waits for.
 
     Of a job that was started without ddtop: `looks`, how its ranks are looked at, and `notes`, what
     the look cannot see, one sentence each.
@@ -1510,6 +1515,7 @@ class HostState(Record, frozen=True, array_like=True):
     helpers: tuple[HelperEnd, ...] = ()
     notes: tuple[str, ...] = ()
     looks: str = ""
+    served: tuple[tuple[Link, ...], ...] = ()
 
 
 class Exit(Record, frozen=True, array_like=True):

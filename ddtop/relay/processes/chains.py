@@ -51,9 +51,9 @@ from ddtop.wire.records import (
 
 WAITS_S, EVERY_S = 2.0, 5.0
 """A rank that makes no progress is looked at after this time, and then this often."""
-LINKS_MAX, DESCRIPTORS_MAX, POLLED_MAX = 8, 4096, 4
-"""Links of a chain, descriptors of other processes that are read for one rank, and descriptors in
-a poll that are looked at."""
+LINKS_MAX, DESCRIPTORS_MAX, POLLED_MAX, ENDS_MAX = 8, 4096, 4, 8
+"""Links of a chain, descriptors of other processes that are read for one rank, descriptors in a
+poll that are looked at, and addresses for which other hosts are asked."""
 _READS = frozenset({"read", "readv", "pread64"})
 _WRITES = frozenset({"write", "writev", "pwrite64"})
 _LOCKS = frozenset({"flock", "fcntl"})
@@ -76,26 +76,30 @@ class Chains:
     def __init__(self) -> None:
         self._due = 0.0
         self._found: dict[int, tuple[Link, ...]] = {}
+        self._served: dict[str, tuple[Link, ...]] = {}
         self._reads: dict[int, PySpy] = {}
         self._places: dict[int, Place] = {}
 
     def look(
-        self, waiting: Mapping[int, int], states: Sequence[ProcessState], now_mono_ns: int
+        self,
+        waiting: Mapping[int, int],
+        states: Sequence[ProcessState],
+        now_mono_ns: int,
+        asked: Sequence[str] = (),
     ) -> tuple[ProcessState, ...]:
         """The states, with the chains of the ranks that make no progress. `waiting`: what each of
-        them waits for, as in `chain_of`, by its pid."""
-        if not waiting:
-            self._due, self._found, self._places = 0.0, {}, {}
+        them waits for, as in `chain_of`, by its pid. `asked`: addresses at which ranks of other
+        hosts wait."""
+        if not waiting and not asked:
+            self._due, self._found, self._served, self._places = 0.0, {}, {}, {}
         elif now_mono_ns >= self._due:
             self._due = now_mono_ns + EVERY_S * 1e9
             ranks = {state.pid: state.rank for state in states}
             self._found = {
-                pid: tuple(
-                    msgspec.structs.replace(link, rank=ranks.get(link.pid or 0))
-                    for link in chain_of(pid, awaited)
-                )
-                for pid, awaited in waiting.items()
+                pid: _with_ranks(chain_of(pid, awaited), ranks) for pid, awaited in waiting.items()
             }
+            served = {address: _with_ranks(serving(address), ranks) for address in asked}
+            self._served = {address: chain for address, chain in served.items() if chain}
             self._read_ends(set(ranks))
         self._take()
         if not any(self._found.values()):
@@ -103,6 +107,20 @@ class Chains:
         return tuple(
             msgspec.structs.replace(state, chain=self._with_place(self._found.get(state.pid, ())))
             for state in states
+        )
+
+    @property
+    def elsewhere(self) -> tuple[str, ...]:
+        """The addresses at which chains end, because no process of this host serves them."""
+        ends = (chain[-1] for chain in self._found.values() if chain)
+        found = (end.named for end in ends if end.resource == CONNECTION and end.pid is None)
+        return tuple(dict.fromkeys(found))[:ENDS_MAX]
+
+    def served(self, host: str) -> tuple[tuple[Link, ...], ...]:
+        """What is known of the addresses that were asked for. `host`: the name of this one."""
+        return tuple(
+            tuple(msgspec.structs.replace(link, host=host) for link in self._with_place(chain))
+            for chain in self._served.values()
         )
 
     def close(self) -> None:
@@ -113,7 +131,8 @@ class Chains:
 
     def _read_ends(self, ranks: set[int]) -> None:
         """Ask py-spy for the line of the Python at the end of a chain, without stopping it."""
-        ends = {found[-1].pid for found in self._found.values() if found}
+        every = (*self._found.values(), *self._served.values())
+        ends = {found[-1].pid for found in every if found}
         for pid in ends - ranks - self._reads.keys():
             if pid is not None and is_python(pid) and len(self._reads) < READS_AT_ONCE:
                 self._reads[pid] = PySpy(pid, nonblocking=True)
@@ -132,6 +151,30 @@ class Chains:
         if place is None:
             return links
         return (*links[:-1], msgspec.structs.replace(links[-1], place=place))
+
+
+def _with_ranks(chain: Sequence[Link], ranks: Mapping[int, int | None]) -> tuple[Link, ...]:
+    return tuple(msgspec.structs.replace(link, rank=ranks.get(link.pid or 0)) for link in chain)
+
+
+def serving(address: str) -> tuple[Link, ...]:
+    """The process of this host that serves this address, and what it waits for: the only one that
+    has a connection there, else the one that listens."""
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    if not port.isdigit() or not sockets.is_local(host):
+        return ()
+    table = sockets.table(os.getpid()) or ()
+    here = [one for one in table if one.port == int(port)]
+    talks = {one.inode for one in here if one.local == host and one.state == "ESTABLISHED"}
+    listens = [one.inode for one in here if one.state == "LISTEN"]
+    owners = {pid for one in talks if one and (pid := sockets.owner(one, ())) is not None}
+    if len(owners) != 1:
+        owners = {pid for one in listens[:1] if (pid := sockets.owner(one, ())) is not None}
+    for pid in owners:
+        found = _held(Link(CONNECTION, address, does="ESTABLISHED"), pid)
+        return (found, *_follow(pid, pid, _Budget(DESCRIPTORS_MAX)))
+    return ()
 
 
 def waiting_of(here: Sequence[Watched], now_mono_ns: int) -> dict[int, int]:

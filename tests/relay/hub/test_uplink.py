@@ -328,3 +328,24 @@ def test_a_hub_that_asks_for_them_gets_the_reports_between_two_turns(stage):
         stage.passes(1.5)
 
     assert [kind for _, kind in stage.told()].count("RankState") == 3
+
+
+def test_the_hub_is_told_at_which_addresses_ranks_wait(stage):
+    stage.finds()
+    stage.enlists()
+    stage.told()
+    stage.link.elsewhere = ("10.0.0.7:443",)
+    stage.passes(3.0)
+    (beat,) = [frames.open_record(frames.open_envelope(data)) for _, data in stage.ends.sent]
+
+    assert beat.arguments[1:] == ("1", "", "10.0.0.7:443")
+
+
+def test_the_hub_says_at_which_addresses_ranks_of_other_hosts_wait(stage):
+    stage.finds()
+    stage.enlists()
+    stage.hears(Command("ends", instance="h1", arguments=("10.0.0.7:443",)))
+
+    assert stage.link.asked_ends(stage.now) == ("10.0.0.7:443",)
+    assert stage.link.asked_ends(stage.now + LOST_S) == ()
+    assert stage.obeyed == []

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 import pytest
 
 from ddtop.procfs import children, link, stat_fields, wchan
-from ddtop.relay.processes.chains import LINKS_MAX, Chains, chain_of
+from ddtop.relay.processes.chains import LINKS_MAX, Chains, chain_of, serving
 from ddtop.relay.processes.sockets import sleeping_in
 from ddtop.wire.page import ITS_CHILDREN, OF_CHILDREN
 from ddtop.wire.records import ProcessState
@@ -327,3 +327,25 @@ def test_a_link_to_a_rank_says_which(start):
     (found, _) = Chains().look({os.getpid(): rank.pid}, states, 10**9)
 
     assert [(link.pid, link.rank) for link in found.chain] == [(rank.pid, 3)]
+
+
+def test_the_process_that_serves_an_address_of_this_host_is_found(start, tmp_path):
+    code = (
+        "import socket; one = socket.create_server(('127.0.0.1', 0))\n"
+        "print(one.getsockname()[1], flush=True); kept = one.accept()\n"
+        f"{SLEEPS}"
+    )
+    server = start(code, stdout=subprocess.PIPE, text=True)
+    with (
+        server.stdout,
+        socket.create_connection(("127.0.0.1", int(server.stdout.readline()))) as one,
+    ):
+        host, port = one.getpeername()
+        (link,) = once(lambda: serving(f"{host}:{port}"))
+
+    assert (link.resource, link.named, link.pid) == ("connection", f"{host}:{port}", server.pid)
+
+
+@pytest.mark.parametrize("address", ["192.0.2.7:443", "127.0.0.1:0", "127.0.0.1:x", "", "a:1"])
+def test_an_address_of_another_host_or_of_nobody_is_served_by_nobody(address):
+    assert serving(address) == ()
