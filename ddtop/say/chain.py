@@ -72,6 +72,9 @@ def _texts(rank: RankFacts, end: RankFacts | None) -> list[str]:
     links = chain_of(rank)
     texts = list(map(waits_text, links))
     texts += filter(None, [_end_text(link, rank, end) for link in links[-1:]])
+    if len(links) > 1 and links[-1].resource == CHILD and links[-1].does:
+        # Nothing shows that the loop waits for it.
+        texts[-2:] = [f"has a child, {_who(links[-1])}, that {texts[-1]}"]
     # The rank itself does what follows the condition of its loop.
     joins = ["and" if link.resource == LOOP else "which" for link in links]
     return texts[:1] + [f"{join} {text}" for join, text in zip(joins, texts[1:], strict=False)]

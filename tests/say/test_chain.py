@@ -102,6 +102,15 @@ CASES = {
         " which waits for the lock on /d/x, which index.py (pid 88) has, which is stopped",
         "let index.py (pid 88) go on: kill -CONT 88",
     ),
+    "a loop beside a child that has ended": (
+        (
+            Link(LOOP, "buf[0] == 0", place=COLLECT),
+            Link(CHILD, who="draw.py", pid=88, process=Sleeper("Z"), does="signal 9"),
+        ),
+        ": it goes on while `buf[0] == 0` (train.py:31), and has a child, draw.py (pid 88), that"
+        " ended with signal 9",
+        "find out why draw.py (pid 88) ended with signal 9",
+    ),
     "a server that accepts nobody": (
         (Link(CONNECTION, "127.0.0.1:80", "serve.py", 88, ASLEEP, does="SYN_SENT"),),
         ": it connects to 127.0.0.1:80, where serve.py (pid 88) does not accept it, which is"

@@ -200,7 +200,8 @@ class WaitChain(Probe):
                 return tuple(chain), 0
             passed.append(other)
             thread = other
-        return tuple(chain), self._on_with(thread, lead, texts)
+        loops = any(link.resource == LOOP for link in chain)
+        return tuple(chain), self._on_with(thread, lead, texts) or loops * layout.ENDED_CHILD
 
     def _on_with(self, thread: _Thread, lead: _Thread, texts: _Texts) -> int:
         if thread is not lead:

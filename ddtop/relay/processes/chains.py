@@ -35,7 +35,7 @@ from ddtop.relay.processes import sockets
 from ddtop.relay.processes.pyspy import PySpy
 from ddtop.relay.processes.sample import Watched, ending, stands_for
 from ddtop.wire.names import is_birth
-from ddtop.wire.page import ITS_CHILDREN, OF_CHILDREN
+from ddtop.wire.page import ENDED_CHILD, ITS_CHILDREN, OF_CHILDREN
 from ddtop.wire.records import (
     CHILD,
     CONNECTION,
@@ -59,14 +59,15 @@ _WRITES = frozenset({"write", "writev", "pwrite64"})
 _LOCKS = frozenset({"flock", "fcntl"})
 _POLLS = frozenset({"poll", "ppoll"})
 _EPOLLS = frozenset({"epoll_wait", "epoll_pwait"})
-_TALKS = {"recvfrom", "recvmsg", "connect", "sendto", "sendmsg"} | _READS | _WRITES | _POLLS
+_TALKS = {"recvfrom", "recvmsg", "connect", "sendto", "sendmsg"}
+_TALKS |= _READS | _WRITES | _POLLS | _EPOLLS
 _WAITS_FOR_NOBODY = frozenset("TtZX")
 """States of a process that makes nothing ready, whatever it waits for."""
 _OPENS, _SLEEPS = frozenset({"open", "openat"}), frozenset({"nanosleep", "clock_nanosleep"})
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen")
 READS_AT_ONCE = 2
 _CHILDS = frozenset({"wait4", "waitid"})
-_O_ACCMODE, _O_WRONLY = 3, 1
+_O_ACCMODE, _O_WRONLY, _ANY_CHILD = 3, 1, 0xFFFFFFFF
 _POLLFD = struct.Struct("=ihh")
 
 
@@ -207,6 +208,8 @@ def chain_of(pid: int, awaited: int = 0) -> tuple[Link, ...]:
     if awaited > 0 and link(pid, f"task/{awaited}/exe") is None:
         return (_held(Link(PROCESS), awaited), *_follow(awaited, awaited, budget, [pid]))
     found = tuple(_follow(pid, max(awaited, 0) or pid, budget))
+    if awaited == ENDED_CHILD and not found and (ended := _ended_child(pid)) is not None:
+        return (ended,)
     if awaited in (ITS_CHILDREN, OF_CHILDREN) and (not found or found[-1].nobody):
         return _of_children(pid, awaited == ITS_CHILDREN, budget) or found
     return found
@@ -276,7 +279,7 @@ def _link_of(pid: int, tid: int, budget: _Budget) -> Link | None:
         return None
     call = _Call(pid, tid, name, arguments)
     if name in _CHILDS:
-        return _child(call)
+        return _child(call, budget)
     if name in _LOCKS:
         return _file_lock(call)
     if name in _SLEEPS:
@@ -285,28 +288,34 @@ def _link_of(pid: int, tid: int, budget: _Budget) -> Link | None:
 
 
 def _of_descriptor(call: _Call, budget: _Budget) -> Link | None:
-    """The other end of the pipe or the socket that it reads, writes or polls."""
-    number = call.arguments[0] & 0xFFFFFFFF
-    if call.name in _EPOLLS:
-        return _of_epoll(call, number)
+    """The other end of the pipe or the socket that it reads or writes, or of the only one of those
+    that it polls."""
+    first = call.arguments[0] & 0xFFFFFFFF
+    numbers = _watched(call, first)
+    found = [link for one in numbers if (link := _far_end(call, one, budget)) is not None]
+    return found[0] if len(found) == 1 or (found and len(numbers) == 1) else None
+
+
+def _watched(call: _Call, number: int) -> list[int]:
+    """The descriptors for which it waits."""
     if call.name in _POLLS:
-        number = next(iter(_polled(call)), -1)
-    target = call.target(number) if number >= 0 else ""
+        return _polled(call)
+    if call.name not in _EPOLLS:
+        return [number]
+    text = (read(call.pid, f"fdinfo/{number}") or b"").decode()
+    found = [int(line.split()[1]) for line in text.splitlines() if line.startswith("tfd:")]
+    return found if len(found) <= POLLED_MAX else []
+
+
+def _far_end(call: _Call, number: int, budget: _Budget) -> Link | None:
+    target = call.target(number)
     if target.startswith("socket:"):
         return _connection(call, number) if call.name in _TALKS else None
-    reads = call.name in _READS | _POLLS
+    reads = call.name in _READS | _POLLS | _EPOLLS
     fifo = target.startswith("/") and call.sleeps_in("pipe")
     if (reads or call.name in _WRITES) and (fifo or target.startswith("pipe:")):
         return _other_end(call.pid, target, reads, budget)
     return None
-
-
-def _of_epoll(call: _Call, number: int) -> Link | None:
-    """The only connection of an epoll set; None if it has none, or more than one."""
-    text = (read(call.pid, f"fdinfo/{number}") or b"").decode()
-    numbers = [int(line.split()[1]) for line in text.splitlines() if line.startswith("tfd:")]
-    found = [link for one in numbers[:POLLED_MAX] if (link := _connection(call, one)) is not None]
-    return found[0] if len(found) == 1 and len(numbers) <= POLLED_MAX else None
 
 
 def _held(link: Link, pid: int) -> Link:
@@ -326,12 +335,14 @@ def _program(words: Sequence[str]) -> str | None:
     return next((name for name in names if name.endswith(".py")), names[0] if names else None)
 
 
-def _child(call: _Call) -> Link | None:
+def _child(call: _Call, budget: _Budget) -> Link | None:
     asked = call.arguments[0] if call.name == "wait4" else call.arguments[1]
     asked &= 0xFFFFFFFF
-    mine = children(call.pid)
-    pid = asked if asked in mine else mine[0] if len(mine) == 1 else None
-    return _held(Link(CHILD), pid) if pid is not None else None
+    mine = [one for one in children(call.pid) if asked in (one, _ANY_CHILD)] or [asked]
+    # Of several it waits for the one that does not end by itself.
+    waits = (one for one in mine if len(mine) == 1 or _link_of(one, one, budget) is not None)
+    pid = next(waits, None)
+    return _held(Link(CHILD), pid) if pid in children(call.pid) and pid else None
 
 
 def _ended_child(pid: int) -> Link | None:
@@ -408,10 +419,19 @@ def _other_end(pid: int, target: str, reads: bool, budget: _Budget) -> Link:
         if budget.left < 0:
             whole = False
             break
-        for number in numbers:
-            if link(other, f"fd/{number}") == target and _is_open_to(other, number, reads):
-                return _held(Link(PIPE, named, does=role), other)
+        if _has_open(other, numbers, target, reads):
+            # A shell that waits for its children still has the pipes that it has made for them.
+            theirs = (one for one in children(other) if one != pid)
+            users = (one for one in theirs if _has_open(one, names_in(one, "fd"), target, reads))
+            return _held(Link(PIPE, named, does=role), next(users, other))
     return Link(PIPE, named, does=role, nobody=whole)
+
+
+def _has_open(pid: int, numbers: Sequence[str] | None, target: str, write: bool) -> bool:
+    return any(
+        link(pid, f"fd/{number}") == target and _is_open_to(pid, number, write)
+        for number in numbers or ()
+    )
 
 
 def _is_open_to(pid: int, number: str, write: bool) -> bool:

@@ -281,8 +281,8 @@ def _next_step(
         )
     elif (path := awaited_path(rank)) is not None:
         text = (
-            f"find out which process should have made, opened or removed {path}, or holds it"
-            f" (fuser {path}); give that wait a time limit"
+            f"find out which process should have made, opened or removed {path}; give that wait a"
+            " time limit"
         )
     elif rank.reported.place is not None and (
         blame.condition == STILL or word not in (COLLECTIVE.word, P2P.word)

@@ -349,3 +349,18 @@ def test_the_process_that_serves_an_address_of_this_host_is_found(start, tmp_pat
 @pytest.mark.parametrize("address", ["192.0.2.7:443", "127.0.0.1:0", "127.0.0.1:x", "", "a:1"])
 def test_an_address_of_another_host_or_of_nobody_is_served_by_nobody(address):
     assert serving(address) == ()
+
+
+def test_of_a_pipeline_each_part_is_followed(start, tmp_path):
+    """The shell has made the pipes, waits for both of its children, and does nothing itself."""
+    fifo = tmp_path / "raw"
+    os.mkfifo(fifo)
+    code = (
+        "import subprocess as s, sys\n"
+        "s.Popen(f'cat {sys.argv[1]} | gzip -c', shell=True, stdout=s.PIPE).stdout.read()"
+    )
+    process = start(code, fifo)
+    found = once(lambda: found if len(found := chain_of(process.pid)) == 3 else None)
+
+    assert [link.who for link in found] == ["gzip", "cat", None]
+    assert (found[-1].named, found[-1].nobody) == (str(fifo), True)
