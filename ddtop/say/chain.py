@@ -303,6 +303,13 @@ ENDS = (
         lambda link: f"let {_who(link)} finish, or check whether its loop ends",
     ),
     End(
+        lambda link: _is(link, CHILD),
+        lambda link: (
+            f"find out whether {_who(link)} ends by itself: it {_does(link)}; give the wait for it"
+            " a time limit"
+        ),
+    ),
+    End(
         lambda link: _is(link, CONNECTION),
         lambda link: (
             f"repair {_who(link)}, the server at {link.named}: it {_does(link)}; give that call a"

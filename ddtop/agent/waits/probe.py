@@ -58,7 +58,9 @@ _OBJECTS = ("/threading.py", "/queue.py", "concurrent/futures/_base.py")
 POOL = ("concurrent/futures/thread.py", "_worker")
 _ON_THREADS = ("run_in_executor", "to_thread")
 _ASKS_CHILD = re.compile(r"\.(?:poll|is_alive)\(\)|\.(?:returncode|exitcode)\b")
-_STORE = re.compile(r"\w*store\w*\.(?:get|wait)\((.+)\)")
+_STORE = re.compile(
+    r"""\w*store\w*\.(?:get|wait)\(\[?(f?"[^"]*"|f?'[^']*'|[^\],)]+)""", re.IGNORECASE
+)
 
 
 class _Spot(NamedTuple):

@@ -29,6 +29,7 @@ from ddtop.procfs import (
     own_letter,
     read,
     stat_fields,
+    tasks,
     wchan,
 )
 from ddtop.relay.processes import sockets
@@ -68,6 +69,8 @@ _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen")
 READS_AT_ONCE = 2
 _CHILDS = frozenset({"wait4", "waitid"})
 _O_ACCMODE, _O_WRONLY, _ANY_CHILD = 3, 1, 0xFFFFFFFF
+_TALKING = ("ZMQbg/IO",)
+"""Threads that have all connections of a library, by the beginnings of their names."""
 _POLLFD = struct.Struct("=ihh")
 
 
@@ -208,11 +211,21 @@ def chain_of(pid: int, awaited: int = 0) -> tuple[Link, ...]:
     if awaited > 0 and link(pid, f"task/{awaited}/exe") is None:
         return (_held(Link(PROCESS), awaited), *_follow(awaited, awaited, budget, [pid]))
     found = tuple(_follow(pid, max(awaited, 0) or pid, budget))
+    if not found and not awaited:
+        # The main thread waits for a thread of a library that talks for it.
+        found = tuple(_follow(pid, _talking_thread(pid) or pid, budget))
     if awaited == ENDED_CHILD and not found and (ended := _ended_child(pid)) is not None:
         return (ended,)
     if awaited in (ITS_CHILDREN, OF_CHILDREN) and (not found or found[-1].nobody):
         return _of_children(pid, awaited == ITS_CHILDREN, budget) or found
     return found
+
+
+def _talking_thread(pid: int) -> int | None:
+    """The thread of this process that has the connections of a library."""
+    names = ((task, command_name(task) or "") for task in tasks(pid))
+    found = (task.rpartition("/")[2] for task, name in names if name.startswith(_TALKING))
+    return int(next(found, 0)) or None
 
 
 def _of_children(pid: int, theirs: bool, budget: _Budget) -> tuple[Link, ...]:
