@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 import msgspec
 
 from ddtop.model.account import other_threads
-from ddtop.model.facts import RankFacts, Snapshot
-from ddtop.wire.records import KEY, PROCESS, Link
+from ddtop.model.facts import RankFacts, RankFields, Snapshot
+from ddtop.model.stacks import Owner, owner_of
+from ddtop.wire.records import KEY, PROCESS, RPC, Link, Place
 
 
 def chain_of(rank: RankFacts) -> tuple[Link, ...]:
@@ -43,3 +44,28 @@ def closes_circle(rank: RankFacts, end: RankFacts | None = None) -> bool:
     stacks = (end or rank).dump.stacks
     alone = stacks is not None and bool(stacks.method) and not other_threads(stacks)
     return alone or (last.circle and last.pid is None)
+
+
+def follow_rpc(facts: Iterable[RankFields]) -> None:
+    """Give the ranks that wait for an RPC the rank that runs one, where only one does."""
+    workers = [one for one in facts if one.comm.rpc is not None]
+    serving = [one for one in workers if one.comm.rpc is not None and one.comm.rpc.serves]
+    if len(serving) != 1:
+        return
+    link = Link(
+        RPC, who=f"rank {serving[0].rank}", rank=serving[0].rank, place=_served_at(serving[0])
+    )
+    for one in workers:
+        at = one.reported.place
+        if one is not serving[0] and at is not None and at.waits_on == "rpc":
+            one.reported = msgspec.structs.replace(one.reported, chain=(link,))
+
+
+def _served_at(rank: RankFields) -> Place | None:
+    """Where the call runs: the program's line in a thread other than the main one."""
+    stacks = rank.dump.stacks
+    for thread in stacks.threads if stacks is not None else ():
+        for frame in () if thread.main else thread.frames:
+            if owner_of(frame) is Owner.USER:
+                return Place(frame.function, frame.file, frame.line)
+    return None

@@ -25,6 +25,7 @@ from ddtop.wire.records import (
     OBJECT,
     PIPE,
     PROCESS,
+    RPC,
     TASK,
     THREAD,
     Link,
@@ -82,7 +83,7 @@ def _texts(rank: RankFacts, end: RankFacts | None) -> list[str]:
 
 def _end_text(link: Link, rank: RankFacts, end: RankFacts | None) -> str | None:
     """What the last one does."""
-    if end is not None:
+    if end is not None and link.place is None:
         return f"waits for rank {rank.rank}"
     return _does(link) if not link.nobody and not link.circle else None
 
@@ -143,7 +144,8 @@ def _of_connection(link: Link) -> str:
 
 def _of_task(link: Link) -> str:
     at = f" in {function_text(link.place)} ({file_line(link.place)})" if link.place else ""
-    return f"waits for {_who(link)}, which stands at `{link.named}`{at}"
+    limit = f", and that {link.does}" if link.does else ""
+    return f"waits for {_who(link)}, which stands at `{link.named}`{at}{limit}"
 
 
 def _of_object(link: Link) -> str:
@@ -164,6 +166,7 @@ _WAITS: dict[str, Callable[[Link], str]] = {
     PIPE: _of_pipe,
     OBJECT: _of_object,
     PROCESS: lambda link: f"waits for {_who(link)}",
+    RPC: lambda link: f"waits for a call that {_who(link)} runs",
     TASK: _of_task,
     THREAD: lambda link: f"waits for {_who(link)}",
     # A newer agent may send a kind of its own.
@@ -330,8 +333,8 @@ ENDS = (
     End(
         lambda link: _is(link, TASK),
         lambda link: (
-            f"find out who should end `{link.named}` ({_spot(link)}), and why it has not; give that"
-            " await a time limit (asyncio.timeout)"
+            f"find out who should end `{link.named}` ({_spot(link)}), and why it has not"
+            + ("" if link.does else "; give that await a time limit (asyncio.timeout)")
         ),
     ),
     End(

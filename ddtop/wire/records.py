@@ -1431,8 +1431,10 @@ class ProcessState(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 CHILD, PIPE, FILE_LOCK, CONNECTION = "child", "pipe", "file lock", "connection"
 LOCK, THREAD, TASK, LOOP, KEY = "lock", "thread", "task", "loop", "store key"
-OBJECT, PROCESS = "object", "process"
+OBJECT, PROCESS, RPC = "object", "process", "rpc"
 """What a process or a thread may wait for: `Link.resource`."""
+TIMED = "has a time limit"
+"""`Link.does` of an await that ends by itself."""
 
 
 class Sleeper(msgspec.Struct, frozen=True, array_like=True, gc=False):

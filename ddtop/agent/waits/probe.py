@@ -27,7 +27,7 @@ from ddtop.agent.waits import lines
 from ddtop.patience import LatestResult
 from ddtop.redaction import redact
 from ddtop.wire import page as layout
-from ddtop.wire.records import FILE_LOCK, KEY, LOCK, LOOP, OBJECT, TASK, THREAD, Link, Place
+from ddtop.wire.records import FILE_LOCK, KEY, LOCK, LOOP, OBJECT, TASK, THREAD, TIMED, Link, Place
 
 if TYPE_CHECKING:
     from asyncio import Task
@@ -57,6 +57,7 @@ _OBJECTS = ("/threading.py", "/queue.py", "concurrent/futures/_base.py")
 """Files whose classes let threads wait for each other."""
 POOL = ("concurrent/futures/thread.py", "_worker")
 _ON_THREADS = ("run_in_executor", "to_thread")
+_TASKS, _TIMED = "asyncio/tasks.py", ("wait_for", "sleep")
 _ASKS_CHILD = re.compile(r"\.(?:poll|is_alive)\(\)|\.(?:returncode|exitcode)\b")
 _STORE = re.compile(
     r"""\w*store\w*\.(?:get|wait)\(\[?(f?"[^"]*"|f?'[^']*'|[^\],)]+)""", re.IGNORECASE
@@ -73,10 +74,12 @@ class _Spot(NamedTuple):
 
 
 class _Task(NamedTuple):
-    """A pending task of asyncio, and the innermost of the program's lines on its awaits."""
+    """A pending task of asyncio, and the innermost of the program's lines on its awaits. `timed`:
+    the await ends by itself."""
 
     name: str
     spot: _Spot
+    timed: bool
 
 
 class _Thread(NamedTuple):
@@ -316,8 +319,11 @@ class WaitChain(Probe):
 
     def _of_task(self, task: _Task, texts: _Texts) -> tuple[list[Link], _Thread | None]:
         function, file, line, _ = task.spot
-        awaited = redact(lines.statement(texts.of(task.spot), line))
-        link = Link(TASK, awaited, task.name, place=Place(function, file, line))
+        source = texts.of(task.spot)
+        awaited = redact(lines.statement(source, line))
+        timed = task.timed or any("timeout" in held for held in lines.held_at(source, line))
+        place = Place(function, file, line)
+        link = Link(TASK, awaited, task.name, place=place, does=TIMED if timed else "")
         on_thread = any(word in awaited for word in _ON_THREADS)
         pooled = [one for one in self._threads if one.pooled and on_thread]
         return [link, *(_of_thread(THREAD, one) for one in pooled[:1])], next(iter(pooled), None)
@@ -335,26 +341,30 @@ class WaitChain(Probe):
             # A class of the program may have methods of its own.
             if task is None or type(task) is not held["Task"] or task.done():
                 return
-            if (spot := self._awaited_at(task)) is not None:
-                yield _Task(task.get_name(), spot)
+            spot, timed = self._awaited_at(task)
+            if spot is not None:
+                yield _Task(task.get_name(), spot, timed)
             awaited = peek(task, "_fut_waiter")
             gathers = awaited is not None and type(awaited) is held.get("_GatheringFuture")
             parts = object.__getattribute__(awaited, "_children") if gathers else ()
             waits = (one for one in parts if id(one) in tasks and not tasks[id(one)].done())
             task = tasks.get(id(awaited)) or next(waits, None)
 
-    def _awaited_at(self, task: Task[Any]) -> _Spot | None:
-        """The innermost of the program's lines on its awaits."""
+    def _awaited_at(self, task: Task[Any]) -> tuple[_Spot | None, bool]:
+        """The innermost of the program's lines on its awaits, and whether a call of asyncio inside
+        that line ends the wait."""
         spot: _Spot | None = None
+        timed = False
         coroutine: Any = task.get_coro()
         for _ in range(AWAITS_MAX):
             if type(coroutine) is not CoroutineType or coroutine.cr_frame is None:
                 break
             code, line = coroutine.cr_code, coroutine.cr_frame.f_lineno
             if self._rank.frames.is_user(code.co_filename):
-                spot = _Spot(code.co_name, code.co_filename, line)
+                spot, timed = _Spot(code.co_name, code.co_filename, line), False
+            timed = timed or (code.co_name in _TIMED and code.co_filename.endswith(_TASKS))
             coroutine = coroutine.cr_await
-        return spot
+        return spot, timed
 
 
 def locked_by(path: str) -> int | None:

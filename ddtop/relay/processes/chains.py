@@ -69,8 +69,11 @@ _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen")
 READS_AT_ONCE = 2
 _CHILDS = frozenset({"wait4", "waitid"})
 _O_ACCMODE, _O_WRONLY, _ANY_CHILD = 3, 1, 0xFFFFFFFF
-_TALKING = ("ZMQbg/IO",)
-"""Threads that have all connections of a library, by the beginnings of their names."""
+_WAITS_INSIDE = ("/threading.py", "/queue.py", "/selectors.py", "concurrent/futures/_base.py")
+"""Where a thread waits for other threads of its process, or for the next request."""
+_TALKING = ("ZMQbg/IO", "event_engine")
+"""Threads that have all connections of a library, by the beginnings of their names: those of ZeroMQ
+and gRPC."""
 _POLLFD = struct.Struct("=ihh")
 
 
@@ -82,7 +85,7 @@ class Chains:
         self._found: dict[int, tuple[Link, ...]] = {}
         self._served: dict[str, tuple[Link, ...]] = {}
         self._reads: dict[int, PySpy] = {}
-        self._places: dict[int, Place] = {}
+        self._places: dict[int, tuple[Sleeper | None, Place]] = {}
 
     def look(
         self,
@@ -144,17 +147,21 @@ class Chains:
     def _take(self) -> None:
         for pid, spy in list(self._reads.items()):
             found = spy.poll()
-            if found is not None:
-                del self._reads[pid]
-                place = _own_line(found) if not isinstance(found, str) else None
-                if place is not None:
-                    self._places[pid] = place
+            if found is None:
+                continue
+            del self._reads[pid]
+            at = _own_line(found) if not isinstance(found, str) else None
+            if at is not None:
+                thread, place = at
+                tid = spy.tids.get(thread.thread_id or 0, pid)
+                self._places[pid] = _sleeper(pid, tid), place
 
     def _with_place(self, links: tuple[Link, ...]) -> tuple[Link, ...]:
-        place = self._places.get(links[-1].pid or 0) if links else None
-        if place is None:
+        known = self._places.get(links[-1].pid or 0) if links else None
+        if known is None:
             return links
-        return (*links[:-1], msgspec.structs.replace(links[-1], place=place))
+        process, place = known
+        return (*links[:-1], msgspec.structs.replace(links[-1], process=process, place=place))
 
 
 def _with_ranks(chain: Sequence[Link], ranks: Mapping[int, int | None]) -> tuple[Link, ...]:
@@ -190,15 +197,29 @@ def waiting_of(here: Sequence[Watched], now_mono_ns: int) -> dict[int, int]:
     }
 
 
-def _own_line(threads: Sequence[ThreadStack]) -> Place | None:
-    """The innermost line that is in no library: of the main thread, else of another one."""
-    for thread in sorted(threads, key=lambda thread: not thread.main):
+def _own_line(threads: Sequence[ThreadStack]) -> tuple[ThreadStack, Place] | None:
+    """The innermost line that is in no library, and its thread: the main one, or another one if the
+    main one only waits for others of its process."""
+    for thread in sorted(threads, key=lambda thread: (_waits_inside(thread), not thread.main)):
         # What lies further out is of the parent that has forked it.
         own = takewhile(lambda frame: not is_birth(frame.function, frame.file), thread.frames)
         for frame in own:
             if not any(part in frame.file for part in _LIBRARIES) and frame.line:
-                return Place(frame.function, frame.file, frame.line)
+                return thread, Place(frame.function, frame.file, frame.line)
     return None
+
+
+def _waits_inside(thread: ThreadStack) -> bool:
+    return bool(thread.frames) and thread.frames[0].file.endswith(_WAITS_INSIDE)
+
+
+def _sleeper(pid: int, tid: int) -> Sleeper | None:
+    """Where this thread of the process is; None if it is gone, or another user's."""
+    fields, sleep = stat_fields(f"{pid}/task/{tid}"), sockets.sleeping_in(pid, tid)
+    if fields is None:
+        return None
+    letter = own_letter(pid, fields[0])
+    return Sleeper(letter, wchan(f"{pid}/task/{tid}"), sleep.call, sleep.file)
 
 
 def chain_of(pid: int, awaited: int = 0) -> tuple[Link, ...]:
@@ -213,7 +234,8 @@ def chain_of(pid: int, awaited: int = 0) -> tuple[Link, ...]:
     found = tuple(_follow(pid, max(awaited, 0) or pid, budget))
     if not found and not awaited:
         # The main thread waits for a thread of a library that talks for it.
-        found = tuple(_follow(pid, _talking_thread(pid) or pid, budget))
+        talking = (tuple(_follow(pid, tid, budget)) for tid in _talking_threads(pid))
+        found = next(filter(None, talking), ())
     if awaited == ENDED_CHILD and not found and (ended := _ended_child(pid)) is not None:
         return (ended,)
     if awaited in (ITS_CHILDREN, OF_CHILDREN) and (not found or found[-1].nobody):
@@ -221,11 +243,11 @@ def chain_of(pid: int, awaited: int = 0) -> tuple[Link, ...]:
     return found
 
 
-def _talking_thread(pid: int) -> int | None:
-    """The thread of this process that has the connections of a library."""
-    names = ((task, command_name(task) or "") for task in tasks(pid))
-    found = (task.rpartition("/")[2] for task, name in names if name.startswith(_TALKING))
-    return int(next(found, 0)) or None
+def _talking_threads(pid: int) -> Iterator[int]:
+    """The threads of this process that have the connections of a library."""
+    for task in tasks(pid):
+        if (command_name(task) or "").startswith(_TALKING):
+            yield int(task.rpartition("/")[2])
 
 
 def _of_children(pid: int, theirs: bool, budget: _Budget) -> tuple[Link, ...]:
@@ -333,11 +355,9 @@ def _far_end(call: _Call, number: int, budget: _Budget) -> Link | None:
 
 def _held(link: Link, pid: int) -> Link:
     """The link, with this process as the one that has what is awaited."""
-    fields, words = stat_fields(pid), command_line(pid)
-    if fields is None:
+    words, state = command_line(pid), _sleeper(pid, pid)
+    if state is None:
         return msgspec.structs.replace(link, pid=pid)
-    sleep = sockets.sleeping_in(pid)
-    state = Sleeper(own_letter(pid, fields[0]), wchan(pid), sleep.call, sleep.file)
     who = _program(words or ()) or command_name(pid)
     return msgspec.structs.replace(link, pid=pid, who=who, process=state)
 

@@ -248,7 +248,7 @@ def _next_step(
     if (special := _special_step(snapshot, kind, rank, blame)) is not None:
         text = special
     elif by_word is not None and stands:
-        of_child = step if word == "child" else None
+        of_child = step if word in ("child", "rpc") else None
         text = of_child or by_word.format(pid=rank.pid, rank=rank.rank)
     elif stands and kind in OF_CHAIN and step is not None:
         text = step
