@@ -117,7 +117,7 @@ class WaitChain(Probe):
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
-        self._asked_at = 0
+        self._asked_at, self._asked = 0, False
         self._lead: _Thread | None = None
         self._threads: tuple[_Thread, ...] = ()
         self._tasks: tuple[_Task, ...] = ()
@@ -142,8 +142,11 @@ class WaitChain(Probe):
             self._tasks = tuple(self._awaits()) if in_loop else ()
             self._polls = self._rank.frames.polled_path(self._rank.lead_id)
             self._texts.ask(monotonic())
-        elif (texts := self._texts.result(monotonic(), STALE_S)) is not None and self._lead:
-            self._chain, page[layout.AWAITED_AT] = self._find(self._lead, texts)
+            self._asked = True
+        elif self._asked and self._lead and not self._texts.waiting_s(monotonic()):
+            self._asked = False
+            if (texts := self._texts.result(monotonic(), STALE_S)) is not None:
+                self._chain, page[layout.AWAITED_AT] = self._find(self._lead, texts)
 
     def fields(self, _tick: Tick) -> Mapping[str, Any]:
         """`chain`."""
