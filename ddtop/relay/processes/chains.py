@@ -59,9 +59,10 @@ _READS = frozenset({"read", "readv", "pread64"})
 _WRITES = frozenset({"write", "writev", "pwrite64"})
 _LOCKS = frozenset({"flock", "fcntl"})
 _POLLS = frozenset({"poll", "ppoll"})
-_EPOLLS = frozenset({"epoll_wait", "epoll_pwait"})
+_EPOLLS = frozenset({"epoll_wait", "epoll_pwait", "epoll_pwait2"})
 _TALKS = {"recvfrom", "recvmsg", "connect", "sendto", "sendmsg"}
 _TALKS |= _READS | _WRITES | _POLLS | _EPOLLS
+_SELECTS = frozenset({"select", "pselect6"})
 _WAITS_FOR_NOBODY = frozenset("TtZX")
 """States of a process that makes nothing ready, whatever it waits for."""
 _OPENS, _SLEEPS = frozenset({"open", "openat"}), frozenset({"nanosleep", "clock_nanosleep"})
@@ -317,7 +318,7 @@ def _link_of(pid: int, tid: int, budget: _Budget) -> Link | None:
         return _child(call, budget)
     if name in _LOCKS:
         return _file_lock(call)
-    if name in _SLEEPS:
+    if name in _SLEEPS or (name in _SELECTS and not arguments[0]):
         return _locked_by_other(pid)
     return _opening(call, budget) if name in _OPENS else _of_descriptor(call, budget)
 

@@ -17,6 +17,8 @@ from ddtop.relay.processes.sockets import sleeping_in
 from ddtop.wire.page import ITS_CHILDREN, OF_CHILDREN
 from ddtop.wire.records import ProcessState
 
+SLEEPING = ("clock_nanosleep", "select", "pselect6")
+"""The calls of time.sleep; before Python 3.11 it was select without a descriptor."""
 SLEEPS = "import time; time.sleep(99)"
 LOCKS = "import fcntl, sys; fcntl.flock(open(sys.argv[1]), fcntl.LOCK_EX)"
 
@@ -79,7 +81,7 @@ def test_a_thread_of_the_rank_is_followed_by_what_itself_waits_for(start, tmp_pa
         "threading.Thread(target=open, args=(sys.argv[1],), daemon=True).start()\ntime.sleep(99)"
     )
     process = start(code, fifo)
-    once(lambda: sleeping_in(process.pid).call == "clock_nanosleep")
+    once(lambda: sleeping_in(process.pid).call in SLEEPING)
     tid = max(map(int, os.listdir(f"/proc/{process.pid}/task")))
     (pipe,) = once(lambda: chain_of(process.pid, tid))
 
@@ -119,7 +121,7 @@ def test_the_server_at_the_other_end_of_a_connection_on_this_host(start):
 
 def test_a_process_that_sleeps_or_computes_waits_for_nobody(start):
     sleeps, computes = start(SLEEPS), start("while True: pass")
-    once(lambda: sleeping_in(sleeps.pid).call == "clock_nanosleep")
+    once(lambda: sleeping_in(sleeps.pid).call in SLEEPING)
 
     assert chain_of(sleeps.pid) == chain_of(computes.pid) == ()
 
@@ -174,7 +176,7 @@ def test_a_child_that_a_signal_has_ended_is_told_to_who_waits_for_what_it_puts(s
 
 def test_a_child_that_has_ended_well_is_not_told(start):
     process = start("import os, time\nif os.fork() == 0: os._exit(0)\ntime.sleep(99)")
-    once(lambda: sleeping_in(process.pid).call == "clock_nanosleep")
+    once(lambda: sleeping_in(process.pid).call in SLEEPING)
 
     assert chain_of(process.pid, ITS_CHILDREN) == ()
 
@@ -322,7 +324,7 @@ def test_the_only_connection_of_an_event_loop_is_followed(start):
 
 def test_a_link_to_a_rank_says_which(start):
     rank = start(SLEEPS)
-    once(lambda: sleeping_in(rank.pid).call == "clock_nanosleep")
+    once(lambda: sleeping_in(rank.pid).call in SLEEPING)
     states = [ProcessState(0, os.getpid(), "S"), ProcessState(3, rank.pid, "S")]
     (found, _) = Chains().look({os.getpid(): rank.pid}, states, 10**9)
 
