@@ -17,7 +17,6 @@ import msgspec
 
 from ddtop import registry
 from ddtop.cli.errors import UNREACHABLE, CommandError
-from ddtop.cli.look import health
 from ddtop.cli.routing import asked_at
 from ddtop.cli.systems import row_of, rows_with_roles
 from ddtop.diagnosis.finding import HEALTHS, OK, UNKNOWN, Verdict
@@ -32,6 +31,7 @@ from ddtop.feeds.schedulers import (
     running_jobs,
 )
 from ddtop.feeds.systems import own_systems, system_of
+from ddtop.follow.engine import UnreachableError, last_state
 from ddtop.follow.fleet import Fleet, FleetJob, Tally, Target, open_fleet, own_jobs, tally_of
 from ddtop.model.facts import Snapshot
 from ddtop.present.documents import system_json
@@ -325,6 +325,16 @@ def healths(entries: Iterable[registry.JobEntry]) -> list[Health]:
         found.get(entry, Health(UNKNOWN)) if id(entry) in asked else health(entry)
         for entry in entries
     ]
+
+
+def health(entry: registry.JobEntry) -> Health:
+    """How a job that nobody follows has ended, or what was wrong with it then. Unknown if its relay
+    has left nothing."""
+    with contextlib.suppress(UnreachableError):
+        snapshot, verdict = last_state(entry, from_journal=False)
+        if how := snapshot.ended and snapshot.ended.reason:
+            return replace(health_of(verdict), ended=how)
+    return Health(UNKNOWN)
 
 
 # -- The jobs of this user as a table and as JSON

@@ -1,4 +1,5 @@
-"""`--pid` of `attach`, `status`, `diagnose` and `stacks`: processes started without ddtop.
+"""Processes that were started without ddtop: `--pid` and `--ssh HOST,HOST` of `attach`, `status`,
+`diagnose` and `stacks`; also `--slurm`, `--pbs` or `--lsf` where no relay watches the job.
 
 py-spy reads their stacks, /proc has the rest, and the same rules judge as for any job.
 """
@@ -6,27 +7,29 @@ py-spy reads their stacks, /proc has the rest, and the same rules judge as for a
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 
 import click
 
 from ddtop.cli import outside_jobs, rights
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError
 from ddtop.cli.look import Seen
-from ddtop.cli.output import (
-    without_controls,
-)
+from ddtop.cli.output import without_controls
 from ddtop.cli.stacks_output import text_of
+from ddtop.feeds.bridge import RemoteTarget
+from ddtop.feeds.feed import LocalFeed
 from ddtop.feeds.outside import targets
 from ddtop.feeds.outside.jobs import OutsideTarget
 from ddtop.feeds.outside.look import OutsideFeed, stacks_from
 from ddtop.feeds.outside.targets import Targets
+from ddtop.feeds.route import NoContactError
+from ddtop.feeds.several import SeveralFeed
 from ddtop.follow.engine import seen
 from ddtop.follow.live import LiveSource
+from ddtop.follow.look import Look
 from ddtop.follow.looks import settle
 from ddtop.follow.source_lines import show_files_of
 from ddtop.model.stacks import merge
@@ -41,6 +44,10 @@ AT_ONCE = max(2, min(8, os.cpu_count() or 2))
 NATIVE_DEADLINE_S = 60.0
 """The time for frames of C code: py-spy reads gigabytes of symbols of a CUDA build."""
 POLL_S = 0.005
+HOSTS_MAX = 64
+"""Each host needs a program here and a login there."""
+PATIENCE_S = 20.0
+"""A login on a busy host may take this long."""
 REQUEST = "outside"
 """The name of the request in the answers: no relay gave one."""
 
@@ -100,9 +107,8 @@ def _targets(pids: str) -> Targets:
     return found
 
 
-@contextlib.contextmanager
-def open_feed(pids: str, asked_by: str, arguments: bool = False) -> Iterator[OutsideFeed]:
-    """These processes as a feed. What cannot be seen is printed.
+def feed_of(pids: str, asked_by: str, arguments: bool = False) -> OutsideFeed:
+    """These processes as a feed, for the caller to end. What cannot be seen is printed.
 
     Raises:
         CommandError: 2, no process ids; 3, none of them exists.
@@ -112,11 +118,7 @@ def open_feed(pids: str, asked_by: str, arguments: bool = False) -> Iterator[Out
     if needed is not None:
         click.echo(without_controls(f"ddtop: {needed}"), err=True)
     notes = [*found.notes, *(text for _, text in found.missing)]
-    feed = OutsideFeed(found.found, _name(found, pids), notes, found.job, arguments=arguments)
-    try:
-        yield feed
-    finally:
-        feed.end()
+    return OutsideFeed(found.found, _name(found, pids), notes, found.job, arguments=arguments)
 
 
 def look_at(pids: str, command: str, seconds: float, arguments: bool = False) -> Seen:
@@ -137,15 +139,45 @@ def look_at(pids: str, command: str, seconds: float, arguments: bool = False) ->
     for line in lines:
         click.echo(without_controls(line), err=True)
     feed = OutsideFeed(found.found, name, (), found.job, eager=True, arguments=arguments)
-    try:
-        look = asyncio.run(settle(LiveSource(feed), feed, seconds))
-    finally:
-        feed.end()
+    look = _settled(feed, seconds)
     if needed is None and feed.refusals and len(feed.refusals) == len(found.found):
         needed = next(iter(feed.refusals.values()))
         click.echo(without_controls(f"ddtop: {needed}"), err=True)
     assert look.snapshot is not None
     return Seen(name, look.snapshot, look.verdict, needed, outside=True)
+
+
+def look_at_hosts(hosts: Sequence[RemoteTarget], seconds: float) -> Seen:
+    """Look at the job on all these hosts at once, and print which hosts do not answer.
+
+    Raises: CommandError: 3, none of them answers.
+    """
+    feed = feed_of_hosts(hosts)
+    look = _settled(feed, seconds, PATIENCE_S)
+    try:
+        silent = feed.silent_reasons
+    except NoContactError as error:
+        raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
+    for note in silent:
+        click.echo(without_controls(f"note: {note}"), err=True)
+    assert look.snapshot is not None
+    return Seen(look.snapshot.job, look.snapshot, look.verdict, outside=True)
+
+
+def feed_of_hosts(hosts: Sequence[RemoteTarget]) -> SeveralFeed:
+    """The job that these hosts run together, as a feed, for the caller to end."""
+    if len(hosts) > HOSTS_MAX:
+        note = f"note: looking at the first {HOSTS_MAX} of {len(hosts)} hosts"
+        click.echo(note, err=True)
+    return SeveralFeed(hosts[:HOSTS_MAX])
+
+
+def _settled(feed: LocalFeed, seconds: float, patience_s: float = 0.0) -> Look:
+    """The look at which the verdict has settled; then the feed has ended."""
+    try:
+        return asyncio.run(settle(LiveSource(feed), feed, seconds, patience_s))
+    finally:
+        feed.end()
 
 
 def _name(found: Targets, pids: str) -> str:

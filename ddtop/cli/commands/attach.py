@@ -91,23 +91,22 @@ def attach(name: str | None, wait_s: float, readonly: bool) -> int:
     Raises:
         CommandError: 2, several jobs could be meant; 3, no such job, or no contact.
     """
-    from ddtop.cli.look import health, status
-    from ddtop.cli.sources import look_at
-
     why = no_dashboard()
     if why is not None:
+        from ddtop.cli import look, sources
         from ddtop.cli.find_job import entry_of, find
 
         entry_of(name, wait_s)
         explain_no_dashboard(why)
-        return status(look_at(Local(find(name, asked_by="status", of_ended=True)), "status"))
+        place = Local(find(name, asked_by="status", of_ended=True))
+        return look.status(sources.look_at(place, "status"))
     if name is None:
         from ddtop.cli import outside_jobs, pick_job
 
         if pick_job.several_live():
             from ddtop.cli.systems import live_system
 
-            listed = pick_job.picker(registry.read_entries, health)
+            listed = pick_job.picker(registry.read_entries)
             system = live_system()
             if system and not show_job(system[0], readonly, from_list=True):
                 return 0
@@ -121,8 +120,7 @@ def attach(name: str | None, wait_s: float, readonly: bool) -> int:
                 others = map(outside_jobs.entry_of, outside_jobs.find_jobs())
                 return [*registry.read_entries(), *others]
 
-            listed = pick_job.picker(read, outside_jobs.with_health(health))
-            return _pick(listed, readonly)
+            return _pick(pick_job.picker(read), readonly)
     # Not before the list of jobs, which is on the screen in half the time without these modules.
     from ddtop.cli.find_job import entry_of
 
