@@ -56,10 +56,8 @@ def stacks_of(
     pids: str,
     native: bool,
     as_json: bool,
-    tree: bool,
-    threads: bool = False,
+    shape: Shape,
     source: bool = True,
-    frames: bool = False,
 ) -> int:
     """Print the stacks of these processes. `pids`: `4711,4712`.
 
@@ -85,7 +83,6 @@ def stacks_of(
         return 1 if merged.unanswered else 0
     for note in found.notes:
         click.echo(without_controls(f"note: {note}"))
-    shape = Shape(tree, threads, frames)
     text = text_of(merged, snapshot, verdict, shape, source)
     click.echo(without_controls(text), nl=False)
     for line in closing_lines(answers):
