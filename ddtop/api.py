@@ -13,16 +13,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from ddtop import registry
 from ddtop.diagnosis import added
-from ddtop.diagnosis.finding import Finding
-from ddtop.follow.changes import Change, Changes
 from ddtop.follow.live import LiveSource
 from ddtop.follow.looks import looks
-from ddtop.model.facts import Ended
-from ddtop.present.events import event_text
+from ddtop.present.events import Changes, Event
 from ddtop.thresholds import chosen
 
 QUEUE_MAX = 4096
@@ -40,25 +36,6 @@ class JobNotFoundError(LookupError):
 
 class ContactLostError(Exception):
     """There will be no more events, and how the job ended is not known."""
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """Something that happened to a job.
-
-    `event`: appeared, cleared, joined, lost, ended or ordered. `text`: as `ddtop watch` prints it.
-    `finding`: of appeared and cleared. `ranks`: those that joined. `ended`: of ended.
-    `time_unix_ns`: when, on the clock of rank 0's host.
-    """
-
-    event: str
-    job: str
-    time_unix_ns: int
-    attempt: int
-    text: str
-    finding: Finding | None = None
-    ranks: tuple[int, ...] = ()
-    ended: Ended | None = None
 
 
 def watch(job: str | None = None) -> Iterator[Event]:
@@ -129,7 +106,7 @@ class _Watching:
             self._changed.notify_all()
 
     async def _follow(self) -> None:
-        changes = Changes(chosen())
+        changes = Changes(chosen(), self._entry.job)
         over_since: float | None = None
         async with contextlib.aclosing(looks(LiveSource(self._entry))) as found:
             async for look in found:
@@ -149,20 +126,7 @@ class _Watching:
             self._entry = again or self._entry
         return (since or time.monotonic()) if self._entry.over(time.time_ns()) else None
 
-    def _put(self, changes: list[Change]) -> None:
-        events = [
-            Event(
-                change.event,
-                self._entry.job,
-                change.unix_ns,
-                change.attempt,
-                event_text(change),
-                change.finding,
-                change.ranks,
-                change.ended,
-            )
-            for change in changes
-        ]
+    def _put(self, events: list[Event]) -> None:
         if events:
             with self._changed:
                 self._waiting.extend(events)

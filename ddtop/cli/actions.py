@@ -31,9 +31,9 @@ from ddtop import start_python
 from ddtop.cli.errors import USAGE, CommandError
 from ddtop.cli.output import writable_folder
 from ddtop.diagnosis.finding import CRITICAL
-from ddtop.follow.changes import APPEARED, CLEARED, ENDED, Change
 from ddtop.launch import every_launcher
 from ddtop.patience import at_most
+from ddtop.present.events import APPEARED, CLEARED, ENDED, Event
 from ddtop.redaction import redact
 
 REPORT_S = 120.0
@@ -94,7 +94,7 @@ class JobGuard:
         self.scheduler: dict[str, str] = {}
         """Variables of the job's scheduler, for the commands: SLURM_JOB_ID."""
 
-    def take(self, change: Change, event: dict[str, Any]) -> None:
+    def take(self, change: Event, event: dict[str, Any]) -> None:
         """Take a change. `event`: the same as JSON."""
         finding = change.finding
         if change.event == ENDED:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ddtop.cli.actions import JobGuard
-    from ddtop.follow.changes import Change
     from ddtop.follow.look import Look, Source
+    from ddtop.present.events import Event
 
 FIRST_S = 15.0
 """How long the first contact may take: agents replace a relay within 10 s."""
@@ -145,7 +145,7 @@ class _Watch:
         guard: JobGuard | None,
     ) -> None:
         """`entry`: of a job whose file is read again."""
-        from ddtop.follow.changes import Changes
+        from ddtop.present.events import Changes
         from ddtop.thresholds import chosen
 
         self._source, self._name, self._entry = source, name, entry
@@ -194,7 +194,7 @@ class _Watch:
             self._leaving = True
             watching.cancel()
 
-    def _tell(self, change: Change, look: Look) -> None:
+    def _tell(self, change: Event, look: Look) -> None:
         from ddtop.cli.actions import scheduler_of
         from ddtop.present.events import event_json, event_line
 
