@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from ddtop import registry
+from ddtop.diagnosis.finding import Verdict
+from ddtop.folders import call_patiently, state_dir_text
+from ddtop.follow.engine import LEFT_S
+from ddtop.follow.recording import Recording, read_recording
+from ddtop.journal import JournalError
+from ddtop.model.facts import Snapshot
+from ddtop.present.events import ListedEvent, events
 from ddtop.words.units import SECOND_NS
-
-if TYPE_CHECKING:
-    from ddtop.diagnosis.finding import Verdict
-    from ddtop.follow.recording import Recording
-    from ddtop.model.facts import Snapshot
-    from ddtop.present.events import ListedEvent
 
 BACK_S = 900.0
 """The timeline covers the last minutes; exits are listed for the whole run."""
@@ -26,11 +26,6 @@ With thousands of ranks each look takes a second.
 
 def recording_of(entry: registry.JobEntry) -> tuple[Recording | None, str | None]:
     """The journal of the run, or the reason why there is none."""
-    from ddtop.folders import call_patiently, state_dir_text
-    from ddtop.follow.engine import LEFT_S
-    from ddtop.follow.recording import read_recording
-    from ddtop.journal import JournalError
-
     path = registry.journal_path(entry.job, entry.run, entry.sender)
     try:
         growing = entry.reachable(time.time_ns())
@@ -46,8 +41,6 @@ def recent_events(
     snapshot: Snapshot, verdict: Verdict, recording: Recording | None, back_s: float = BACK_S
 ) -> tuple[tuple[ListedEvent, ...], str | None]:
     """The events of the last minutes, with a note if not all of them could be looked at."""
-    from ddtop.present.events import events
-
     looks = [(snapshot, verdict)]
     if recording is None or recording.tape.span is None:
         return events(looks), None

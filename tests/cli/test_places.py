@@ -120,7 +120,7 @@ def test_the_report_there_has_all_that_was_typed_but_the_file(home, monkeypatch)
         asked.append(words)
         return 3
 
-    monkeypatch.setattr("ddtop.cli.commands.report.run_there", run_there)
+    monkeypatch.setattr("ddtop.cli.written_report.run_there", run_there)
     options = ("--wait", "--wait-limit", "20s", "--no-source", "-o", "here.md")
     ddtop("report", "train", "--ssh", "there", *options, exits=3)
 
