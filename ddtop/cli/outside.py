@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import click
 
-from ddtop.cli import outside_jobs, rights
+from ddtop.cli import outside_jobs
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError
 from ddtop.cli.look import Seen
 from ddtop.cli.output import without_controls
@@ -36,6 +36,7 @@ from ddtop.model.stacks import merge
 from ddtop.present.documents import stacks_json
 from ddtop.present.stacks import Shape
 from ddtop.procfs import descendants, owner_of
+from ddtop.relay.processes import pyspy
 from ddtop.relay.processes.pyspy import DEADLINE_S, PySpy
 from ddtop.wire.records import Stacks
 
@@ -111,7 +112,7 @@ def feed_of(pids: str, asked_by: str, arguments: bool = False) -> OutsideFeed:
         CommandError: 2, no process ids; 3, none of them exists.
     """
     found = _targets(pids)
-    needed = rights.missing_right([target.pid for target in found.found], asked_by, pids)
+    needed = missing_right([target.pid for target in found.found], asked_by, pids)
     if needed is not None:
         click.echo(without_controls(f"ddtop: {needed}"), err=True)
     notes = [*found.notes, *(text for _, text in found.missing)]
@@ -130,7 +131,7 @@ def look_at(pids: str, command: str, seconds: float, arguments: bool = False) ->
         name := _name(found, pids), [*(target.pid for target in found.found), *below]
     ):
         return Seen(name, *waiting, outside=True)
-    needed = rights.missing_right([target.pid for target in found.found], command, pids)
+    needed = missing_right([target.pid for target in found.found], command, pids)
     lines = [f"ddtop: {needed}; what is seen without it:"] if needed is not None else []
     lines += [f"note: {text}" for text in (*found.notes, *(why for _, why in found.missing))]
     for line in lines:
@@ -232,3 +233,47 @@ def dump(
         for _, spy in running:
             spy.kill()
     return answers
+
+
+# -- The rights that this user lacks to read the stacks of other processes, and the command that
+#    helps
+
+
+NO_PY_SPY = "py-spy is not installed, so no stack can be read: pip install 'ddtop[native]'"
+
+
+def missing_right(pids: Sequence[int], command: str, typed: str) -> str | None:
+    """The missing right, as one sentence with the command that helps; None if nothing is missing.
+
+    `command`, `typed`: the typed command, such as `diagnose`, and its value of `--pid`. It asks the
+    kernel for the same permission that py-spy needs, and traces no process.
+    """
+    if pyspy.find() is None:
+        return NO_PY_SPY
+    again = f"sudo $(command -v ddtop) {command} --pid {typed}"
+    owners = {user for pid in pids if (user := owner_of(pid)) is not None}
+    if os.getuid() != 0 and owners - {os.getuid()}:
+        return f"these processes belong to another user, and their stacks to root only: {again}"
+    if pyspy.may_trace_others() or not pids:
+        return None
+    if os.getuid() == 0:
+        return (
+            "this root has no CAP_SYS_PTRACE, so no stack can be read: start the container with"
+            " --cap-add SYS_PTRACE, or look from beside it: kubectl debug --target=CONTAINER"
+            f" --profile=sysadmin; on the host: {again}"
+        )
+    return _by_scope(pyspy.yama_scope(), again)
+
+
+def _by_scope(scope: int | None, again: str) -> str | None:
+    """What kernel.yama.ptrace_scope forbids users other than root."""
+    if scope == 1:
+        return (
+            "only parents may read the stacks of their children (kernel.yama.ptrace_scope = 1):"
+            f" {again}"
+        )
+    if scope == 2:
+        return f"only root may read stacks (kernel.yama.ptrace_scope = 2): {again}"
+    if scope == 3:
+        return "nobody may read stacks until the next boot (kernel.yama.ptrace_scope = 3)"
+    return None
