@@ -166,6 +166,16 @@ def ask(*command: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
+def _only_job(text: str, program: str, field: str) -> dict[str, Any]:
+    """The facts of the only job in this answer: a list, or by its id."""
+    try:
+        jobs = json.loads(text)[field]
+        [facts] = jobs.values() if isinstance(jobs, dict) else jobs
+        return dict(facts)
+    except (ValueError, KeyError, TypeError):
+        raise NoContactError(f"{program} did not answer with one job in JSON") from None
+
+
 def last_line(text: str) -> str:
     """The last line that is not empty."""
     return (text.strip().splitlines() or ["no answer"])[-1].strip()
@@ -174,13 +184,16 @@ def last_line(text: str) -> str:
 # -- The routes of each scheduler
 
 
-def through_ssh(name: str, option: str, hosts: Sequence[str], ddtop: str | None) -> SchedulerTarget:
+def through_ssh(
+    name: str, option: str, hosts: Sequence[str], owner: str, ddtop: str | None
+) -> SchedulerTarget:
     """The first of the hosts.
 
     Raises:
-        NoSuchJobError: the scheduler's answer is no name of a host.
+        NoSuchJobError: the job is another user's, or the scheduler's answer is no name of a host.
         NoContactError: DDTOP_SSH cannot be read.
     """
+    _check_owner(name, owner)
     odd = next((host for host in hosts if not _is_host(host)), None)
     if odd is not None:
         raise NoSuchJobError(f"{name} runs on {odd!r}, which is not a host name")
@@ -195,6 +208,12 @@ def through_ssh(name: str, option: str, hosts: Sequence[str], ddtop: str | None)
         for host in dict.fromkeys(hosts)
     )
     return replace(each[0], name=f"{name} on {hosts[0]}", each=each)
+
+
+def _check_owner(name: str, owner: str) -> None:
+    """Refuse the job of another user, unless root asks."""
+    if os.getuid() != 0 and owner != getpass.getuser():
+        raise NoSuchJobError(f"{name} is {owner}'s, and only {owner} can look into it")
 
 
 def _is_host(name: str) -> bool:
@@ -358,7 +377,7 @@ class LsfJobs:
             if "is not found" in err:
                 raise NoSuchJobError(f"there is no LSF job {job}")
             raise NoContactError(f"bjobs does not answer: {last_line(err)}")
-        facts = _lsf_facts(out)
+        facts = _only_job(out, "bjobs", "RECORDS")
         if "ERROR" in facts:
             raise NoSuchJobError(f"there is no LSF job {job}: {facts['ERROR']}")
         state, user = facts.get("STAT", ""), facts.get("USER", "")
@@ -369,17 +388,7 @@ class LsfJobs:
         hosts = [part.rpartition("*")[2] for part in str(facts.get("EXEC_HOST", "")).split(":")]
         if state != "RUN" or not hosts[0]:
             raise NoSuchJobError(f"LSF job {job} does not run: its state is {state or 'unknown'}")
-        if os.getuid() != 0 and user != getpass.getuser():
-            raise NoSuchJobError(f"LSF job {job} is {user}'s, and only {user} can look into it")
-        return through_ssh(f"LSF job {job}", f"--lsf {job}", hosts, ddtop)
-
-
-def _lsf_facts(text: str) -> dict[str, Any]:
-    try:
-        [facts] = json.loads(text)["RECORDS"]
-        return dict(facts)
-    except (ValueError, KeyError, TypeError):
-        raise NoContactError("bjobs did not answer with one job in JSON") from None
+        return through_ssh(f"LSF job {job}", f"--lsf {job}", hosts, user, ddtop)
 
 
 # -- PBS Professional and OpenPBS: `qstat` says where a job runs, ssh goes there
@@ -418,7 +427,7 @@ class PbsJobs:
             raise NoSuchJobError(f"PBS job {job} has ended; ddtop jobs lists what it left")
         if code:
             raise NoContactError(f"qstat does not answer: {last_line(err)}")
-        facts = _facts(out)
+        facts = _only_job(out, "qstat", "Jobs")
         state, owner = (
             str(facts.get("job_state")),
             str(facts.get("Job_Owner", "")).partition("@")[0],
@@ -429,17 +438,7 @@ class PbsJobs:
         hosts = [part.partition("/")[0] for part in str(facts.get("exec_host", "")).split("+")]
         if state not in _PBS_RUNNING or not hosts[0]:
             raise NoSuchJobError(f"PBS job {job} does not run: its state is {state}")
-        if os.getuid() != 0 and owner != getpass.getuser():
-            raise NoSuchJobError(f"PBS job {job} is {owner}'s, and only {owner} can look into it")
-        return through_ssh(f"PBS job {job}", f"--pbs {job}", hosts, ddtop)
-
-
-def _facts(text: str) -> dict[str, Any]:
-    try:
-        [facts] = json.loads(text)["Jobs"].values()
-        return dict(facts)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise NoContactError("qstat did not answer with one job in JSON") from None
+        return through_ssh(f"PBS job {job}", f"--pbs {job}", hosts, owner, ddtop)
 
 
 # -- Slurm: `squeue` says where a job runs, a step of it that overlaps runs the bridge
@@ -524,8 +523,7 @@ class SlurmJobs:
         if not running:
             raise _not_running(job, rows[0])
         raw, _, _, _, user, nodes = running[0]
-        if os.getuid() != 0 and user != getpass.getuser():
-            raise NoSuchJobError(f"Slurm job {job} is {user}'s, and only {user} can look into it")
+        _check_owner(f"Slurm job {job}", user)
         names = _names(nodes.strip())
         # Without these a step waits for memory or GPUs that the job's own steps hold.
         beside = ("--overlap", "--mem-per-cpu=0", "--gpus=0", "--immediate", "--wait=0")

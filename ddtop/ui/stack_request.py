@@ -26,7 +26,7 @@ from ddtop.present.stacks import (
 from ddtop.present.text import Line, clean, wrap
 from ddtop.thresholds import chosen
 from ddtop.ui.session import Session
-from ddtop.ui.widgets.lines import Key
+from ddtop.ui.widgets.lines import Key, LinesView
 from ddtop.wire.records import BY_SIGNAL, Stacks
 from ddtop.words import units
 from ddtop.words.sentences import ranks_text
@@ -179,17 +179,34 @@ class AskedStacks:
                 self.ranks or (), BY_SIGNAL if by_signal else ""
             )
 
-    def change_view(self) -> None:
+
+class ShapedStacks:
+    """The keys that change how stacks are shown, for the page and for the view."""
+
+    asked: AskedStacks
+    body: LinesView
+
+    def show_again(self) -> None:
+        """Draw the stacks in their new form."""
+        raise NotImplementedError
+
+    def action_change_view(self) -> None:
         """Switch between classes and the tree."""
-        self.shape = replace(self.shape, tree=not self.shape.tree)
+        self.body.scroll_home(animate=False)
+        self._flip("tree")
 
-    def change_frames(self) -> None:
+    def action_frames(self) -> None:
         """Unfold the frames of libraries and frameworks, or fold them."""
-        self.shape = replace(self.shape, frames=not self.shape.frames)
+        self._flip("frames")
 
-    def change_threads(self) -> None:
+    def action_threads(self) -> None:
         """Show the other threads in full, or one line per class."""
-        self.shape = replace(self.shape, threads=not self.shape.threads)
+        self._flip("threads")
+
+    def _flip(self, part: str) -> None:
+        shape = self.asked.shape
+        self.asked.shape = replace(shape, **{part: not getattr(shape, part)})
+        self.show_again()
 
 
 # -- What happened before this viewer connected: found once in the records that the source has
