@@ -319,25 +319,24 @@ def serve(
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda _number, _frame: stop.set())
-    fleet.start()
-    fleet.wait(FIRST_LOOK_S)
-    try:
-        if server is not None:
-            threading.Thread(target=server.serve_forever, daemon=True).start()
-            address, port = server.socket.getsockname()[:2]
-            scheme = "https" if server.tls is not None else "http"
-            click.echo(f"ddtop: serving {scheme}://{place(address, port)}/metrics", err=True)
-        while not stop.is_set():
+    with fleet:
+        fleet.wait(FIRST_LOOK_S)
+        try:
+            if server is not None:
+                threading.Thread(target=server.serve_forever, daemon=True).start()
+                address, port = server.socket.getsockname()[:2]
+                scheme = "https" if server.tls is not None else "http"
+                click.echo(f"ddtop: serving {scheme}://{place(address, port)}/metrics", err=True)
+            while not stop.is_set():
+                if file is not None:
+                    file.write()
+                # Wait in short steps: a signal that arrives just before a wait must not be missed.
+                until = time.monotonic() + TEXTFILE_S
+                while not stop.wait(0.5) and time.monotonic() < until:
+                    fleet.jobs()
+        finally:
+            if server is not None:
+                server.shutdown()
+                server.server_close()
             if file is not None:
-                file.write()
-            # Wait in short steps: a signal that arrives just before a wait must not be missed.
-            until = time.monotonic() + TEXTFILE_S
-            while not stop.wait(0.5) and time.monotonic() < until:
-                fleet.jobs()
-    finally:
-        if server is not None:
-            server.shutdown()
-            server.server_close()
-        if file is not None:
-            file.remove()
-        fleet.close()
+                file.remove()

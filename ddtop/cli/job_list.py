@@ -32,7 +32,7 @@ from ddtop.feeds.schedulers import (
 )
 from ddtop.feeds.systems import own_systems, system_of
 from ddtop.follow.engine import UnreachableError, last_state
-from ddtop.follow.fleet import Fleet, FleetJob, Tally, Target, open_fleet, own_jobs, tally_of
+from ddtop.follow.fleet import Fleet, FleetJob, Tally, Target, own_jobs, tally_of
 from ddtop.model.facts import Snapshot
 from ddtop.present.documents import system_json
 from ddtop.present.jobs import (
@@ -260,8 +260,7 @@ not heard earlier."""
 def follow_jobs() -> Iterator[Callable[[], Mapping[tuple[str, str], Health]]]:
     """Follow the live jobs while the block runs. The health of each, by name and run; called from
     any thread."""
-    fleet: Fleet[Health]
-    with open_fleet(own_jobs, health_digest) as fleet:
+    with Fleet(own_jobs, health_digest) as fleet:
         yield lambda: {
             (job.entry.job, job.entry.run): health_now(job)
             for job in jobs_with_health(fleet.jobs())
@@ -290,8 +289,7 @@ def follow_system(
         own = row_of(entry, health_of(verdict, snapshot)) if others else None
         return with_roles([own, *others]) if own is not None else []
 
-    fleet: Fleet[Health]
-    with open_fleet(read, health_digest) as fleet:
+    with Fleet(read, health_digest) as fleet:
         yield rows
 
 
@@ -318,7 +316,7 @@ def healths(entries: Iterable[registry.JobEntry]) -> list[Health]:
     found: dict[registry.JobEntry, Health] = {}
     if living:
         targets = [Target(entry, secret) for secret in [registry.secret()] for entry in living]
-        with open_fleet(lambda: targets, health_digest) as fleet:
+        with Fleet(lambda: targets, health_digest) as fleet:
             found = {job.entry: health_now(job) for job in fleet.wait(HEALTH_ANSWER_S)}
     asked = {id(process) for process in living}
     return [

@@ -11,7 +11,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
@@ -96,9 +96,9 @@ class _Followed(Generic[T]):
 
 
 class Fleet(Generic[T]):
-    """Follows the jobs that `read` returns, until it is closed.
+    """Follows the jobs that `read` returns, while the block of its `with` runs.
 
-    `start`, `close`, `jobs` and `wait` are for the caller's thread. `digest` is called on the
+    `jobs` and `wait` are for the caller's thread. `digest` is called on the
     thread of the fleet, with each look.
     """
 
@@ -123,7 +123,7 @@ class Fleet(Generic[T]):
         self.failure: BaseException | None = None
         self._turns = contextlib.ExitStack()
 
-    def start(self) -> None:
+    def __enter__(self) -> Fleet[T]:
         """Start following; once. Like the engine, it changes the settings of the GIL and the
         garbage collector so that other threads wait as little as possible.
         """
@@ -135,8 +135,9 @@ class Fleet(Generic[T]):
             thread = threading.Thread(target=run, name=name, daemon=True)
             self._threads.append(thread)
             thread.start()
+        return self
 
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """End it, without waiting for a folder that does not answer."""
         self._stop.set()
         for thread in self._threads[1:]:
@@ -347,20 +348,6 @@ def _is_wanted(entry: registry.JobEntry, now_unix_ns: int) -> bool:
         young = now_unix_ns - ended < ENDED_KEPT_S * 1e9
         return young and entry.reachable(now_unix_ns)
     return entry.live(now_unix_ns)
-
-
-@contextlib.contextmanager
-def open_fleet(
-    read: Callable[[], Iterable[Target]],
-    digest: Callable[[registry.JobEntry, Snapshot, Verdict, T | None], T],
-) -> Iterator[Fleet[T]]:
-    """A fleet that is closed at the end of the block."""
-    fleet: Fleet[T] = Fleet(read, digest)
-    fleet.start()
-    try:
-        yield fleet
-    finally:
-        fleet.close()
 
 
 # -- What a viewer adds up over looks at one job: time in iterations, and time lost to stragglers

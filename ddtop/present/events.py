@@ -285,16 +285,6 @@ REFUSED, GARBLED, DROPPED, UNSENT = "refused", "garbled", "dropped", "unsent"
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
-    """Losses at one host, from `unix_ns` on. `of`: the host's identity, or its name if that is not
-    known, with the kind of loss."""
-
-    of: tuple[str, str]
-    unix_ns: int
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class _Count:
     host: str
     base: int
@@ -311,7 +301,7 @@ class Losses:
         self._first: dict[tuple[str, str], _Count] = {}
         self._began_unix_ns: int | None = None
 
-    def take(self, snapshot: Snapshot) -> Iterator[Loss]:
+    def take(self, snapshot: Snapshot) -> Iterator[Entry]:
         """The losses since the last look; at the first look, all that were ever counted."""
         now = snapshot.time_unix_ns
         self._began_unix_ns = self._began_unix_ns or now
@@ -337,8 +327,8 @@ class Losses:
                     self._first[name, kind] = known
                 yield _loss((name, kind), known)
 
-    def follow(self, earlier: Losses) -> Iterator[Loss]:
-        """The sums of the first look without those in an earlier entry; no `text` if nothing
+    def follow(self, earlier: Losses) -> Iterator[Entry]:
+        """The sums of the first look without those in an earlier entry; no `words` if nothing
         remains."""
         for of, count in self._first.items():
             before = earlier._seen.get(of)
@@ -347,11 +337,14 @@ class Losses:
             rest = replace(count, base=before.now)
             if self._seen[of] == count:
                 self._seen[of] = rest
-            yield _loss(of, rest) if rest.now > rest.base else Loss(of, rest.since_unix_ns, "")
+            yield _loss(of, rest)
 
 
-def _loss(of: tuple[str, str], count: _Count) -> Loss:
-    return Loss(of, count.since_unix_ns, f"{count.host}: {_words(of[1], count.now - count.base)}")
+def _loss(of: tuple[str, str], count: _Count) -> Entry:
+    """`of`: the host's identity, or its name if that is not known, with the kind of loss."""
+    at, lost = count.since_unix_ns, count.now - count.base
+    words = ((at, f"{count.host}: {_words(of[1], lost)}"),) if lost > 0 else ()
+    return Entry((LOSS, of, at), at, LOSS, words)
 
 
 def _counts_anything(host: HostState) -> bool:
@@ -488,10 +481,8 @@ class Timeline:
         self._ranks(snapshot)
         for at, order in snapshot.orders:
             self._add(Entry((ORDER, at, order), at, ORDER, ((at, order_text(order)),)))
-        for loss in self._losses.take(snapshot):
-            key = (LOSS, loss.of, loss.unix_ns)
-            entry = Entry(key, loss.unix_ns, LOSS, ((loss.unix_ns, loss.text),))
-            self._put(entry) if key in self._entries else self._add(entry)
+        for entry in self._losses.take(snapshot):
+            self._put(entry) if entry.key in self._entries else self._add(entry)
         if snapshot.ended is not None:
             at = snapshot.ended.time_unix_ns
             self._add(
@@ -569,12 +560,10 @@ class Timeline:
 
     def _absorb_losses(self, earlier: Timeline) -> None:
         """Remove from the sums of the first look the losses that are now known to be earlier."""
-        for loss in self._losses.follow(earlier._losses):
-            key = (LOSS, loss.of, loss.unix_ns)
-            entry = self._entries.pop(key, None)
+        for entry in self._losses.follow(earlier._losses):
             self._sorted = None
-            if entry is not None and loss.text:
-                self._entries[key] = replace(entry, words=((loss.unix_ns, loss.text),))
+            if self._entries.pop(entry.key, None) is not None and entry.words:
+                self._entries[entry.key] = entry
 
     def _add(self, entry: Entry) -> None:
         if entry.key in self._entries:
