@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Sequence
 
 import click
@@ -33,7 +32,7 @@ START_S, REDUCE_S = 60.0, 30.0
     help="Seconds until all ranks must have met. torch may take long to import.",
 )
 @click.argument("words", nargs=-1, required=True, metavar="-- COMMAND...")
-def command(start_s: float, words: tuple[str, ...]) -> None:
+def command(start_s: float, words: tuple[str, ...]) -> int:
     """Before the job: rendezvous, host names, versions, limits, GPUs, clocks and an all_reduce.
 
     It starts the ranks as the command does, with a small program in place of yours. For a job on
@@ -41,15 +40,6 @@ def command(start_s: float, words: tuple[str, ...]) -> None:
 
     Exit code 0; 1: something is wrong; 2: the command line is not understood; 3: nothing can be
     looked at here.
-    """
-    sys.exit(check(words, start_s))
-
-
-def check(words: Sequence[str], start_s: float = START_S) -> int:
-    """Run and print every check. Returns 1 if something is wrong, else 0.
-
-    Raises:
-        CommandError: 2, the command line is not understood; 3, the command cannot be started.
     """
     from ddtop.cli.check import trial
     from ddtop.thresholds import chosen

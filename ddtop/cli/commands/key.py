@@ -9,7 +9,6 @@ import contextlib
 import os
 import secrets
 import signal
-import sys
 import time
 
 import click
@@ -32,25 +31,12 @@ def command() -> None:
     exits="0; 2 the key is DDTOP_KEY; 3 the state folder cannot be written",
     traits=Trait.WITHOUT_CONFIG | Trait.ON_LINUX,
 )
-def _rotate() -> None:
+def _rotate() -> int:
     """A new key; the old one is refused from then on.
 
     The relays of running jobs on this host refuse it too.
     """
-    sys.exit(rotate())
-
-
-def rotate() -> int:
-    """Make a new key, restart the relays that hold the old one, print which could not be reached.
-
-    Not two keys for a while: a key that has leaked would go on being good.
-
-    Returns:
-        0.
-
-    Raises:
-        CommandError: 2, the key is in DDTOP_KEY; 3, the state folder cannot be written.
-    """
+    # Not two keys for a while: a key that has leaked would go on being good.
     if os.environ.get("DDTOP_KEY"):
         raise CommandError(
             "ddtop: the key is DDTOP_KEY, which running jobs keep: "

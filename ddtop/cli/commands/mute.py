@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from ddtop.cli import completion
@@ -30,15 +28,6 @@ def command(
     It is left out of the findings, of health and of events, for all who look at the job, and shown
     as muted. It ends by itself. Exit code 2: no such kind or ranks, 3: no contact, or refused.
     """
-    mute(job, kind, ranks, for_s, because)
-
-
-def mute(name: str, kind: str | None, ranks: str | None, for_s: float, because: str | None) -> None:
-    """Have the relay mute it.
-
-    Raises:
-        CommandError: 2, no such kind, ranks or time; 3, no contact, or the relay refuses.
-    """
     from ddtop.cli.place import place_of
     from ddtop.cli.ranks import parse_ranks
     from ddtop.cli.sources import act_on
@@ -61,7 +50,7 @@ def mute(name: str, kind: str | None, ranks: str | None, for_s: float, because: 
     numbers = rank_list(parse_ranks(ranks)) if ranks is not None else ""
     arguments = kind or "", numbers, str(int(for_s)), because or ""
     answered = act_on(
-        place_of(name, 0.0, "mute"),
+        place_of(job, 0.0, "mute"),
         lambda source, _: source.order(Command("mute", arguments=arguments)),
         "nothing was muted",
     )
@@ -69,4 +58,3 @@ def mute(name: str, kind: str | None, ranks: str | None, for_s: float, because: 
         why = answered.text if answered is not None else "the relay did not answer"
         raise CommandError(without_controls(f"ddtop: nothing was muted: {why}"), UNREACHABLE)
     click.echo(without_controls(f"muted: {answered.text}" if for_s else answered.text))
-    sys.exit(0)

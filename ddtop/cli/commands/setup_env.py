@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shlex
 import shutil
-import sys
 from pathlib import Path
 
 import click
 
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError, DdtopCommand, Trait
+from ddtop.cli.other_python import NOTE, OtherPython, of_this_copy, too_old
 from ddtop.cli.output import without_controls
 
 
@@ -40,7 +40,7 @@ def command(
     target: str | None,
     source: str | None,
     undo: bool,
-) -> None:
+) -> int:
     """Install the agent into another Python, and say what was written.
 
     PYTHON is an interpreter, or the folder of a virtual or conda environment. In a container it is
@@ -54,28 +54,12 @@ def command(
             USAGE,
         )
     words = shlex.split(through) if through is not None else _container_command(container)
-    sys.exit(setup_env(python, words, target, source, undo))
-
-
-def setup_env(
-    python: str, through: list[str], target: str | None, source: str | None, undo: bool
-) -> int:
-    """Install or uninstall, and print what changed.
-
-    Returns:
-        0.
-
-    Raises:
-        CommandError: 2, a folder that holds other files; 3, that Python cannot be used.
-    """
-    from ddtop.cli.other_python import OtherPython, of_this_copy, too_old
-
-    other = OtherPython(python, through)
+    other = OtherPython(python, words)
     here = other.ask()
     why = too_old(here.version)
     if why is not None:
         raise CommandError(f"ddtop: {here.python}: {why}", UNREACHABLE)
-    again = " ".join(["ddtop setup-env", shlex.quote(python), *_options(through, target)])
+    again = " ".join(["ddtop setup-env", shlex.quote(python), *_options(words, target)])
     if target is not None:
         return _folder(other, Path(target).absolute(), source or of_this_copy(), undo)
     if undo:
@@ -108,10 +92,7 @@ def setup_env(
     return 0
 
 
-def _folder(other: object, folder: Path, source: str, undo: bool) -> int:
-    from ddtop.cli.other_python import NOTE, OtherPython
-
-    assert isinstance(other, OtherPython)
+def _folder(other: OtherPython, folder: Path, source: str, undo: bool) -> int:
     try:
         if undo:
             if not (folder / NOTE).exists():
