@@ -40,8 +40,7 @@ def recorded(what: str) -> Recorded:
     """
     path = Path(what)
     if os.sep in what or os.path.lexists(path) or path.suffix in (".journal", ".last"):
-        name = registry.clean_job_name(path.name.partition(".")[0])
-        return Recorded(path, name, _entry_of(path))
+        return Recorded(path, registry.clean_job_name(path.name.partition(".")[0]), _entry_of(path))
     entry = entry_of(what)
     found = journal_of(entry)
     if found is None:

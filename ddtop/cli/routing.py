@@ -139,8 +139,7 @@ def asked_at(text: str, named_by: str = "--hub") -> registry.JobEntry:
             UNREACHABLE,
         )
     try:
-        name = present_of(PortRoute("", host, port)).job.name
-        return registry.at_port(name, host, port)
+        return registry.at_port(present_of(PortRoute("", host, port)).job.name, host, port)
     except NotHeardError:
         raise CommandError(
             f"ddtop: no relay of yours answers at {host}:{port} within {engine.JOIN_S:.0f} s:"

@@ -88,8 +88,7 @@ def _report_there(place: There, output: str | None) -> int | Hosts:
     if ran != 0:
         return ran
     name = "-".join([*place.host.option.strip("-").split(), *([place.job] if place.job else [])])
-    target = _target(name, time.time_ns(), output)
-    return _write_report(target, text.getvalue(), output is not None)
+    return _write_report(_target(name, time.time_ns(), output), text.getvalue(), output is not None)
 
 
 def _report_seen(found: Seen, output: str | None, source: bool) -> int:

@@ -348,8 +348,7 @@ def _dump_signal() -> Line:
         faulthandler.unregister(dump.signal)
         signal.signal(dump.signal, signal.SIG_DFL)
     if not stacks:
-        text = f"signal {dump.signal} came, but faulthandler wrote nothing"
-        return NOTE, "dump signal", text
+        return NOTE, "dump signal", f"signal {dump.signal} came, but faulthandler wrote nothing"
     return GOOD, "dump signal", f"signal {dump.signal} makes faulthandler write the stacks"
 
 
@@ -364,11 +363,9 @@ def _ptrace() -> Line:
     if may_trace_others():
         return GOOD, "ptrace", f"restricted (Yama {scope}), not for this user"
     if scope == 2:
-        text = "root only (Yama 2): no py-spy; with root: sudo py-spy dump --pid P"
-        return NOTE, "ptrace", text
+        return NOTE, "ptrace", "root only (Yama 2): no py-spy; with root: sudo py-spy dump --pid P"
     text = "parents only (Yama 1): py-spy reads the ranks of a DDTOP=1 job"
-    text = f"{text}, for others: sudo py-spy dump --pid P"
-    return NOTE, "ptrace", text
+    return NOTE, "ptrace", f"{text}, for others: sudo py-spy dump --pid P"
 
 
 def _py_spy() -> Line:
@@ -406,14 +403,12 @@ def _journal() -> Line:
     if problem is not None:
         return NOTE, "journal", problem
     if size == 0:
-        text = "switched off by DDTOP_JOURNAL_MIB: nothing to replay after the end"
-        return NOTE, "journal", text
+        return NOTE, "journal", "switched off by DDTOP_JOURNAL_MIB: nothing to replay after the end"
     room = free.f_bavail * free.f_frsize
     if room < 2 * size:
         text = f"only {room >> 20:,} MiB free in {folder}, a job may write {size >> 20} MiB"
         return NOTE, "journal", text
-    text = f"at most {size >> 20} MiB a job, {room >> 20:,} MiB free in {folder}"
-    return GOOD, "journal", text
+    return GOOD, "journal", f"at most {size >> 20} MiB a job, {room >> 20:,} MiB free in {folder}"
 
 
 def _gpu() -> Line:

@@ -52,9 +52,8 @@ def send(name: str, ranks: str, signal_text: str, sure: bool) -> int:
     from ddtop.cli.sources import act_on
 
     numbers, what = parse_ranks(ranks), parse_signal(signal_text)
-    place = place_of(name, 0.0, "signal")
     return act_on(
-        place,
+        place_of(name, 0.0, "signal"),
         lambda source, snapshot: _send_all(source, snapshot, numbers, what, sure),
         "no signal was sent",
     )
