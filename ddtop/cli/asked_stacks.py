@@ -11,7 +11,7 @@ import click
 
 from ddtop import registry
 from ddtop.cli.errors import NOT_HEARD, UNREACHABLE, USAGE, CommandError
-from ddtop.cli.output import without_controls
+from ddtop.cli.output import echo
 from ddtop.cli.outside import stacks_of
 from ddtop.cli.place import Here, Hosts, Pids
 from ddtop.cli.ranks import check_ranks
@@ -181,9 +181,9 @@ def _print(found: _Found, wanted: Wanted) -> int:
         click.echo(json.dumps(document))
     else:
         text = text_of(merged, snapshot, verdict, wanted.shape, wanted.source)
-        click.echo(without_controls(text), nl=False)
+        echo(text, nl=False)
     if found.missing is not None:
-        click.echo(without_controls(f"ddtop: {found.missing}"), err=True)
+        echo(f"ddtop: {found.missing}", err=True)
     if verdict.health == UNKNOWN:
         return NOT_HEARD
     return 1 if merged.unanswered or found.missing is not None else 0

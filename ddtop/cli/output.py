@@ -61,6 +61,11 @@ def without_controls(text: str) -> str:
     return "\n".join(clean(line) for line in text.split("\n"))
 
 
+def echo(text: str, err: bool = False, nl: bool = True) -> None:
+    """Print the text without control characters. `err`: on stderr. `nl`: and end the line."""
+    click.echo(without_controls(text), nl=nl, err=err)
+
+
 def no_dashboard() -> str | None:
     """Why the dashboard cannot be drawn here; None if it can."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):

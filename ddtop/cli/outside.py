@@ -17,7 +17,7 @@ import click
 from ddtop.cli import outside_jobs
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError
 from ddtop.cli.look import Seen
-from ddtop.cli.output import without_controls
+from ddtop.cli.output import echo
 from ddtop.cli.stacks_output import text_of
 from ddtop.feeds.bridge import RemoteTarget
 from ddtop.feeds.feed import LocalFeed
@@ -83,11 +83,11 @@ def stacks_of(
         click.echo(json.dumps(stacks_json(merged, None, True, time.time_ns())))
         return 1 if merged.unanswered else 0
     for note in found.notes:
-        click.echo(without_controls(f"note: {note}"))
+        echo(f"note: {note}")
     text = text_of(merged, snapshot, verdict, shape, source)
-    click.echo(without_controls(text), nl=False)
+    echo(text, nl=False)
     for line in closing_lines(answers):
-        click.echo(without_controls(line))
+        echo(line)
     return 1 if merged.unanswered else 0
 
 
@@ -114,7 +114,7 @@ def feed_of(pids: str, asked_by: str, arguments: bool = False) -> OutsideFeed:
     found = _targets(pids)
     needed = missing_right([target.pid for target in found.found], asked_by, pids)
     if needed is not None:
-        click.echo(without_controls(f"ddtop: {needed}"), err=True)
+        echo(f"ddtop: {needed}", err=True)
     notes = [*found.notes, *(text for _, text in found.missing)]
     return OutsideFeed(found.found, _name(found, pids), notes, found.job, arguments=arguments)
 
@@ -135,12 +135,12 @@ def look_at(pids: str, command: str, seconds: float, arguments: bool = False) ->
     lines = [f"ddtop: {needed}; what is seen without it:"] if needed is not None else []
     lines += [f"note: {text}" for text in (*found.notes, *(why for _, why in found.missing))]
     for line in lines:
-        click.echo(without_controls(line), err=True)
+        echo(line, err=True)
     feed = OutsideFeed(found.found, name, (), found.job, eager=True, arguments=arguments)
     look = _settled(feed, seconds)
     if needed is None and feed.refusals and len(feed.refusals) == len(found.found):
         needed = next(iter(feed.refusals.values()))
-        click.echo(without_controls(f"ddtop: {needed}"), err=True)
+        echo(f"ddtop: {needed}", err=True)
     assert look.snapshot is not None
     return Seen(name, look.snapshot, look.verdict, needed, outside=True)
 
@@ -157,7 +157,7 @@ def look_at_hosts(hosts: Sequence[RemoteTarget], seconds: float) -> Seen:
     except NoContactError as error:
         raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
     for note in silent:
-        click.echo(without_controls(f"note: {note}"), err=True)
+        echo(f"note: {note}", err=True)
     assert look.snapshot is not None
     return Seen(look.snapshot.job, look.snapshot, look.verdict, outside=True)
 

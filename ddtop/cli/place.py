@@ -337,7 +337,7 @@ def unwatched_hosts(host: SshTarget | SchedulerTarget, error: CommandError) -> H
         CommandError: `error`, if not every node can be reached, or if the command acts through a
             relay.
     """
-    from ddtop.cli.output import without_controls
+    from ddtop.cli.output import echo
     from ddtop.words.units import plural
 
     each = getattr(host, "each", ())
@@ -345,5 +345,5 @@ def unwatched_hosts(host: SshTarget | SchedulerTarget, error: CommandError) -> H
         raise error
     nodes = plural(len(each), "node")
     note = f"note: no ddtop runs in {host.name}: looking from outside, on {nodes}"
-    click.echo(without_controls(note), err=True)
+    echo(note, err=True)
     return Hosts(each, host.option)

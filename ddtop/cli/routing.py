@@ -9,12 +9,11 @@ import socket
 import time
 from dataclasses import dataclass
 
-import click
 import msgspec
 
 from ddtop import registry
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError
-from ddtop.cli.output import without_controls
+from ddtop.cli.output import echo
 from ddtop.feeds.relay import PortRoute
 from ddtop.follow import engine
 from ddtop.follow.engine import NotHeardError, UnreachableError
@@ -109,7 +108,7 @@ def from_here(entry: registry.JobEntry, command: str) -> registry.JobEntry:
     reached = route(entry)
     if reached.ssh is None:
         if reached.why is not None:
-            click.echo(without_controls(f"ddtop: {reached.why}"), err=True)
+            echo(f"ddtop: {reached.why}", err=True)
         return reached.entry
     there = f"ddtop {command} --ssh {reached.ssh}"
     raise CommandError(

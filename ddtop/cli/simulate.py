@@ -12,11 +12,9 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 
-import click
-
 from ddtop.cli import dashboard
 from ddtop.cli.errors import USAGE, CommandError, did_you_mean
-from ddtop.cli.output import no_dashboard, print_status
+from ddtop.cli.output import echo, no_dashboard, print_status
 from ddtop.cli.ranks import parse_ranks
 from ddtop.diagnosis.finding import Verdict
 from ddtop.feeds.route import Connection, TrustedRoute
@@ -243,9 +241,7 @@ def print_moment(world_size: int, name: str, seed: int, why: str) -> None:
     at_s = SHOWN_S + (incidents[0].begin_s if incidents else 0.0)
     job = SimulatedJob(world_size, seed, SCENARIOS[name], began_unix_ns=time.time_ns())
     snapshot, verdict = moment(job, at_s)
-    click.echo(
-        f"ddtop: {why}, so here is the status table {at_s:.0f} s after its beginning", err=True
-    )
+    echo(f"ddtop: {why}, so here is the status table {at_s:.0f} s after its beginning", err=True)
     note = NOTE.format(slowly="", scenario=name, seed=seed)
     print_status(_mark(snapshot, note), verdict)
 

@@ -12,7 +12,7 @@ import click
 from ddtop import registry
 from ddtop.cli.errors import NOT_HEARD, DdtopCommand, Trait
 from ddtop.cli.options import JOB, READONLY, WAIT
-from ddtop.cli.output import explain_no_dashboard, no_dashboard, without_controls
+from ddtop.cli.output import echo, explain_no_dashboard, no_dashboard
 from ddtop.cli.place import (
     LOCALS,
     PLACE,
@@ -163,7 +163,7 @@ def show_job(entry: registry.JobEntry, readonly: bool, from_list: bool = False) 
     route = routing.route(entry)
     if route.ssh is not None:
         text = f"ddtop: {entry.job} is on {route.ssh}: {route.why}; going there by ssh"
-        click.echo(without_controls(text), err=True)
+        echo(text, err=True)
         remote = os.environ.get("DDTOP_REMOTE")
         attach_remote.attach_through(SshTarget(route.ssh, remote), entry.job, 0.0, readonly)
         return from_list

@@ -10,7 +10,7 @@ import click
 
 from ddtop.cli.check.trial import BAD, GOOD, TrialLine, judge_trial
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError, DdtopCommand, Trait
-from ddtop.cli.output import without_controls
+from ddtop.cli.output import echo
 
 START_S, REDUCE_S = 60.0, 30.0
 
@@ -69,6 +69,6 @@ def command(start_s: float, words: tuple[str, ...]) -> int:
 def show(lines: Sequence[TrialLine]) -> None:
     """Print one row per line, with the advice below the bad ones."""
     for line in lines:
-        click.echo(without_controls(f"{line.mark:<5}{line.what:<17}{line.text}"))
+        echo(f"{line.mark:<5}{line.what:<17}{line.text}")
         if line.fix and line.mark != GOOD:
-            click.echo(without_controls(f"{'':<22}-> {line.fix}"))
+            echo(f"{'':<22}-> {line.fix}")

@@ -20,7 +20,7 @@ import ddtop
 from ddtop import plugins, registry, start_python
 from ddtop.cli import interpreter
 from ddtop.cli.errors import CommandError, DdtopCommand, Trait
-from ddtop.cli.output import without_controls
+from ddtop.cli.output import echo
 from ddtop.relay.gpus.amd import AmdDriver
 from ddtop.relay.gpus.driver import Driver
 from ddtop.relay.gpus.nvml import NvidiaDriver
@@ -115,7 +115,7 @@ def doctor_of(python: str) -> int:
 
 def _print_checks(lines: list[Line]) -> int:
     for mark, what, text in lines:
-        click.echo(without_controls(f"{mark:<5}{what:<14}{text}"))
+        echo(f"{mark:<5}{what:<14}{text}")
     return 1 if any(mark == BAD for mark, _, _ in lines) else 0
 
 

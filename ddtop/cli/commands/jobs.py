@@ -58,7 +58,7 @@ def command(as_json: bool, parts: bool, hubs: tuple[str, ...], slurm: bool) -> N
     from ddtop import registry
     from ddtop.cli import outside_jobs
     from ddtop.cli.job_list import jobs_json, rows_as_table, rows_of, table
-    from ddtop.cli.output import glyphs, width, without_controls
+    from ddtop.cli.output import echo, glyphs, width
     from ddtop.present.text import clean
 
     outside = outside_jobs.find_jobs(waiting=True)
@@ -71,7 +71,7 @@ def command(as_json: bool, parts: bool, hubs: tuple[str, ...], slurm: bool) -> N
     lines = table(entries, parts) if parts else rows_as_table(rows_of(entries), width(), glyphs())
     click.echo("\n".join(lines) if entries else none)
     if outside:
-        click.echo(without_controls("\n".join(outside_jobs.table(outside))))
+        echo("\n".join(outside_jobs.table(outside)))
     if refused := registry.refused_files():
         names = ", ".join(clean(name) for name in refused[:NAMED])
         click.echo(

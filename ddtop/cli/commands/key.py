@@ -15,7 +15,7 @@ import click
 
 from ddtop import folders, registry
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError, DdtopCommand, Trait
-from ddtop.cli.output import without_controls
+from ddtop.cli.output import echo
 
 KEY_BYTES = 32
 
@@ -55,11 +55,9 @@ def _rotate() -> int:
         if entry.is_here and entry.relay_state() is not None:
             _restart(entry)
         elif not entry.is_here and entry.reachable(now):
-            click.echo(
-                without_controls(
-                    f"{entry.job} on {entry.host}: its relay keeps the old key; "
-                    f"on that host: kill -9 {entry.relay_pid}"
-                )
+            echo(
+                f"{entry.job} on {entry.host}: its relay keeps the old key; "
+                f"on that host: kill -9 {entry.relay_pid}"
             )
     return 0
 
@@ -76,10 +74,8 @@ def _restart(entry: registry.JobEntry) -> None:
                 return
             signal.pidfd_send_signal(descriptor, signal.SIGKILL)
         except PermissionError as error:
-            click.echo(
-                without_controls(f"{entry.job}: its relay keeps the old key: {error.strerror}")
-            )
+            echo(f"{entry.job}: its relay keeps the old key: {error.strerror}")
             return
         finally:
             os.close(descriptor)
-    click.echo(without_controls(f"{entry.job}: its relay restarts with the new key"))
+    echo(f"{entry.job}: its relay restarts with the new key")

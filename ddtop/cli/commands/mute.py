@@ -7,7 +7,7 @@ import click
 from ddtop.cli import completion
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError, DdtopCommand
 from ddtop.cli.options import SECONDS
-from ddtop.cli.output import without_controls
+from ddtop.cli.output import echo, without_controls
 from ddtop.cli.place import PLACE
 
 
@@ -57,4 +57,4 @@ def command(
     if answered is None or not answered.ok:
         why = answered.text if answered is not None else "the relay did not answer"
         raise CommandError(without_controls(f"ddtop: nothing was muted: {why}"), UNREACHABLE)
-    click.echo(without_controls(f"muted: {answered.text}" if for_s else answered.text))
+    echo(f"muted: {answered.text}" if for_s else answered.text)

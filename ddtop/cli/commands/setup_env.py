@@ -10,7 +10,7 @@ import click
 
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError, DdtopCommand, Trait
 from ddtop.cli.other_python import NOTE, OtherPython, of_this_copy, too_old
-from ddtop.cli.output import without_controls
+from ddtop.cli.output import echo
 
 
 @click.command(
@@ -64,7 +64,7 @@ def command(
         return _folder(other, Path(target).absolute(), source or of_this_copy(), undo)
     if undo:
         gone = other.uninstall(here)
-        _print(
+        echo(
             f"{here.python}: "
             + (f"removed {_list_packages(gone)}" if gone else "nothing to remove")
         )
@@ -77,7 +77,7 @@ def command(
         )
     if other.ask(watched=True).hook_runs:
         version = here.packages.get("ddtop")
-        _print(f"{here.python} has ddtop {version}: its jobs with DDTOP=1 are seen")
+        echo(f"{here.python} has ddtop {version}: its jobs with DDTOP=1 are seen")
         return 0
     added = other.install(here, source or of_this_copy())
     if not other.ask(watched=True).hook_runs:
@@ -86,9 +86,9 @@ def command(
             f"(python -S, or a folder that site does not read): {again} --undo",
             UNREACHABLE,
         )
-    _print(f"{here.python}: added {_list_packages(added)} in {here.folder}")
-    _print("its jobs are seen from now on: DDTOP=1 torchrun ... train.py")
-    _print(f"to remove it again: {again} --undo")
+    echo(f"{here.python}: added {_list_packages(added)} in {here.folder}")
+    echo("its jobs are seen from now on: DDTOP=1 torchrun ... train.py")
+    echo(f"to remove it again: {again} --undo")
     return 0
 
 
@@ -98,14 +98,14 @@ def _folder(other: OtherPython, folder: Path, source: str, undo: bool) -> int:
             if not (folder / NOTE).exists():
                 raise CommandError(f"ddtop: {folder} was not made by ddtop setup-env", USAGE)
             shutil.rmtree(folder)
-            _print(f"removed {folder}")
+            echo(f"removed {folder}")
             return 0
         other.install_into(folder, other.ask(), source)
     except OSError as error:
         raise CommandError(f"ddtop: --target {folder}: {error.strerror}", USAGE) from None
-    _print(f"filled {folder}")
-    _print(f"its jobs are seen with: DDTOP=1 PYTHONPATH={folder} torchrun ... train.py")
-    _print(
+    echo(f"filled {folder}")
+    echo(f"its jobs are seen with: DDTOP=1 PYTHONPATH={folder} torchrun ... train.py")
+    echo(
         "in a container: mount that folder and set both variables, for example "
         f"apptainer exec --bind {folder} --env DDTOP=1,PYTHONPATH={folder} IMAGE ..."
     )
@@ -133,7 +133,3 @@ def _options(through: list[str], target: str | None) -> list[str]:
 
 def _list_packages(packages: dict[str, str]) -> str:
     return ", ".join(f"{name} {version}" for name, version in packages.items())
-
-
-def _print(text: str) -> None:
-    click.echo(without_controls(text))

@@ -13,7 +13,7 @@ import click
 
 from ddtop.cli import completion
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError, DdtopCommand, Trait
-from ddtop.cli.output import without_controls
+from ddtop.cli.output import echo
 from ddtop.cli.place import PLACE
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def _confirm(snapshot: Snapshot, ranks: list[RankFacts], what: signal.Signals) -
     click.echo(f"{what.name} to {len(ranks)} of {snapshot.world_size} ranks of {snapshot.job}:")
     for rank in ranks:
         script = rank.hello.script if rank.hello else ""
-        click.echo(without_controls(f"  rank {rank.rank}  pid {rank.pid}  {rank.host}  {script}"))
+        echo(f"  rank {rank.rank}  pid {rank.pid}  {rank.host}  {script}")
     return click.confirm("send it?")
 
 
@@ -133,5 +133,5 @@ async def _send(source: LiveSource, rank: RankFacts, what: signal.Signals) -> bo
         )
         return False
     refused = f"rank {rank.rank}: no signal was sent, {reply.text}"
-    click.echo(without_controls(reply.text if reply.ok else refused))
+    echo(reply.text if reply.ok else refused)
     return reply.ok

@@ -9,7 +9,7 @@ import click
 
 from ddtop.cli.errors import DdtopCommand, Trait
 from ddtop.cli.options import JOB, SECONDS, WAIT
-from ddtop.cli.output import without_controls
+from ddtop.cli.output import echo
 from ddtop.cli.place import LOCALS, PLACE, place_of
 
 
@@ -75,7 +75,5 @@ def command(job: str | None, wait_s: float, as_json: bool, arguments: bool, **ac
     from ddtop.cli.actions import guard_of
     from ddtop.cli.watching import watch
 
-    make_guard = guard_of(
-        lambda text: click.echo(without_controls(f"ddtop: {text}"), err=True), **act
-    )
+    make_guard = guard_of(lambda text: echo(f"ddtop: {text}", err=True), **act)
     sys.exit(watch(place_of(job, wait_s, "watch", arguments), as_json, make_guard))
