@@ -25,10 +25,10 @@ from ddtop.feeds.schedulers import (
     NoSuchJobError,
     SchedulerTarget,
     SlurmJob,
-    SlurmJobs,
     WrongNameError,
     last_line,
     running_jobs,
+    slurm_job,
 )
 from ddtop.feeds.systems import own_systems, system_of
 from ddtop.follow.engine import UnreachableError, last_state
@@ -108,7 +108,7 @@ def slurm_jobs(ddtop: str | None) -> list[tuple[Listed, Health]]:
 
 def _look_into(job: SlurmJob, ddtop: str | None) -> list[tuple[Listed, Health]]:
     try:
-        target = SlurmJobs().find(job.number, ddtop)
+        target = slurm_job(job.number, ddtop)
         found = [_row(one) for one in _jobs_inside(target)]
     except (NoSuchJobError, WrongNameError, NoContactError) as error:
         return [_without_contact(job, str(error))]

@@ -283,7 +283,7 @@ def _scheduler_target(option: str, job: str, wait_s: float) -> SchedulerTarget:
     until = time.monotonic() + wait_s
     while True:
         try:
-            return SCHEDULERS[option].find(job, remote())
+            return SCHEDULERS[option](job, remote())
         except WrongNameError as error:
             raise CommandError(f"ddtop: {option}: {error}", USAGE) from None
         except NotYetError as error:

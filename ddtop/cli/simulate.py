@@ -17,7 +17,7 @@ from ddtop.cli.errors import USAGE, CommandError, did_you_mean
 from ddtop.cli.output import echo, no_dashboard, print_status
 from ddtop.cli.ranks import parse_ranks
 from ddtop.diagnosis.finding import Verdict
-from ddtop.feeds.route import Connection, TrustedRoute
+from ddtop.feeds.route import Connection, Route
 from ddtop.follow.engine import seen
 from ddtop.follow.live import LiveSource
 from ddtop.follow.look import Look
@@ -154,7 +154,7 @@ class SimLink:
         return frames.seal(record, sender=self._job.fleet.sender(0), unix_ns=now, mono_ns=now)
 
 
-class SimRoute(TrustedRoute):
+class SimRoute(Route):
     """The route to a simulated job. Its script goes on while nobody is connected."""
 
     def __init__(self, job: SimulatedJob, clock: Callable[[], int]) -> None:

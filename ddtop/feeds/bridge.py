@@ -326,7 +326,7 @@ class RemoteTarget(Protocol):
         """What went wrong, as a sentence. `words`: what the started program has printed."""
 
 
-class SshRoute:
+class SshRoute(Route):
     """A route through ssh, or through another program that starts the bridge.
 
     It connects again by itself after a loss.
@@ -363,10 +363,6 @@ class SshRoute:
             f" more is taken in; if its job is that large: DDTOP_SSH_MIB={4 * _memory_mib()} ddtop"
             f" attach {self._host.option}"
         )
-
-    async def to_hub(self, address: str) -> Route | None:  # noqa: ARG002 - the protocol has it
-        """None: the bridge on that host chooses the relay."""
-        return None
 
     @property
     def pipe(self) -> Pipe:

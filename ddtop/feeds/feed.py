@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 
-from ddtop.feeds.route import TrustedRoute
+from ddtop.feeds.route import Route
 from ddtop.wire import frames
 from ddtop.wire.records import AnyRecord, Command, OutsideLook, Reply
 from ddtop.words.sentences import rank_ranges
@@ -23,7 +23,7 @@ TURN_S = 0.05
 _Key = tuple[str, str, "int | None", "int | None"]
 
 
-class LocalFeed(TrustedRoute, ABC):
+class LocalFeed(Route):
     """A route and a link in one, for one event loop. Its owner calls `end` when it is done."""
 
     def __init__(self, job: str, sender: str) -> None:

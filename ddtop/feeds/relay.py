@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ddtop import registry
-from ddtop.feeds.route import Connection, GoneError, NoContactError, Route, T, TrustedRoute
+from ddtop.feeds.route import Connection, GoneError, NoContactError, Route, T
 from ddtop.link.viewer_side import AsyncViewerLink, admits
 from ddtop.patience import in_thread
 from ddtop.relay.hub.topology import hub_wanted, numeric_addresses
@@ -16,7 +16,7 @@ TO_HUB_S = 1.5
 """A relay accepts within a round trip. A firewall that drops packets never answers."""
 
 
-class LocalRoute(TrustedRoute):
+class LocalRoute(Route):
     """Through the state folder: the job file is read again before each connection."""
 
     def __init__(self, entry: registry.JobEntry) -> None:
@@ -60,7 +60,7 @@ class LocalRoute(TrustedRoute):
         return await in_thread(read, self._entry, None)
 
 
-class PortRoute(TrustedRoute):
+class PortRoute(Route):
     """Straight to a relay's port, with the user's key; nothing is known of its job file."""
 
     def __init__(self, job: str, address: str, port: int) -> None:
