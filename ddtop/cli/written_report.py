@@ -118,15 +118,6 @@ def _print(material: Material, target: Path, output: str | None) -> int:
     return _write_report(target, text, output is not None)
 
 
-def _write_report(target: Path, text: str, named: bool) -> int:
-    size = _write(target, text, named)
-    click.echo(
-        f"wrote {target} ({size / 1024:,.0f} KiB); "
-        "text that looks like a secret is redacted: read it before you share it"
-    )
-    return 0
-
-
 @dataclass(frozen=True, slots=True)
 class _Known:
     """Everything that is known about the job.
@@ -206,8 +197,8 @@ def _no_stacks(snapshot: Snapshot) -> str:
     return "it has ended, and no stacks had been taken"
 
 
-def _write(target: Path, text: str, named: bool) -> int:
-    """Write the file, readable by this user only, and return its size in bytes.
+def _write_report(target: Path, text: str, named: bool) -> int:
+    """Write the file, readable by this user only, and print where. Returns the exit code.
 
     A file that exists is replaced only if the user named it.
     """
@@ -229,7 +220,11 @@ def _write(target: Path, text: str, named: bool) -> int:
         raise CommandError(
             f"ddtop: {target} cannot be written: {error.strerror}", UNREACHABLE
         ) from None
-    return len(data)
+    click.echo(
+        f"wrote {target} ({len(data) / 1024:,.0f} KiB); "
+        "text that looks like a secret is redacted: read it before you share it"
+    )
+    return 0
 
 
 # -- What has happened to a job in the last minutes, from its journal

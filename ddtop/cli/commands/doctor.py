@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import click
@@ -69,8 +70,8 @@ def doctor() -> int:
         _ptrace,
         _py_spy,
         _journal,
-        _gpu,
-        _amd_gpu,
+        partial(_ask_driver, NvidiaDriver(), "NVML"),
+        partial(_ask_driver, AmdDriver(), "amdsmi"),
         _other_gpus,
         _relays,
     ]
@@ -87,8 +88,7 @@ def doctor_of(python: str) -> int:
     """
     from ddtop.cli.other_python import OF_THE_AGENT, OF_THE_COMMANDS, OtherPython, too_old
 
-    other = OtherPython(python)
-    here = other.ask(watched=True)
+    here = OtherPython(python).ask(watched=True)
     version = ".".join(map(str, here.version))
     old = too_old(here.version)
     lines: list[Line] = [(BAD if old else GOOD, "python", old or f"{version} ({here.python})")]
@@ -409,14 +409,6 @@ def _journal() -> Line:
         text = f"only {room >> 20:,} MiB free in {folder}, a job may write {size >> 20} MiB"
         return NOTE, "journal", text
     return GOOD, "journal", f"at most {size >> 20} MiB a job, {room >> 20:,} MiB free in {folder}"
-
-
-def _gpu() -> Line:
-    return _ask_driver(NvidiaDriver(), "NVML")
-
-
-def _amd_gpu() -> Line:
-    return _ask_driver(AmdDriver(), "amdsmi")
 
 
 def _ask_driver(driver: Driver, what: str) -> Line:

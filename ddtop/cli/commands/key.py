@@ -31,7 +31,7 @@ def command() -> None:
     exits="0; 2 the key is DDTOP_KEY; 3 the state folder cannot be written",
     traits=Trait.WITHOUT_CONFIG | Trait.ON_LINUX,
 )
-def _rotate() -> int:
+def _rotate() -> None:
     """A new key; the old one is refused from then on.
 
     The relays of running jobs on this host refuse it too.
@@ -59,7 +59,6 @@ def _rotate() -> int:
                 f"{entry.job} on {entry.host}: its relay keeps the old key; "
                 f"on that host: kill -9 {entry.relay_pid}"
             )
-    return 0
 
 
 def _restart(entry: registry.JobEntry) -> None:

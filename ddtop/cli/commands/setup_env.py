@@ -40,7 +40,7 @@ def command(
     target: str | None,
     source: str | None,
     undo: bool,
-) -> int:
+) -> None:
     """Install the agent into another Python, and say what was written.
 
     PYTHON is an interpreter, or the folder of a virtual or conda environment. In a container it is
@@ -61,14 +61,15 @@ def command(
         raise CommandError(f"ddtop: {here.python}: {why}", UNREACHABLE)
     again = " ".join(["ddtop setup-env", shlex.quote(python), *_options(words, target)])
     if target is not None:
-        return _folder(other, Path(target).absolute(), source or of_this_copy(), undo)
+        _folder(other, Path(target).absolute(), source or of_this_copy(), undo)
+        return
     if undo:
         gone = other.uninstall(here)
         echo(
             f"{here.python}: "
             + (f"removed {_list_packages(gone)}" if gone else "nothing to remove")
         )
-        return 0
+        return
     if not here.writable:
         raise CommandError(
             f"ddtop: {here.folder} cannot be written: ddtop setup-env {shlex.quote(python)} "
@@ -78,7 +79,7 @@ def command(
     if other.ask(watched=True).hook_runs:
         version = here.packages.get("ddtop")
         echo(f"{here.python} has ddtop {version}: its jobs with DDTOP=1 are seen")
-        return 0
+        return
     added = other.install(here, source or of_this_copy())
     if not other.ask(watched=True).hook_runs:
         raise CommandError(
@@ -89,17 +90,16 @@ def command(
     echo(f"{here.python}: added {_list_packages(added)} in {here.folder}")
     echo("its jobs are seen from now on: DDTOP=1 torchrun ... train.py")
     echo(f"to remove it again: {again} --undo")
-    return 0
 
 
-def _folder(other: OtherPython, folder: Path, source: str, undo: bool) -> int:
+def _folder(other: OtherPython, folder: Path, source: str, undo: bool) -> None:
     try:
         if undo:
             if not (folder / NOTE).exists():
                 raise CommandError(f"ddtop: {folder} was not made by ddtop setup-env", USAGE)
             shutil.rmtree(folder)
             echo(f"removed {folder}")
-            return 0
+            return
         other.install_into(folder, other.ask(), source)
     except OSError as error:
         raise CommandError(f"ddtop: --target {folder}: {error.strerror}", USAGE) from None
@@ -109,7 +109,6 @@ def _folder(other: OtherPython, folder: Path, source: str, undo: bool) -> int:
         "in a container: mount that folder and set both variables, for example "
         f"apptainer exec --bind {folder} --env DDTOP=1,PYTHONPATH={folder} IMAGE ..."
     )
-    return 0
 
 
 def _container_command(container: str | None) -> list[str]:
