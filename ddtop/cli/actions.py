@@ -134,9 +134,8 @@ class JobGuard:
             self._told.add(key)
             self._firing.append(self._begin_firing(event))
         self._firing = [firing for firing in self._firing if not self._went_on(firing)]
-        for action in (self._actions.command, self._actions.then):
-            if action is not None:
-                action.look()
+        for action in filter(None, (self._actions.command, self._actions.then)):
+            action.look()
 
     def leave(self) -> None:
         """Wait for the started actions, for each at most its own limit."""

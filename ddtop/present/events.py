@@ -146,8 +146,8 @@ class Changes:
         changes = self._contact_again(snapshot)
         changes += self._ranks(snapshot)
         changes += self._orders(snapshot)
-        changes += self._cleared_changes(look, now)
-        changes += self._appeared_changes(look, now)
+        changes += self._cleared_changes(snapshot, look.verdict)
+        changes += self._appeared_changes(snapshot, look.verdict)
         if snapshot.ended is not None:
             changes.append(Event(ENDED, now, snapshot.attempt, ended=snapshot.ended))
         # A reader expects the times of the lines in order. But the first look at a job brings
@@ -198,12 +198,11 @@ class Changes:
         self._reported = set(snapshot.orders)
         return [Event(ORDERED, at, snapshot.attempt, order=order) for at, order in new]
 
-    def _cleared_changes(self, look: Look, now: int) -> list[Event]:
-        assert look.snapshot is not None
-        attempt = look.snapshot.attempt
-        shown = {_key(attempt, finding) for finding in look.verdict.findings}
+    def _cleared_changes(self, snapshot: Snapshot, verdict: Verdict) -> list[Event]:
+        attempt, now = snapshot.attempt, snapshot.time_unix_ns
+        shown = {_key(attempt, finding) for finding in verdict.findings}
         # All findings end with the job, which does not mean that they were solved.
-        if look.snapshot.ended is not None or now < self._settled_unix_ns:
+        if snapshot.ended is not None or now < self._settled_unix_ns:
             return []
         over = [self._standing.pop(key) for key in list(self._standing) if key not in shown]
         return [
@@ -217,10 +216,9 @@ class Changes:
             for finding in over
         ]
 
-    def _appeared_changes(self, look: Look, now: int) -> list[Event]:
-        assert look.snapshot is not None
-        changes, attempt = [], look.snapshot.attempt
-        for finding in look.verdict.findings:
+    def _appeared_changes(self, snapshot: Snapshot, verdict: Verdict) -> list[Event]:
+        changes, attempt, now = [], snapshot.attempt, snapshot.time_unix_ns
+        for finding in verdict.findings:
             key = _key(attempt, finding)
             known = self._standing.get(key)
             worse = known is None or SEVERITIES.index(finding.severity) < SEVERITIES.index(

@@ -75,9 +75,7 @@ class EventsView(ListingView):
             await recall(self.session)
         finally:
             self._recalling = False
-        if self.session.shown.snapshot is not None:
-            self.show(self.session.shown, self.session.shown.snapshot)
-            self.post_message(self.Changed())
+        self.show_again()
 
     def notes(self, snapshot: Snapshot) -> list[str]:
         """The time from which on events are known, and which rows are visible."""
@@ -364,7 +362,7 @@ POLL_S = 0.25
 """Source lines are read on a separate thread and arrive a moment later."""
 
 
-class StacksView(ShapedStacks, View):
+class StacksView(View, ShapedStacks):
     """Merged stacks as classes or as a tree. New stacks are asked for on the stacks page."""
 
     topic: ClassVar[str] = help_text.STACKS
@@ -410,12 +408,6 @@ class StacksView(ShapedStacks, View):
             if at and self._went_for != self.searched:
                 self.body.scroll_to(y=at[0], animate=False)
             self._went_for = self.searched
-
-    def show_again(self) -> None:
-        look = self.session.shown
-        if look.snapshot is not None:
-            self.show(look, look.snapshot)
-        self.post_message(self.Changed())
 
     def notes(self, snapshot: Snapshot) -> list[str]:
         del snapshot
