@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ddtop.cli.errors import NOT_HEARD, USAGE, CommandError
+from ddtop.cli.errors import USAGE, CommandError
 
 if TYPE_CHECKING:
     from ddtop.diagnosis.finding import Verdict
@@ -82,13 +82,11 @@ def explain_no_dashboard(why: str, instead: str = "the status table") -> None:
     click.echo(f"ddtop: {why}, so here is {instead} instead of the dashboard", err=True)
 
 
-def print_status(snapshot: Snapshot, verdict: Verdict) -> int:
-    """Print the status table. Returns the exit code of `status`: 0, or 4 if health is unknown."""
-    from ddtop.diagnosis.finding import UNKNOWN
+def print_status(snapshot: Snapshot, verdict: Verdict) -> None:
+    """Print the status table."""
     from ddtop.present.plain import status_text
 
     click.echo(status_text(snapshot, verdict, width(), glyphs()), nl=False)
-    return NOT_HEARD if verdict.health == UNKNOWN else 0
 
 
 def print_findings(snapshot: Snapshot, verdict: Verdict) -> None:

@@ -158,17 +158,13 @@ class SimRoute(Route):
     """The route to a simulated job. Its script goes on while nobody is connected."""
 
     def __init__(self, job: SimulatedJob, clock: Callable[[], int]) -> None:
-        self._job, self._clock = job, clock
-
-    @property
-    def job(self) -> str:
-        """`sim-4096`."""
-        return self._job.name
+        super().__init__(job.name)
+        self._simulated, self._clock = job, clock
 
     async def connect(self, controller: bool) -> Connection:
         """A link to it."""
         del controller
-        return SimLink(self._job, self._clock)
+        return SimLink(self._simulated, self._clock)
 
 
 class SimSource(LiveSource):

@@ -335,17 +335,14 @@ class SshRoute(Route):
     """
 
     def __init__(self, host: RemoteTarget, entry: registry.JobEntry, pipe: Pipe) -> None:
-        """`pipe`: an open one, on which the bridge has greeted."""
+        """`entry`: as its job file there has it. `pipe`: an open one, on which the bridge has
+        greeted."""
+        super().__init__(entry.job)
         self._host, self._entry, self._pipe = host, entry, pipe
         self._tries = 0
         self._usable = True
         self._final: str | None = None
         self._given = False
-
-    @property
-    def job(self) -> str:
-        """As its job file there has it."""
-        return self._entry.job
 
     @property
     def bounds(self) -> Bounds:

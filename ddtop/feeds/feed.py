@@ -27,15 +27,11 @@ class LocalFeed(Route):
     """A route and a link in one, for one event loop. Its owner calls `end` when it is done."""
 
     def __init__(self, job: str, sender: str) -> None:
-        self._name, self._sender = job, sender
+        super().__init__(job)
+        self._sender = sender
         self._latest: dict[_Key, bytes] = {}
         self._waiting: deque[bytes] = deque()
         self._looking: asyncio.Task[None] | None = None
-
-    @property
-    def job(self) -> str:
-        """Its name."""
-        return self._name
 
     @property
     def asks(self) -> bool:

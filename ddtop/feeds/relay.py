@@ -20,13 +20,9 @@ class LocalRoute(Route):
     """Through the state folder: the job file is read again before each connection."""
 
     def __init__(self, entry: registry.JobEntry) -> None:
+        super().__init__(entry.job)
         self._entry = entry
         self._given: registry.JobEntry | None = None
-
-    @property
-    def job(self) -> str:
-        """The name in the job file."""
-        return self._entry.job
 
     async def connect(self, controller: bool) -> Connection:
         """Straight to the relay's port, with the user's key."""
@@ -64,12 +60,9 @@ class PortRoute(Route):
     """Straight to a relay's port, with the user's key; nothing is known of its job file."""
 
     def __init__(self, job: str, address: str, port: int) -> None:
-        self._job, self._address, self._port = job, address, port
-
-    @property
-    def job(self) -> str:
-        """The name that the relay's ranks use."""
-        return self._job
+        """`job`: the name that the relay's ranks use."""
+        super().__init__(job)
+        self._address, self._port = address, port
 
     async def connect(self, controller: bool) -> Connection:
         """ZeroMQ reconnects by itself, so a relay that is away is only not heard."""

@@ -76,10 +76,9 @@ class Route(ABC):
     relay keeps only a bounded history.
     """
 
-    @property
-    @abstractmethod
-    def job(self) -> str:
-        """Its name."""
+    def __init__(self, job: str) -> None:
+        """`job`: its name."""
+        self.job = job
 
     @property
     def bounds(self) -> Bounds:
