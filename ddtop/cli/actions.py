@@ -230,12 +230,6 @@ _JOB_ID = re.compile(r"[0-9][A-Za-z0-9_.\[\]-]{0,63}")
 none with other characters gets into a command."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Running:
-    process: subprocess.Popen[bytes]
-    kind: str
-
-
 class OnCritical:
     """Starts the command for events, and reports its failures to `complain`.
 
@@ -261,7 +255,7 @@ class OnCritical:
         self._ids = re.compile(rf"\$(?:({names})\b|\{{({names})\}})") if names else None
         self._name = f"{option} {self._words[0]}"
         self._complain = complain
-        self._running: list[_Running] = []
+        self._running: list[tuple[subprocess.Popen[bytes], str]] = []
         self.skipped = 0
 
     def start(self, event: bytes, kind: str, environment: Mapping[str, str] = {}) -> None:
@@ -289,7 +283,7 @@ class OnCritical:
         except OSError as error:
             self._complain(f"{self._name} could not be run for {kind}: {error.strerror}")
             return
-        self._running.append(_Running(process, kind))
+        self._running.append((process, kind))
 
     def _expand(self, word: str, variables: Mapping[str, str]) -> str:
         def job_id(match: re.Match[str]) -> str:
@@ -304,12 +298,12 @@ class OnCritical:
     def look(self) -> None:
         """Report the commands that have failed since the last call."""
         still = []
-        for running in self._running:
-            code = running.process.poll()
+        for process, kind in self._running:
+            code = process.poll()
             if code is None:
-                still.append(running)
+                still.append((process, kind))
             elif code != 0:
-                self._complain(f"{self._name} failed for {running.kind}: {_exit_text(code)}")
+                self._complain(f"{self._name} failed for {kind}: {_exit_text(code)}")
         self._running = still
 
     def leave(self) -> None:
@@ -318,10 +312,9 @@ class OnCritical:
         while self._running and time.monotonic() < until:
             time.sleep(_POLL_S)
             self.look()
-        for running in self._running:
-            pid = running.process.pid
+        for process, kind in self._running:
             self._complain(
-                f"{self._name} for {running.kind} still runs (pid {pid}) and is left alone"
+                f"{self._name} for {kind} still runs (pid {process.pid}) and is left alone"
             )
 
 

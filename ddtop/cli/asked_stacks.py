@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import click
 
@@ -102,19 +102,17 @@ def stacks(entry: registry.JobEntry, wanted: Wanted) -> int:
         )
     except UnreachableError as error:
         raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
-    return _print(replace(found, entry=entry), wanted)
+    return _print(found, wanted, entry)
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The answers and the state of the job. `missing`: why not all ranks answered. `entry`: of a
-    job with a relay."""
+    """The answers and the state of the job. `missing`: why not all ranks answered."""
 
     answers: list[Stacks]
     snapshot: Snapshot
     verdict: Verdict
     missing: str | None = None
-    entry: registry.JobEntry | None = None
 
 
 async def _ask(job: Joined, wanted: Wanted) -> _Found:
@@ -170,13 +168,13 @@ def _last_stacks(snapshot: Snapshot, verdict: Verdict, wanted: Wanted) -> _Found
     return _Found(answers(snapshot, request, None, wanted.ranks), snapshot, verdict)
 
 
-def _print(found: _Found, wanted: Wanted) -> int:
-    """Print the stacks. Returns the exit code."""
+def _print(found: _Found, wanted: Wanted, entry: registry.JobEntry | None = None) -> int:
+    """Print the stacks. Returns the exit code. `entry`: of a job with a relay."""
     snapshot, verdict = found.snapshot, found.verdict
     merged = merged_of(found.answers, verdict, snapshot)
     live = snapshot.live and snapshot.ended is None
     if wanted.as_json:
-        system = system_of_job(found.entry, snapshot, verdict)
+        system = system_of_job(entry, snapshot, verdict)
         document = stacks_json(merged, snapshot.job, live, snapshot.time_unix_ns, system)
         click.echo(json.dumps(document))
     else:

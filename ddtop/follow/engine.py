@@ -244,11 +244,6 @@ class Follower:
         """Now, on the clock of the relay, or of the hub of a job on several hosts."""
         return self._clock() + self._offset_ns
 
-    @property
-    def heard_unix_ns(self) -> int | None:
-        """When the newest frame was made."""
-        return self.job.last_unix_ns or None
-
     def look(self, at_unix_ns: int | None = None) -> tuple[Snapshot, Verdict]:
         """Snapshot and verdict now, or at another moment."""
         self._take_waiting()
@@ -475,7 +470,7 @@ def _from_last_state(entry: registry.JobEntry) -> tuple[Snapshot, Verdict]:
         follower.take(data)
     if reading.damage:
         follower.job.notes.append(f"the last state is {reading.damage}")
-    at = follower.heard_unix_ns or entry.heartbeat_unix_ns
+    at = follower.job.last_unix_ns or entry.heartbeat_unix_ns
     for _ in range(follower.judge.snapshots_needed):
         found = follower.look(at)
         at += 500_000_000

@@ -89,16 +89,14 @@ class AskedStacks:
     def _last(self, look: Look, snapshot: Snapshot, width: int) -> list[Line]:
         request = last_request(snapshot)
         if request is None:
+            # In a recording, or after the end of the job, there is nobody to ask.
+            asks = snapshot.live and snapshot.ended is None and not look.recording
             text = "no stacks of this job have been taken yet" + (
-                "; D asks all ranks" if self._can_ask(look, snapshot) else ""
+                "; D asks all ranks" if asks else ""
             )
             return [((part, "dim"),) for part in wrap(text, width)]
         merged = self._merge(answers(snapshot, request), look)
         return [head_line(merged, self._age(merged, snapshot)), *self._body(merged, look, width)]
-
-    def _can_ask(self, look: Look, snapshot: Snapshot) -> bool:
-        """In a recording, or after the end of the job, there is nobody to ask."""
-        return snapshot.live and snapshot.ended is None and not look.recording
 
     def _age(self, merged: Merged, snapshot: Snapshot) -> str:
         if merged.last_unix_ns is None:
