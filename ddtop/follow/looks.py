@@ -262,14 +262,10 @@ def _is_settled(look: Look) -> bool:
         return False
     if snapshot.ended is not None or _says_why(look):
         return True
-    return not _may_change(snapshot)
-
-
-def _may_change(snapshot: Snapshot) -> bool:
     if any(rank.state in (State.JOINING, State.STOPPED) for rank in snapshot.ranks):
-        return True
+        return False
     if any(rank.loader.report is not None for rank in snapshot.ranks):
-        return True
+        return False
     now = snapshot.time_unix_ns
     ages_s = [(now - wait.since_unix_ns) / 1e9 for wait in snapshot.peer_waits]
-    return any(age_s <= chosen().longest_wait_s + CERTAIN_S for age_s in ages_s)
+    return all(age_s > chosen().longest_wait_s + CERTAIN_S for age_s in ages_s)
