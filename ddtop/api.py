@@ -11,18 +11,14 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from queue import SimpleQueue
 
 from ddtop import registry
 from ddtop.diagnosis import added
-from ddtop.diagnosis.finding import Finding
-from ddtop.follow.changes import Change, Changes
 from ddtop.follow.live import LiveSource
 from ddtop.follow.looks import looks
-from ddtop.model.facts import Ended
-from ddtop.present.events import event_text
+from ddtop.present.events import Changes, Event
 from ddtop.thresholds import chosen
 
 QUEUE_MAX = 4096
@@ -40,25 +36,6 @@ class JobNotFoundError(LookupError):
 
 class ContactLostError(Exception):
     """There will be no more events, and how the job ended is not known."""
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """Something that happened to a job.
-
-    `event`: appeared, cleared, joined, lost, ended or ordered. `text`: as `ddtop watch` prints it.
-    `finding`: of appeared and cleared. `ranks`: those that joined. `ended`: of ended.
-    `time_unix_ns`: when, on the clock of rank 0's host.
-    """
-
-    event: str
-    job: str
-    time_unix_ns: int
-    attempt: int
-    text: str
-    finding: Finding | None = None
-    ranks: tuple[int, ...] = ()
-    ended: Ended | None = None
 
 
 def watch(job: str | None = None) -> Iterator[Event]:
@@ -82,60 +59,46 @@ def watch(job: str | None = None) -> Iterator[Event]:
 
 
 def _events(watching: _Watching) -> Iterator[Event]:
-    watching.start()
+    watching.thread.start()
     try:
-        while (event := watching.next()) is not None:
-            yield event
+        while isinstance(found := watching.waiting.get(), Event):
+            yield found
+        if found is not None:
+            raise found
     finally:
-        watching.stop()
+        watching.leaves.set()
+        watching.thread.join(LEAVE_S)
 
 
 class _Watching:
-    """One job that is followed on a thread, and the queue of its events."""
+    """One job that is followed on a thread, and the queue of its events. After the last event it
+    has the error that ended it, or None."""
 
     def __init__(self, entry: registry.JobEntry) -> None:
         self._entry = entry
-        self._waiting: deque[Event] = deque(maxlen=QUEUE_MAX)
-        self._changed = threading.Condition()
-        self._stop = threading.Event()
-        self._over = False
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="ddtop-watch", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join(LEAVE_S)
-
-    def next(self) -> Event | None:
-        """The next event; None after the last one."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._over)
-            if self._waiting:
-                return self._waiting.popleft()
-        if self._error is not None:
-            raise self._error
-        return None
+        self.waiting: SimpleQueue[Event | BaseException | None] = SimpleQueue()
+        self.leaves = threading.Event()
+        self.thread = threading.Thread(target=self._run, name="ddtop-watch", daemon=True)
 
     def _run(self) -> None:
+        end: BaseException | None = None
         try:
             asyncio.run(self._follow())
         except BaseException as error:  # noqa: BLE001 - it is raised where the events are read
-            self._error = error
-        with self._changed:
-            self._over = True
-            self._changed.notify_all()
+            end = error
+        self.waiting.put(end)
 
     async def _follow(self) -> None:
-        changes = Changes(chosen())
+        changes = Changes(chosen(), self._entry.job)
         over_since: float | None = None
         async with contextlib.aclosing(looks(LiveSource(self._entry))) as found:
             async for look in found:
-                self._put(changes.take(look))
+                for event in changes.take(look):
+                    if self.waiting.qsize() >= QUEUE_MAX:
+                        self.waiting.get()
+                    self.waiting.put(event)
                 ended = look.snapshot is not None and look.snapshot.ended is not None
-                if ended or self._stop.is_set():
+                if ended or self.leaves.is_set():
                     return
                 over_since = self._still_over(over_since)
                 if over_since is not None and time.monotonic() - over_since > OVER_S:
@@ -148,22 +111,3 @@ class _Watching:
             again = registry.of_run(self._entry.job, self._entry.run, self._entry.sender)
             self._entry = again or self._entry
         return (since or time.monotonic()) if self._entry.over(time.time_ns()) else None
-
-    def _put(self, changes: list[Change]) -> None:
-        events = [
-            Event(
-                change.event,
-                self._entry.job,
-                change.unix_ns,
-                change.attempt,
-                event_text(change),
-                change.finding,
-                change.ranks,
-                change.ended,
-            )
-            for change in changes
-        ]
-        if events:
-            with self._changed:
-                self._waiting.extend(events)
-                self._changed.notify_all()

@@ -57,7 +57,7 @@ WRITERS = {
     "cli/commands/bridge.py": "standard output",
     "cli/commands/config.py": "private, O_EXCL",
     "cli/commands/doctor.py": "tempfile",
-    "cli/commands/report.py": "private; a pipe or device that the user named",
+    "cli/written_report.py": "private; a pipe or device that the user named",
     "cli/demo_job.py": "a folder of tempfile",
     "cli/gpu_query.py": "/dev/null and a pipe",
     "cli/output.py": "tempfile",

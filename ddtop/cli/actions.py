@@ -31,9 +31,9 @@ from ddtop import start_python
 from ddtop.cli.errors import USAGE, CommandError
 from ddtop.cli.output import writable_folder
 from ddtop.diagnosis.finding import CRITICAL
-from ddtop.follow.changes import APPEARED, CLEARED, ENDED, Change
 from ddtop.launch import every_launcher
 from ddtop.patience import at_most
+from ddtop.present.events import APPEARED, CLEARED, ENDED, Event
 from ddtop.redaction import redact
 
 REPORT_S = 120.0
@@ -94,7 +94,7 @@ class JobGuard:
         self.scheduler: dict[str, str] = {}
         """Variables of the job's scheduler, for the commands: SLURM_JOB_ID."""
 
-    def take(self, change: Change, event: dict[str, Any]) -> None:
+    def take(self, change: Event, event: dict[str, Any]) -> None:
         """Take a change. `event`: the same as JSON."""
         finding = change.finding
         if change.event == ENDED:
@@ -134,9 +134,8 @@ class JobGuard:
             self._told.add(key)
             self._firing.append(self._begin_firing(event))
         self._firing = [firing for firing in self._firing if not self._went_on(firing)]
-        for action in (self._actions.command, self._actions.then):
-            if action is not None:
-                action.look()
+        for action in filter(None, (self._actions.command, self._actions.then)):
+            action.look()
 
     def leave(self) -> None:
         """Wait for the started actions, for each at most its own limit."""
@@ -231,12 +230,6 @@ _JOB_ID = re.compile(r"[0-9][A-Za-z0-9_.\[\]-]{0,63}")
 none with other characters gets into a command."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Running:
-    process: subprocess.Popen[bytes]
-    kind: str
-
-
 class OnCritical:
     """Starts the command for events, and reports its failures to `complain`.
 
@@ -262,7 +255,7 @@ class OnCritical:
         self._ids = re.compile(rf"\$(?:({names})\b|\{{({names})\}})") if names else None
         self._name = f"{option} {self._words[0]}"
         self._complain = complain
-        self._running: list[_Running] = []
+        self._running: list[tuple[subprocess.Popen[bytes], str]] = []
         self.skipped = 0
 
     def start(self, event: bytes, kind: str, environment: Mapping[str, str] = {}) -> None:
@@ -290,7 +283,7 @@ class OnCritical:
         except OSError as error:
             self._complain(f"{self._name} could not be run for {kind}: {error.strerror}")
             return
-        self._running.append(_Running(process, kind))
+        self._running.append((process, kind))
 
     def _expand(self, word: str, variables: Mapping[str, str]) -> str:
         def job_id(match: re.Match[str]) -> str:
@@ -305,12 +298,12 @@ class OnCritical:
     def look(self) -> None:
         """Report the commands that have failed since the last call."""
         still = []
-        for running in self._running:
-            code = running.process.poll()
+        for process, kind in self._running:
+            code = process.poll()
             if code is None:
-                still.append(running)
+                still.append((process, kind))
             elif code != 0:
-                self._complain(f"{self._name} failed for {running.kind}: {_exit_text(code)}")
+                self._complain(f"{self._name} failed for {kind}: {_exit_text(code)}")
         self._running = still
 
     def leave(self) -> None:
@@ -319,10 +312,9 @@ class OnCritical:
         while self._running and time.monotonic() < until:
             time.sleep(_POLL_S)
             self.look()
-        for running in self._running:
-            pid = running.process.pid
+        for process, kind in self._running:
             self._complain(
-                f"{self._name} for {running.kind} still runs (pid {pid}) and is left alone"
+                f"{self._name} for {kind} still runs (pid {process.pid}) and is left alone"
             )
 
 

@@ -235,8 +235,7 @@ def _show_left(there: _There, job: RemoteJob, from_list: bool) -> bool:
             raise CommandError(f"ddtop: {left}", UNREACHABLE)
         if not from_list:
             there.pipe.close()
-        recorded = recordings.Recorded(path, job.entry.job, None)
-        return recordings.open_journal(recorded, from_list)
+        return recordings.open_journal(recordings.Recorded(path, job.entry.job, None), from_list)
 
 
 def _progress(ratio: float) -> None:

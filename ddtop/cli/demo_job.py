@@ -15,11 +15,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import click
-
 from ddtop import registry, start_python
 from ddtop.cli import interpreter
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError, did_you_mean
+from ddtop.cli.output import echo
 from ddtop.demo import catalogue
 from ddtop.demo.catalogue import DEMOS, MPI_DEMOS, Demo, DemoPlace, DemoProcess
 from ddtop.diagnosis.explain import PAGES
@@ -59,7 +58,7 @@ def demo_job(fault: str, ranks: int, mpi: bool = False) -> Iterator[registry.Job
     log = folder / "log"
     started: list[subprocess.Popen[bytes]] = []
     what = "simulation on MPI" if mpi else "training"
-    click.echo(f"starting {ranks} ranks of a real {what}, fault: {fault} ...", err=True)
+    echo(f"starting {ranks} ranks of a real {what}, fault: {fault} ...", err=True)
     # A closed terminal or a plain kill must not leave a training behind.
     caught = (signal.SIGTERM, signal.SIGHUP)
     previous = {number: signal.signal(number, _interrupt) for number in caught}

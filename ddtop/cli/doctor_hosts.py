@@ -6,7 +6,6 @@ agree with ours?
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 import time
@@ -18,9 +17,8 @@ from ddtop.agent.environment import redacted_environment
 from ddtop.agent.identity import RANK, Identity
 from ddtop.cli import routing
 from ddtop.cli.find_job import HUB_VARIABLE as HUB
-from ddtop.follow.engine import Follower, UnreachableError
-from ddtop.follow.live import LiveSource
-from ddtop.follow.looks import joined
+from ddtop.follow.engine import UnreachableError
+from ddtop.follow.looks import present_of
 from ddtop.launch.launchers import is_elastic
 from ddtop.relay.hub.topology import Topology, hub_wanted, is_here, names_of_this_host, topology_of
 from ddtop.wire import records
@@ -133,18 +131,12 @@ def _check_named_hub(text: str) -> Line:
     return _answers(named, registry.at_port("", host, port), None)
 
 
-async def _heard(entry: registry.JobEntry) -> Follower:
-    async with joined(LiveSource(entry, history_s=0.0)) as job:
-        await job.watch(CLOCK_S)
-    return job.source.joined
-
-
 def _answers(hub_text: str, entry: registry.JobEntry, why: str | None) -> Line:
     """Does this relay answer to the key here, and does its clock agree? `why`: no contact."""
     if why is not None:
         return NOTE, "hub", f"{hub_text} is {why}"
     try:
-        follower = asyncio.run(_heard(entry))
+        follower = present_of(entry, CLOCK_S)
     except (UnreachableError, registry.RegistryError):
         text = "takes connections, but no relay with this key answers"
         return (

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
-import click
 from prometheus_client import CollectorRegistry, generate_latest, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.exposition import ThreadingWSGIServer
@@ -24,7 +23,7 @@ import ddtop
 from ddtop import private
 from ddtop.cli.errors import USAGE, CommandError
 from ddtop.cli.job_list import JobSeries
-from ddtop.cli.output import without_controls, writable_folder
+from ddtop.cli.output import echo, writable_folder
 from ddtop.follow.fleet import Fleet, FleetJob
 from ddtop.metrics import FAMILIES, Family
 from ddtop.present.text import clean
@@ -300,7 +299,7 @@ class TextFile:
                 file.write(generate_latest(self._found))
         except OSError as error:
             if not self._complained:
-                click.echo(without_controls(f"ddtop: {self._path}: {error.strerror}"), err=True)
+                echo(f"ddtop: {self._path}: {error.strerror}", err=True)
             self._complained = True
             return
         self._complained = False
@@ -319,25 +318,24 @@ def serve(
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda _number, _frame: stop.set())
-    fleet.start()
-    fleet.wait(FIRST_LOOK_S)
-    try:
-        if server is not None:
-            threading.Thread(target=server.serve_forever, daemon=True).start()
-            address, port = server.socket.getsockname()[:2]
-            scheme = "https" if server.tls is not None else "http"
-            click.echo(f"ddtop: serving {scheme}://{place(address, port)}/metrics", err=True)
-        while not stop.is_set():
+    with fleet:
+        fleet.wait(FIRST_LOOK_S)
+        try:
+            if server is not None:
+                threading.Thread(target=server.serve_forever, daemon=True).start()
+                address, port = server.socket.getsockname()[:2]
+                scheme = "https" if server.tls is not None else "http"
+                echo(f"ddtop: serving {scheme}://{place(address, port)}/metrics", err=True)
+            while not stop.is_set():
+                if file is not None:
+                    file.write()
+                # Wait in short steps: a signal that arrives just before a wait must not be missed.
+                until = time.monotonic() + TEXTFILE_S
+                while not stop.wait(0.5) and time.monotonic() < until:
+                    fleet.jobs()
+        finally:
+            if server is not None:
+                server.shutdown()
+                server.server_close()
             if file is not None:
-                file.write()
-            # Wait in short steps: a signal that arrives just before a wait must not be missed.
-            until = time.monotonic() + TEXTFILE_S
-            while not stop.wait(0.5) and time.monotonic() < until:
-                fleet.jobs()
-    finally:
-        if server is not None:
-            server.shutdown()
-            server.server_close()
-        if file is not None:
-            file.remove()
-        fleet.close()
+                file.remove()

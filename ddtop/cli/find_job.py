@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Iterable
 
-import click
 import msgspec
 
 from ddtop import registry
@@ -15,6 +14,7 @@ from ddtop.cli import outside_jobs
 from ddtop.cli.errors import ELSEWHERE, UNREACHABLE, USAGE, CommandError
 from ddtop.cli.interpreter import install_advice
 from ddtop.cli.job_list import healths, table
+from ddtop.cli.output import echo
 from ddtop.cli.routing import asked_at, from_here
 from ddtop.feeds.outside.jobs import Process, launchers_of, read
 from ddtop.present.jobs import Health, Listed
@@ -56,9 +56,7 @@ def find(
         if ended is None or error.code != UNREACHABLE:
             raise
         ago = duration((time.time_ns() - (ended.ended_unix_ns or 0)) / 1e9)
-        click.echo(
-            f"ddtop: no live job; this is {clean(ended.job)}, which ended {ago} ago", err=True
-        )
+        echo(f"ddtop: no live job; this is {clean(ended.job)}, which ended {ago} ago", err=True)
         entry = ended
     return from_here(entry, asked_by)
 

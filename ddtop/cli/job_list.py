@@ -17,7 +17,6 @@ import msgspec
 
 from ddtop import registry
 from ddtop.cli.errors import UNREACHABLE, CommandError
-from ddtop.cli.look import health
 from ddtop.cli.routing import asked_at
 from ddtop.cli.systems import row_of, rows_with_roles
 from ddtop.diagnosis.finding import HEALTHS, OK, UNKNOWN, Verdict
@@ -26,13 +25,14 @@ from ddtop.feeds.schedulers import (
     NoSuchJobError,
     SchedulerTarget,
     SlurmJob,
-    SlurmJobs,
     WrongNameError,
     last_line,
     running_jobs,
+    slurm_job,
 )
 from ddtop.feeds.systems import own_systems, system_of
-from ddtop.follow.fleet import Fleet, FleetJob, Tally, Target, open_fleet, own_jobs, tally_of
+from ddtop.follow.engine import UnreachableError, last_state
+from ddtop.follow.fleet import Fleet, FleetJob, Tally, Target, own_jobs, tally_of
 from ddtop.model.facts import Snapshot
 from ddtop.present.documents import system_json
 from ddtop.present.jobs import (
@@ -108,7 +108,7 @@ def slurm_jobs(ddtop: str | None) -> list[tuple[Listed, Health]]:
 
 def _look_into(job: SlurmJob, ddtop: str | None) -> list[tuple[Listed, Health]]:
     try:
-        target = SlurmJobs().find(job.number, ddtop)
+        target = slurm_job(job.number, ddtop)
         found = [_row(one) for one in _jobs_inside(target)]
     except (NoSuchJobError, WrongNameError, NoContactError) as error:
         return [_without_contact(job, str(error))]
@@ -260,8 +260,7 @@ not heard earlier."""
 def follow_jobs() -> Iterator[Callable[[], Mapping[tuple[str, str], Health]]]:
     """Follow the live jobs while the block runs. The health of each, by name and run; called from
     any thread."""
-    fleet: Fleet[Health]
-    with open_fleet(own_jobs, health_digest) as fleet:
+    with Fleet(own_jobs, health_digest) as fleet:
         yield lambda: {
             (job.entry.job, job.entry.run): health_now(job)
             for job in jobs_with_health(fleet.jobs())
@@ -290,8 +289,7 @@ def follow_system(
         own = row_of(entry, health_of(verdict, snapshot)) if others else None
         return with_roles([own, *others]) if own is not None else []
 
-    fleet: Fleet[Health]
-    with open_fleet(read, health_digest) as fleet:
+    with Fleet(read, health_digest) as fleet:
         yield rows
 
 
@@ -318,13 +316,23 @@ def healths(entries: Iterable[registry.JobEntry]) -> list[Health]:
     found: dict[registry.JobEntry, Health] = {}
     if living:
         targets = [Target(entry, secret) for secret in [registry.secret()] for entry in living]
-        with open_fleet(lambda: targets, health_digest) as fleet:
+        with Fleet(lambda: targets, health_digest) as fleet:
             found = {job.entry: health_now(job) for job in fleet.wait(HEALTH_ANSWER_S)}
     asked = {id(process) for process in living}
     return [
         found.get(entry, Health(UNKNOWN)) if id(entry) in asked else health(entry)
         for entry in entries
     ]
+
+
+def health(entry: registry.JobEntry) -> Health:
+    """How a job that nobody follows has ended, or what was wrong with it then. Unknown if its relay
+    has left nothing."""
+    with contextlib.suppress(UnreachableError):
+        snapshot, verdict = last_state(entry, from_journal=False)
+        if how := snapshot.ended and snapshot.ended.reason:
+            return replace(health_of(verdict), ended=how)
+    return Health(UNKNOWN)
 
 
 # -- The jobs of this user as a table and as JSON

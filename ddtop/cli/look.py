@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import click
 
 from ddtop import registry
 from ddtop.cli.errors import NOT_HEARD, UNREACHABLE, CommandError, exit_code
 from ddtop.cli.output import print_findings, print_status
-
-if TYPE_CHECKING:
-    from ddtop.diagnosis.finding import Verdict
-    from ddtop.model.facts import Snapshot
-    from ddtop.present.jobs import Health
+from ddtop.cli.systems import system_of_job
+from ddtop.diagnosis.finding import Verdict
+from ddtop.follow.engine import UnreachableError
+from ddtop.follow.looks import look_once
+from ddtop.model.facts import Snapshot
+from ddtop.present.documents import diagnose_json, status_json
 
 STATUS_S = 1.2
 """Two snapshots half a second apart confirm a finding, and give a first CPU figure."""
@@ -52,9 +52,6 @@ def look(entry: registry.JobEntry, seconds: float) -> tuple[Snapshot, Verdict]:
     Raises:
         CommandError: 3, no contact.
     """
-    from ddtop.follow.engine import UnreachableError
-    from ddtop.follow.looks import look_once
-
     try:
         return look_once(entry, seconds)
     except UnreachableError as error:
@@ -64,8 +61,6 @@ def look(entry: registry.JobEntry, seconds: float) -> tuple[Snapshot, Verdict]:
 def status(seen: Seen, as_json: bool = False) -> int:
     """Print the status. Returns 0; 3, no stack may be read; 4, the relay is not heard."""
     if as_json:
-        from ddtop.present.documents import status_json
-
         click.echo(json.dumps(status_json(seen.snapshot, seen.verdict, _system(seen))))
     else:
         print_status(seen.snapshot, seen.verdict)
@@ -75,8 +70,6 @@ def status(seen: Seen, as_json: bool = False) -> int:
 def diagnose(seen: Seen, as_json: bool = False) -> int:
     """Print the findings. Returns the exit code."""
     if as_json:
-        from ddtop.present.documents import diagnose_json
-
         click.echo(json.dumps(diagnose_json(seen.snapshot, seen.verdict, _system(seen))))
     else:
         print_findings(seen.snapshot, seen.verdict)
@@ -84,21 +77,4 @@ def diagnose(seen: Seen, as_json: bool = False) -> int:
 
 
 def _system(seen: Seen) -> dict[str, object] | None:
-    from ddtop.cli.systems import system_of_job
-
     return system_of_job(seen.entry, seen.snapshot, seen.verdict)
-
-
-def health(entry: registry.JobEntry) -> Health:
-    """How a job that nobody follows has ended, or what was wrong with it then. Unknown if its relay
-    has left nothing."""
-    from ddtop.diagnosis.finding import UNKNOWN
-    from ddtop.follow.engine import UnreachableError, last_state
-    from ddtop.present.jobs import Health, health_of
-
-    try:
-        snapshot, verdict = last_state(entry, from_journal=False)
-        how = snapshot.ended and snapshot.ended.reason
-        return replace(health_of(verdict), ended=how) if how else Health(UNKNOWN)
-    except UnreachableError:
-        return Health(UNKNOWN)

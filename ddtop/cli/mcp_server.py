@@ -21,7 +21,7 @@ import ddtop
 from ddtop import registry
 from ddtop.cli.errors import CommandError
 from ddtop.cli.job_list import healths
-from ddtop.cli.recent import recent_events, recording_of
+from ddtop.cli.written_report import recent_events, recording_of
 from ddtop.diagnosis.explain import PAGES
 from ddtop.diagnosis.explain import explain as page_of
 from ddtop.diagnosis.finding import UNKNOWN

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ddtop.cli.errors import NOT_HEARD, USAGE, CommandError
+from ddtop.cli.errors import USAGE, CommandError
 
 if TYPE_CHECKING:
     from ddtop.diagnosis.finding import Verdict
@@ -61,6 +61,11 @@ def without_controls(text: str) -> str:
     return "\n".join(clean(line) for line in text.split("\n"))
 
 
+def echo(text: str, err: bool = False, nl: bool = True) -> None:
+    """Print the text without control characters. `err`: on stderr. `nl`: and end the line."""
+    click.echo(without_controls(text), nl=nl, err=err)
+
+
 def no_dashboard() -> str | None:
     """Why the dashboard cannot be drawn here; None if it can."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -77,13 +82,11 @@ def explain_no_dashboard(why: str, instead: str = "the status table") -> None:
     click.echo(f"ddtop: {why}, so here is {instead} instead of the dashboard", err=True)
 
 
-def print_status(snapshot: Snapshot, verdict: Verdict) -> int:
-    """Print the status table. Returns the exit code of `status`: 0, or 4 if health is unknown."""
-    from ddtop.diagnosis.finding import UNKNOWN
+def print_status(snapshot: Snapshot, verdict: Verdict) -> None:
+    """Print the status table."""
     from ddtop.present.plain import status_text
 
     click.echo(status_text(snapshot, verdict, width(), glyphs()), nl=False)
-    return NOT_HEARD if verdict.health == UNKNOWN else 0
 
 
 def print_findings(snapshot: Snapshot, verdict: Verdict) -> None:

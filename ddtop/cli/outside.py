@@ -1,4 +1,5 @@
-"""`--pid` of `attach`, `status`, `diagnose` and `stacks`: processes started without ddtop.
+"""Processes that were started without ddtop: `--pid` and `--ssh HOST,HOST` of `attach`, `status`,
+`diagnose` and `stacks`; also `--slurm`, `--pbs` or `--lsf` where no relay watches the job.
 
 py-spy reads their stacks, /proc has the rest, and the same rules judge as for any job.
 """
@@ -6,33 +7,36 @@ py-spy reads their stacks, /proc has the rest, and the same rules judge as for a
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 
 import click
 
-from ddtop.cli import outside_jobs, rights
+from ddtop.cli import outside_jobs
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError
 from ddtop.cli.look import Seen
-from ddtop.cli.output import (
-    without_controls,
-)
+from ddtop.cli.output import echo
 from ddtop.cli.stacks_output import text_of
+from ddtop.feeds.bridge import RemoteTarget
+from ddtop.feeds.feed import LocalFeed
 from ddtop.feeds.outside import targets
 from ddtop.feeds.outside.jobs import OutsideTarget
 from ddtop.feeds.outside.look import OutsideFeed, stacks_from
 from ddtop.feeds.outside.targets import Targets
+from ddtop.feeds.route import NoContactError
+from ddtop.feeds.several import SeveralFeed
 from ddtop.follow.engine import seen
 from ddtop.follow.live import LiveSource
+from ddtop.follow.look import Look
 from ddtop.follow.looks import settle
 from ddtop.follow.source_lines import show_files_of
 from ddtop.model.stacks import merge
 from ddtop.present.documents import stacks_json
 from ddtop.present.stacks import Shape
 from ddtop.procfs import descendants, owner_of
+from ddtop.relay.processes import pyspy
 from ddtop.relay.processes.pyspy import DEADLINE_S, PySpy
 from ddtop.wire.records import Stacks
 
@@ -41,6 +45,10 @@ AT_ONCE = max(2, min(8, os.cpu_count() or 2))
 NATIVE_DEADLINE_S = 60.0
 """The time for frames of C code: py-spy reads gigabytes of symbols of a CUDA build."""
 POLL_S = 0.005
+HOSTS_MAX = 64
+"""Each host needs a program here and a login there."""
+PATIENCE_S = 20.0
+"""A login on a busy host may take this long."""
 REQUEST = "outside"
 """The name of the request in the answers: no relay gave one."""
 
@@ -49,10 +57,8 @@ def stacks_of(
     pids: str,
     native: bool,
     as_json: bool,
-    tree: bool,
-    threads: bool = False,
+    shape: Shape,
     source: bool = True,
-    frames: bool = False,
 ) -> int:
     """Print the stacks of these processes. `pids`: `4711,4712`.
 
@@ -77,12 +83,11 @@ def stacks_of(
         click.echo(json.dumps(stacks_json(merged, None, True, time.time_ns())))
         return 1 if merged.unanswered else 0
     for note in found.notes:
-        click.echo(without_controls(f"note: {note}"))
-    shape = Shape(tree, threads, frames)
+        echo(f"note: {note}")
     text = text_of(merged, snapshot, verdict, shape, source)
-    click.echo(without_controls(text), nl=False)
+    echo(text, nl=False)
     for line in closing_lines(answers):
-        click.echo(without_controls(line))
+        echo(line)
     return 1 if merged.unanswered else 0
 
 
@@ -100,23 +105,18 @@ def _targets(pids: str) -> Targets:
     return found
 
 
-@contextlib.contextmanager
-def open_feed(pids: str, asked_by: str, arguments: bool = False) -> Iterator[OutsideFeed]:
-    """These processes as a feed. What cannot be seen is printed.
+def feed_of(pids: str, asked_by: str, arguments: bool = False) -> OutsideFeed:
+    """These processes as a feed, for the caller to end. What cannot be seen is printed.
 
     Raises:
         CommandError: 2, no process ids; 3, none of them exists.
     """
     found = _targets(pids)
-    needed = rights.missing_right([target.pid for target in found.found], asked_by, pids)
+    needed = missing_right([target.pid for target in found.found], asked_by, pids)
     if needed is not None:
-        click.echo(without_controls(f"ddtop: {needed}"), err=True)
+        echo(f"ddtop: {needed}", err=True)
     notes = [*found.notes, *(text for _, text in found.missing)]
-    feed = OutsideFeed(found.found, _name(found, pids), notes, found.job, arguments=arguments)
-    try:
-        yield feed
-    finally:
-        feed.end()
+    return OutsideFeed(found.found, _name(found, pids), notes, found.job, arguments=arguments)
 
 
 def look_at(pids: str, command: str, seconds: float, arguments: bool = False) -> Seen:
@@ -131,21 +131,51 @@ def look_at(pids: str, command: str, seconds: float, arguments: bool = False) ->
         name := _name(found, pids), [*(target.pid for target in found.found), *below]
     ):
         return Seen(name, *waiting, outside=True)
-    needed = rights.missing_right([target.pid for target in found.found], command, pids)
+    needed = missing_right([target.pid for target in found.found], command, pids)
     lines = [f"ddtop: {needed}; what is seen without it:"] if needed is not None else []
     lines += [f"note: {text}" for text in (*found.notes, *(why for _, why in found.missing))]
     for line in lines:
-        click.echo(without_controls(line), err=True)
+        echo(line, err=True)
     feed = OutsideFeed(found.found, name, (), found.job, eager=True, arguments=arguments)
-    try:
-        look = asyncio.run(settle(LiveSource(feed), feed, seconds))
-    finally:
-        feed.end()
+    look = _settled(feed, seconds)
     if needed is None and feed.refusals and len(feed.refusals) == len(found.found):
         needed = next(iter(feed.refusals.values()))
-        click.echo(without_controls(f"ddtop: {needed}"), err=True)
+        echo(f"ddtop: {needed}", err=True)
     assert look.snapshot is not None
     return Seen(name, look.snapshot, look.verdict, needed, outside=True)
+
+
+def look_at_hosts(hosts: Sequence[RemoteTarget], seconds: float) -> Seen:
+    """Look at the job on all these hosts at once, and print which hosts do not answer.
+
+    Raises: CommandError: 3, none of them answers.
+    """
+    feed = feed_of_hosts(hosts)
+    look = _settled(feed, seconds, PATIENCE_S)
+    try:
+        silent = feed.silent_reasons
+    except NoContactError as error:
+        raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
+    for note in silent:
+        echo(f"note: {note}", err=True)
+    assert look.snapshot is not None
+    return Seen(look.snapshot.job, look.snapshot, look.verdict, outside=True)
+
+
+def feed_of_hosts(hosts: Sequence[RemoteTarget]) -> SeveralFeed:
+    """The job that these hosts run together, as a feed, for the caller to end."""
+    if len(hosts) > HOSTS_MAX:
+        note = f"note: looking at the first {HOSTS_MAX} of {len(hosts)} hosts"
+        click.echo(note, err=True)
+    return SeveralFeed(hosts[:HOSTS_MAX])
+
+
+def _settled(feed: LocalFeed, seconds: float, patience_s: float = 0.0) -> Look:
+    """The look at which the verdict has settled; then the feed has ended."""
+    try:
+        return asyncio.run(settle(LiveSource(feed), feed, seconds, patience_s))
+    finally:
+        feed.end()
 
 
 def _name(found: Targets, pids: str) -> str:
@@ -203,3 +233,47 @@ def dump(
         for _, spy in running:
             spy.kill()
     return answers
+
+
+# -- The rights that this user lacks to read the stacks of other processes, and the command that
+#    helps
+
+
+NO_PY_SPY = "py-spy is not installed, so no stack can be read: pip install 'ddtop[native]'"
+
+
+def missing_right(pids: Sequence[int], command: str, typed: str) -> str | None:
+    """The missing right, as one sentence with the command that helps; None if nothing is missing.
+
+    `command`, `typed`: the typed command, such as `diagnose`, and its value of `--pid`. It asks the
+    kernel for the same permission that py-spy needs, and traces no process.
+    """
+    if pyspy.find() is None:
+        return NO_PY_SPY
+    again = f"sudo $(command -v ddtop) {command} --pid {typed}"
+    owners = {user for pid in pids if (user := owner_of(pid)) is not None}
+    if os.getuid() != 0 and owners - {os.getuid()}:
+        return f"these processes belong to another user, and their stacks to root only: {again}"
+    if pyspy.may_trace_others() or not pids:
+        return None
+    if os.getuid() == 0:
+        return (
+            "this root has no CAP_SYS_PTRACE, so no stack can be read: start the container with"
+            " --cap-add SYS_PTRACE, or look from beside it: kubectl debug --target=CONTAINER"
+            f" --profile=sysadmin; on the host: {again}"
+        )
+    return _by_scope(pyspy.yama_scope(), again)
+
+
+def _by_scope(scope: int | None, again: str) -> str | None:
+    """What kernel.yama.ptrace_scope forbids users other than root."""
+    if scope == 1:
+        return (
+            "only parents may read the stacks of their children (kernel.yama.ptrace_scope = 1):"
+            f" {again}"
+        )
+    if scope == 2:
+        return f"only root may read stacks (kernel.yama.ptrace_scope = 2): {again}"
+    if scope == 3:
+        return "nobody may read stacks until the next boot (kernel.yama.ptrace_scope = 3)"
+    return None

@@ -6,17 +6,18 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ddtop import registry
+from ddtop.diagnosis.finding import UNKNOWN, Verdict
+from ddtop.model.facts import Snapshot
+from ddtop.present.text import clean
+from ddtop.words.units import duration
 
 if TYPE_CHECKING:
-    from ddtop.diagnosis.finding import Verdict
     from ddtop.feeds.outside.jobs import OutsideJob
-    from ddtop.model.facts import Snapshot
-    from ddtop.present.jobs import Health
 
 NOT_STARTED = "not started with ddtop"
 _RUN = "outside-"
@@ -49,7 +50,6 @@ def judge_launchers(name: str, pids: Iterable[int]) -> tuple[Snapshot, Verdict] 
     """The verdict on those of these processes that are launchers without ranks; None if there are
     none."""
     from ddtop.diagnosis.diagnoses import conclude, diagnose
-    from ddtop.diagnosis.finding import UNKNOWN
     from ddtop.feeds.outside.targets import waiting_launchers
     from ddtop.model.job import Job
     from ddtop.say.told import told
@@ -79,9 +79,6 @@ def pids_of(job: OutsideJob) -> str:
 
 def table(jobs: list[OutsideJob]) -> list[str]:
     """Titles, and a line for each job: what to type to look at it."""
-    from ddtop.present.text import clean
-    from ddtop.words.units import duration
-
     now, lines = time.time_ns(), []
     for title, some in (
         (NOT_STARTED, [job for job in jobs if job.ranks]),
@@ -143,16 +140,3 @@ def entry_of(job: OutsideJob) -> registry.JobEntry:
 def pids_in(entry: registry.JobEntry) -> str | None:
     """The value of `--pid` for the entry of such a job; None for all other entries."""
     return entry.run[len(_RUN) :] if entry.relay_pid == 0 and entry.run.startswith(_RUN) else None
-
-
-def with_health(
-    health: Callable[[registry.JobEntry], Health],
-) -> Callable[[registry.JobEntry], Health]:
-    """The health of each entry of a list. A job without a relay has none until a user looks at
-    it."""
-    from ddtop.present.jobs import Health
-
-    def asked(entry: registry.JobEntry) -> Health:
-        return Health(NOT_STARTED) if pids_in(entry) is not None else health(entry)
-
-    return asked

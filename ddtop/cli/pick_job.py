@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
 from ddtop import registry
-
-if TYPE_CHECKING:
-    from ddtop.present.jobs import Health
+from ddtop.cli import config, outside_jobs
+from ddtop.cli.systems import meant_jobs
+from ddtop.present.jobs import Health
 
 
 def several_live() -> bool:
@@ -19,29 +17,27 @@ def several_live() -> bool:
 
     False also if the jobs cannot be read. The command that looks for one then reports why.
     """
-    try:
-        registry.find_job(None, time.time_ns())
-    except registry.UnknownJobError as error:
-        return error.ambiguous
-    except registry.RegistryError:
-        return False
-    return False
+    return len(meant_jobs() or ()) > 1
 
 
 def none_live() -> bool:
     """True if no job of ddtop's own is live, as far as the jobs can be read."""
-    try:
-        registry.find_job(None, time.time_ns())
-    except registry.UnknownJobError as error:
-        return not error.ambiguous
-    except registry.RegistryError:
-        return False
-    return False
+    return meant_jobs() == []
+
+
+def health(entry: registry.JobEntry) -> Health:
+    """The health of an entry of a list that nobody follows. A job without a relay has none until a
+    user looks at it."""
+    from ddtop.cli import job_list
+
+    if outside_jobs.pids_in(entry) is not None:
+        return Health(outside_jobs.NOT_STARTED)
+    return job_list.health(entry)
 
 
 def picker(
     read: Callable[[], Sequence[registry.JobEntry]],
-    health: Callable[[registry.JobEntry], Health],
+    health: Callable[[registry.JobEntry], Health] = health,
     of_this_host: bool = True,
 ) -> Callable[[], registry.JobEntry | None]:
     """A function that shows the list and returns the chosen job, or None if the user quit.
@@ -51,7 +47,6 @@ def picker(
     What is known of the jobs is kept between its calls. `read` and `health` are called on threads
     of the list.
     """
-    from ddtop.cli import config
     from ddtop.ui.picker import JobSearch, PickerApp
     from ddtop.ui.session import kept
 

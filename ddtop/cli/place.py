@@ -283,7 +283,7 @@ def _scheduler_target(option: str, job: str, wait_s: float) -> SchedulerTarget:
     until = time.monotonic() + wait_s
     while True:
         try:
-            return SCHEDULERS[option].find(job, remote())
+            return SCHEDULERS[option](job, remote())
         except WrongNameError as error:
             raise CommandError(f"ddtop: {option}: {error}", USAGE) from None
         except NotYetError as error:
@@ -337,7 +337,7 @@ def unwatched_hosts(host: SshTarget | SchedulerTarget, error: CommandError) -> H
         CommandError: `error`, if not every node can be reached, or if the command acts through a
             relay.
     """
-    from ddtop.cli.output import without_controls
+    from ddtop.cli.output import echo
     from ddtop.words.units import plural
 
     each = getattr(host, "each", ())
@@ -345,5 +345,5 @@ def unwatched_hosts(host: SshTarget | SchedulerTarget, error: CommandError) -> H
         raise error
     nodes = plural(len(each), "node")
     note = f"note: no ddtop runs in {host.name}: looking from outside, on {nodes}"
-    click.echo(without_controls(note), err=True)
+    echo(note, err=True)
     return Hosts(each, host.option)

@@ -7,13 +7,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import click
-
 from ddtop import journal, registry
 from ddtop.cli import dashboard
 from ddtop.cli.errors import UNREACHABLE, CommandError
 from ddtop.cli.find_job import entry_of
-from ddtop.cli.output import explain_no_dashboard, no_dashboard, print_status, without_controls
+from ddtop.cli.output import echo, explain_no_dashboard, no_dashboard, print_status
 from ddtop.folders import call_patiently, state_dir_text
 from ddtop.follow.engine import LEFT_S
 from ddtop.follow.recording import ReplaySource, at_end, read_recording
@@ -40,8 +38,7 @@ def recorded(what: str) -> Recorded:
     """
     path = Path(what)
     if os.sep in what or os.path.lexists(path) or path.suffix in (".journal", ".last"):
-        name = registry.clean_job_name(path.name.partition(".")[0])
-        return Recorded(path, name, _entry_of(path))
+        return Recorded(path, registry.clean_job_name(path.name.partition(".")[0]), _entry_of(path))
     entry = entry_of(what)
     found = journal_of(entry)
     if found is None:
@@ -123,4 +120,4 @@ def _print_last(found: Recorded, why: str) -> None:
     snapshot, verdict, note = at_end(recording, growing)
     print_status(snapshot, verdict)
     if note is not None:
-        click.echo(without_controls(f"note: {note}"))
+        echo(f"note: {note}")

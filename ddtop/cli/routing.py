@@ -9,14 +9,15 @@ import socket
 import time
 from dataclasses import dataclass
 
-import click
 import msgspec
 
 from ddtop import registry
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError
-from ddtop.cli.output import without_controls
-from ddtop.follow.engine import UnreachableError
-from ddtop.follow.looks import job_at
+from ddtop.cli.output import echo
+from ddtop.feeds.relay import PortRoute
+from ddtop.follow import engine
+from ddtop.follow.engine import NotHeardError, UnreachableError
+from ddtop.follow.looks import present_of
 from ddtop.link.viewer_side import admits
 from ddtop.patience import at_most
 from ddtop.relay.hub.topology import hub_wanted, numeric_addresses
@@ -107,7 +108,7 @@ def from_here(entry: registry.JobEntry, command: str) -> registry.JobEntry:
     reached = route(entry)
     if reached.ssh is None:
         if reached.why is not None:
-            click.echo(without_controls(f"ddtop: {reached.why}"), err=True)
+            echo(f"ddtop: {reached.why}", err=True)
         return reached.entry
     there = f"ddtop {command} --ssh {reached.ssh}"
     raise CommandError(
@@ -117,26 +118,18 @@ def from_here(entry: registry.JobEntry, command: str) -> registry.JobEntry:
     )
 
 
-def hub_at(text: str, named_by: str = "--hub") -> tuple[str, int]:
-    """Host and port of HOST:PORT. `named_by`: the option or variable, for the message.
-
-    Raises:
-        CommandError: 2, it is no HOST:PORT.
-    """
-    found, _ = hub_wanted(text)
-    if found is None:
-        raise CommandError(f"ddtop: {named_by} takes HOST:PORT, not {text!r}", USAGE)
-    return found
-
-
 def asked_at(text: str, named_by: str = "--hub") -> registry.JobEntry:
-    """The job whose relay listens at HOST:PORT, without its job file.
+    """The job whose relay listens at HOST:PORT, without its job file. `named_by`: the option or
+    variable, for messages.
 
     Raises:
         CommandError: 2, no HOST:PORT; 3, nobody listens there, or nobody who knows this key.
         RegistryError: the key cannot be read.
     """
-    host, port = hub_at(text, named_by)
+    found, _ = hub_wanted(text)
+    if found is None:
+        raise CommandError(f"ddtop: {named_by} takes HOST:PORT, not {text!r}", USAGE)
+    host, port = found
     why = no_contact(host, port)
     if why is not None:
         raise CommandError(
@@ -145,10 +138,16 @@ def asked_at(text: str, named_by: str = "--hub") -> registry.JobEntry:
             UNREACHABLE,
         )
     try:
-        name = job_at(host, port)
+        return registry.at_port(present_of(PortRoute("", host, port)).job.name, host, port)
+    except NotHeardError:
+        raise CommandError(
+            f"ddtop: no relay of yours answers at {host}:{port} within {engine.JOIN_S:.0f} s:"
+            " another port, one that listens on its own host only (then: --ssh HOST), or another"
+            " key (DDTOP_KEY, or `key` in the state folder, has to be the same)",
+            UNREACHABLE,
+        ) from None
     except UnreachableError as error:
         raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
-    return registry.at_port(name, host, port)
 
 
 def no_contact(host: str, port: int, seconds: float = CONNECT_S) -> str | None:

@@ -12,14 +12,12 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 
-import click
-
 from ddtop.cli import dashboard
 from ddtop.cli.errors import USAGE, CommandError, did_you_mean
-from ddtop.cli.output import no_dashboard, print_status
+from ddtop.cli.output import echo, no_dashboard, print_status
 from ddtop.cli.ranks import parse_ranks
 from ddtop.diagnosis.finding import Verdict
-from ddtop.feeds.route import Connection, TrustedRoute
+from ddtop.feeds.route import Connection, Route
 from ddtop.follow.engine import seen
 from ddtop.follow.live import LiveSource
 from ddtop.follow.look import Look
@@ -156,21 +154,17 @@ class SimLink:
         return frames.seal(record, sender=self._job.fleet.sender(0), unix_ns=now, mono_ns=now)
 
 
-class SimRoute(TrustedRoute):
+class SimRoute(Route):
     """The route to a simulated job. Its script goes on while nobody is connected."""
 
     def __init__(self, job: SimulatedJob, clock: Callable[[], int]) -> None:
-        self._job, self._clock = job, clock
-
-    @property
-    def job(self) -> str:
-        """`sim-4096`."""
-        return self._job.name
+        super().__init__(job.name)
+        self._simulated, self._clock = job, clock
 
     async def connect(self, controller: bool) -> Connection:
         """A link to it."""
         del controller
-        return SimLink(self._job, self._clock)
+        return SimLink(self._simulated, self._clock)
 
 
 class SimSource(LiveSource):
@@ -243,9 +237,7 @@ def print_moment(world_size: int, name: str, seed: int, why: str) -> None:
     at_s = SHOWN_S + (incidents[0].begin_s if incidents else 0.0)
     job = SimulatedJob(world_size, seed, SCENARIOS[name], began_unix_ns=time.time_ns())
     snapshot, verdict = moment(job, at_s)
-    click.echo(
-        f"ddtop: {why}, so here is the status table {at_s:.0f} s after its beginning", err=True
-    )
+    echo(f"ddtop: {why}, so here is the status table {at_s:.0f} s after its beginning", err=True)
     note = NOTE.format(slowly="", scenario=name, seed=seed)
     print_status(_mark(snapshot, note), verdict)
 

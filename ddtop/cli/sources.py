@@ -6,16 +6,17 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-from ddtop.cli import look
+from ddtop.cli import look, outside
+from ddtop.cli.attach_remote import live_there
 from ddtop.cli.errors import UNREACHABLE, CommandError
-from ddtop.cli.place import Here, Hosts, Local, Pids, Place, There
-
-if TYPE_CHECKING:
-    from ddtop.follow.live import LiveSource
-    from ddtop.follow.look import Source
-    from ddtop.model.facts import Snapshot
+from ddtop.cli.place import Here, Hosts, Local, Place, There
+from ddtop.feeds.feed import LocalFeed
+from ddtop.follow.engine import UnreachableError
+from ddtop.follow.live import LiveSource
+from ddtop.follow.looks import joined
+from ddtop.model.facts import Snapshot
 
 T = TypeVar("T")
 
@@ -32,48 +33,36 @@ def look_at(place: Here, asked_by: str, seconds: float | None = None) -> look.Se
         return look.Seen(place.entry.job, *found, entry=place.entry)
     seconds = look.OUTSIDE_S if seconds is None else seconds
     if isinstance(place, Hosts):
-        from ddtop.cli import outside_hosts
-
-        return outside_hosts.look_at(place.hosts, seconds)
-    from ddtop.cli import outside
-
+        return outside.look_at_hosts(place.hosts, seconds)
     return outside.look_at(place.text, asked_by, seconds, place.arguments)
 
 
 @contextlib.contextmanager
 def source_of(
     place: Place, asked_by: str, controller: bool = False
-) -> Iterator[tuple[Source, str]]:
+) -> Iterator[tuple[LiveSource, str]]:
     """The job there, and its name. `controller`: with the right to act on it.
 
     Raises:
         CommandError: 2, several jobs could be meant; 3, no contact, or no such job.
     """
-    from ddtop.cli import outside, outside_hosts
-    from ddtop.follow.live import LiveSource
-
-    if isinstance(place, Pids):
-        with outside.open_feed(place.text, asked_by, place.arguments) as feed:
-            yield LiveSource(feed, controller), feed.job
-    elif isinstance(place, Hosts):
-        with outside_hosts.open_feed(place.hosts) as hosts:
-            yield LiveSource(hosts, controller), place.name
-    else:
-        with _open_live(place, controller) as found:
-            yield found
-
-
-@contextlib.contextmanager
-def _open_live(place: Local | There, controller: bool) -> Iterator[tuple[LiveSource, str]]:
     if isinstance(place, Local):
-        from ddtop.follow.live import LiveSource
-
         yield LiveSource(place.entry, controller), place.entry.job
         return
-    from ddtop.cli.attach_remote import live_there
-
-    with live_there(place.host, place.job, place.wait_s, controller) as found:
-        yield found
+    if isinstance(place, There):
+        with live_there(place.host, place.job, place.wait_s, controller) as found:
+            yield found
+        return
+    feed: LocalFeed
+    if isinstance(place, Hosts):
+        feed, name = outside.feed_of_hosts(place.hosts), place.name
+    else:
+        feed = outside.feed_of(place.text, asked_by, place.arguments)
+        name = feed.job
+    try:
+        yield LiveSource(feed, controller), name
+    finally:
+        feed.end()
 
 
 def act_on(place: Place, act: Callable[[LiveSource, Snapshot], Awaitable[T]], nothing: str) -> T:
@@ -89,16 +78,13 @@ def act_on(place: Place, act: Callable[[LiveSource, Snapshot], Awaitable[T]], no
         raise CommandError(
             f"ddtop: {place.entry.job} has ended or its relay is gone: {nothing}", UNREACHABLE
         )
-    with _open_live(place, controller=True) as (source, _):
+    with source_of(place, "", controller=True) as (source, _):
         return asyncio.run(_act(source, act, nothing))
 
 
 async def _act(
     source: LiveSource, act: Callable[[LiveSource, Snapshot], Awaitable[T]], nothing: str
 ) -> T:
-    from ddtop.follow.engine import UnreachableError
-    from ddtop.follow.looks import joined
-
     try:
         async with joined(source) as job:
             return await act(source, job.snapshot)

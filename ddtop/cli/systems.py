@@ -4,33 +4,34 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import TYPE_CHECKING
 
 from ddtop import registry
+from ddtop.diagnosis.finding import UNKNOWN, Verdict
 from ddtop.feeds.systems import System, own_systems, system_of, systems_of
+from ddtop.model.facts import Snapshot
+from ddtop.present.documents import system_json
+from ddtop.present.jobs import Health, Listed, Row, health_of, with_roles
 
-if TYPE_CHECKING:
-    from ddtop.diagnosis.finding import Verdict
-    from ddtop.model.facts import Snapshot
-    from ddtop.present.jobs import Health, Row
+
+def meant_jobs() -> list[registry.JobEntry] | None:
+    """The live jobs that could be meant where none is named; None if the jobs cannot be read."""
+    try:
+        return [registry.find_job(None, time.time_ns())]
+    except registry.UnknownJobError as error:
+        return list(error.entries) if error.ambiguous else []
+    except registry.RegistryError:
+        return None
 
 
 def live_system() -> System:
     """The live jobs, if there are several and they are one system; else nothing."""
-    with contextlib.suppress(registry.RegistryError):
-        try:
-            registry.find_job(None, time.time_ns())
-        except registry.UnknownJobError as error:
-            systems = systems_of(error.entries) if error.ambiguous else []
-            if len(systems) == 1 and len(systems[0]) == len(error.entries):
-                return systems[0]
-    return ()
+    entries = meant_jobs() or []
+    systems = systems_of(entries) if len(entries) > 1 else []
+    return systems[0] if [len(system) for system in systems] == [len(entries)] else ()
 
 
 def rows_with_roles(rows: list[Row]) -> list[Row]:
     """The rows in their order, with the role of each program of a system."""
-    from ddtop.present.jobs import with_roles
-
     named: dict[tuple[str, str], Row] = {}
     for system in systems_of(job.entry for job, _ in rows if job.live):
         programs = with_roles([row for row in rows if row[0].entry in system], system[0].job)
@@ -42,9 +43,6 @@ def system_of_job(
     entry: registry.JobEntry | None, snapshot: Snapshot, verdict: Verdict
 ) -> dict[str, object] | None:
     """`system` of a document; None if the job belongs to none."""
-    from ddtop.present.documents import system_json
-    from ddtop.present.jobs import health_of, with_roles
-
     system: System = ()
     with contextlib.suppress(registry.RegistryError):
         system = system_of(entry, own_systems()) if entry is not None else ()
@@ -56,7 +54,4 @@ def system_of_job(
 
 def row_of(entry: registry.JobEntry, health: Health | None = None) -> Row:
     """A live job as a row of a list; `health`: None where it is not known."""
-    from ddtop.diagnosis.finding import UNKNOWN
-    from ddtop.present.jobs import Health, Listed
-
     return Listed(entry, True, entry.reporting, (entry.host,)), health or Health(UNKNOWN)

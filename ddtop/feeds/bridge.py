@@ -326,7 +326,7 @@ class RemoteTarget(Protocol):
         """What went wrong, as a sentence. `words`: what the started program has printed."""
 
 
-class SshRoute:
+class SshRoute(Route):
     """A route through ssh, or through another program that starts the bridge.
 
     It connects again by itself after a loss.
@@ -335,17 +335,14 @@ class SshRoute:
     """
 
     def __init__(self, host: RemoteTarget, entry: registry.JobEntry, pipe: Pipe) -> None:
-        """`pipe`: an open one, on which the bridge has greeted."""
+        """`entry`: as its job file there has it. `pipe`: an open one, on which the bridge has
+        greeted."""
+        super().__init__(entry.job)
         self._host, self._entry, self._pipe = host, entry, pipe
         self._tries = 0
         self._usable = True
         self._final: str | None = None
         self._given = False
-
-    @property
-    def job(self) -> str:
-        """As its job file there has it."""
-        return self._entry.job
 
     @property
     def bounds(self) -> Bounds:
@@ -363,10 +360,6 @@ class SshRoute:
             f" more is taken in; if its job is that large: DDTOP_SSH_MIB={4 * _memory_mib()} ddtop"
             f" attach {self._host.option}"
         )
-
-    async def to_hub(self, address: str) -> Route | None:  # noqa: ARG002 - the protocol has it
-        """None: the bridge on that host chooses the relay."""
-        return None
 
     @property
     def pipe(self) -> Pipe:

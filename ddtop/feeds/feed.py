@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 
-from ddtop.feeds.route import TrustedRoute
+from ddtop.feeds.route import Route
 from ddtop.wire import frames
 from ddtop.wire.records import AnyRecord, Command, OutsideLook, Reply
 from ddtop.words.sentences import rank_ranges
@@ -23,19 +23,15 @@ TURN_S = 0.05
 _Key = tuple[str, str, "int | None", "int | None"]
 
 
-class LocalFeed(TrustedRoute, ABC):
+class LocalFeed(Route):
     """A route and a link in one, for one event loop. Its owner calls `end` when it is done."""
 
     def __init__(self, job: str, sender: str) -> None:
-        self._name, self._sender = job, sender
+        super().__init__(job)
+        self._sender = sender
         self._latest: dict[_Key, bytes] = {}
         self._waiting: deque[bytes] = deque()
         self._looking: asyncio.Task[None] | None = None
-
-    @property
-    def job(self) -> str:
-        """Its name."""
-        return self._name
 
     @property
     def asks(self) -> bool:

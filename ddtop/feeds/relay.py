@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ddtop import registry
-from ddtop.feeds.route import Connection, GoneError, NoContactError, Route, T, TrustedRoute
+from ddtop.feeds.route import Connection, GoneError, NoContactError, Route, T
 from ddtop.link.viewer_side import AsyncViewerLink, admits
 from ddtop.patience import in_thread
 from ddtop.relay.hub.topology import hub_wanted, numeric_addresses
@@ -16,17 +16,13 @@ TO_HUB_S = 1.5
 """A relay accepts within a round trip. A firewall that drops packets never answers."""
 
 
-class LocalRoute(TrustedRoute):
+class LocalRoute(Route):
     """Through the state folder: the job file is read again before each connection."""
 
     def __init__(self, entry: registry.JobEntry) -> None:
+        super().__init__(entry.job)
         self._entry = entry
         self._given: registry.JobEntry | None = None
-
-    @property
-    def job(self) -> str:
-        """The name in the job file."""
-        return self._entry.job
 
     async def connect(self, controller: bool) -> Connection:
         """Straight to the relay's port, with the user's key."""
@@ -60,16 +56,13 @@ class LocalRoute(TrustedRoute):
         return await in_thread(read, self._entry, None)
 
 
-class PortRoute(TrustedRoute):
+class PortRoute(Route):
     """Straight to a relay's port, with the user's key; nothing is known of its job file."""
 
     def __init__(self, job: str, address: str, port: int) -> None:
-        self._job, self._address, self._port = job, address, port
-
-    @property
-    def job(self) -> str:
-        """The name that the relay's ranks use."""
-        return self._job
+        """`job`: the name that the relay's ranks use."""
+        super().__init__(job)
+        self._address, self._port = address, port
 
     async def connect(self, controller: bool) -> Connection:
         """ZeroMQ reconnects by itself, so a relay that is away is only not heard."""

@@ -11,6 +11,7 @@ import functools
 import os
 import pwd
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,20 +69,27 @@ class NoContactError(Exception):
         self.again_s = again_s
 
 
-class Route(Protocol):
-    """A way to reach one job."""
+class Route(ABC):
+    """A way to reach one job.
 
-    @property
-    def job(self) -> str:
-        """Its name."""
+    Without more in a subclass it has no memory limit: the other end has this user's key, and a
+    relay keeps only a bounded history.
+    """
+
+    def __init__(self, job: str) -> None:
+        """`job`: its name."""
+        self.job = job
 
     @property
     def bounds(self) -> Bounds:
         """How much memory the data of this route may use."""
+        return Bounds()
 
     def too_much(self) -> str:
         """The sentence for a user when that memory is used up, with the next step."""
+        return "the relay says too much"
 
+    @abstractmethod
     async def connect(self, controller: bool) -> Connection:
         """A link to the relay that the job has now. `controller`: with the right to send signals.
 
@@ -90,15 +98,20 @@ class Route(Protocol):
             NoContactError: the relay cannot be reached, or it is not known whether there is one.
         """
 
-    async def to_hub(self, address: str) -> Route | None:
+    async def to_hub(self, address: str) -> Route | None:  # noqa: ARG002 - for subclasses
         """The route to the hub at HOST:PORT, of which the relay here has become a leaf.
 
-        None: this route leads to the hub as it is, or the hub cannot be reached from here.
+        None: this route leads to the hub as it is, or to the relay that the user has chosen, or the
+        hub cannot be reached from here.
         """
+        return None
 
-    async def read_left(self, read: Callable[[registry.JobEntry, Path | None], T]) -> T | None:
+    async def read_left(
+        self,
+        read: Callable[[registry.JobEntry, Path | None], T],  # noqa: ARG002 - for subclasses
+    ) -> T | None:
         """What `read` makes of the files that the relay left; None if an earlier call was about the
-        same ones, or if there are none to be had.
+        same ones, or if there are none to be had: they are on the relay's host.
 
         `read` gets the job's entry, and where its files were copied to; None: in the state folder.
         It is called on another thread.
@@ -106,27 +119,6 @@ class Route(Protocol):
         Raises:
             NoContactError: the files cannot be had.
         """
-
-
-class TrustedRoute:
-    """No limit: the other end has this user's key, and a relay keeps only a bounded history."""
-
-    @property
-    def bounds(self) -> Bounds:
-        """Those of any job."""
-        return Bounds()
-
-    def too_much(self) -> str:
-        """Never used, because there is no limit."""
-        return "the relay says too much"
-
-    async def to_hub(self, address: str) -> Route | None:  # noqa: ARG002 - the protocol has it
-        """None: the user has already chosen the relay with this route."""
-        return None
-
-    async def read_left(self, read: Callable[[registry.JobEntry, Path | None], T]) -> T | None:
-        """None: a relay's files are on its host, and only a relay leaves some."""
-        del read
         return None
 
 

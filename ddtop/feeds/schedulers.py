@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ddtop.feeds.bridge import NOT_FOUND, WORDS_SHOWN, RemoteJob, SshTarget
 from ddtop.feeds.route import NoContactError
@@ -46,25 +46,6 @@ class NotYetError(NoSuchJobError):
 
 class WrongNameError(NoSuchJobError):
     """This is not a name of a job for this scheduler."""
-
-
-class Scheduler(Protocol):
-    """One scheduler."""
-
-    name: str
-    option: str
-
-    def find(self, job: str, ddtop: str | None) -> SchedulerTarget:
-        """The route into the job.
-
-        `ddtop`: how ddtop is called there, None to look for it.
-
-        Raises:
-            WrongNameError: that is no name of a job.
-            NotYetError: the job has no nodes yet.
-            NoSuchJobError: there is no such job, it is another user's, or it is over.
-            NoContactError: the scheduler does not answer.
-        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +147,16 @@ def ask(*command: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
+def _only_job(text: str, program: str, field: str) -> dict[str, Any]:
+    """The facts of the only job in this answer: a list, or by its id."""
+    try:
+        jobs = json.loads(text)[field]
+        [facts] = jobs.values() if isinstance(jobs, dict) else jobs
+        return dict(facts)
+    except (ValueError, KeyError, TypeError):
+        raise NoContactError(f"{program} did not answer with one job in JSON") from None
+
+
 def last_line(text: str) -> str:
     """The last line that is not empty."""
     return (text.strip().splitlines() or ["no answer"])[-1].strip()
@@ -174,13 +165,16 @@ def last_line(text: str) -> str:
 # -- The routes of each scheduler
 
 
-def through_ssh(name: str, option: str, hosts: Sequence[str], ddtop: str | None) -> SchedulerTarget:
+def through_ssh(
+    name: str, option: str, hosts: Sequence[str], owner: str, ddtop: str | None
+) -> SchedulerTarget:
     """The first of the hosts.
 
     Raises:
-        NoSuchJobError: the scheduler's answer is no name of a host.
+        NoSuchJobError: the job is another user's, or the scheduler's answer is no name of a host.
         NoContactError: DDTOP_SSH cannot be read.
     """
+    _check_owner(name, owner)
     odd = next((host for host in hosts if not _is_host(host)), None)
     if odd is not None:
         raise NoSuchJobError(f"{name} runs on {odd!r}, which is not a host name")
@@ -195,6 +189,12 @@ def through_ssh(name: str, option: str, hosts: Sequence[str], ddtop: str | None)
         for host in dict.fromkeys(hosts)
     )
     return replace(each[0], name=f"{name} on {hosts[0]}", each=each)
+
+
+def _check_owner(name: str, owner: str) -> None:
+    """Refuse the job of another user, unless root asks."""
+    if os.getuid() != 0 and owner != getpass.getuser():
+        raise NoSuchJobError(f"{name} is {owner}'s, and only {owner} can look into it")
 
 
 def _is_host(name: str) -> bool:
@@ -230,31 +230,26 @@ _NUMBER_LABELS = (
 _ROLE = "training.kubeflow.org/replica-type"
 
 
-class KubernetesJobs:
-    """`--k8s NAMESPACE/JOB`."""
-
-    name, option = "Kubernetes", "--k8s"
-
-    def find(self, job: str, ddtop: str | None) -> SchedulerTarget:
-        """The pod of rank 0, as far as labels say."""
-        namespace, slash, name = job.partition("/")
-        if not slash or not _NAME.fullmatch(namespace) or not _NAME.fullmatch(name):
-            raise WrongNameError(f"{job!r} is not NAMESPACE/JOB, as default/train")
-        code, out, err = ask("kubectl", "get", "pods", "--namespace", namespace, "--output=json")
-        if code:
-            if "(Forbidden)" in err:
-                raise NoSuchJobError(f"you may not list the pods of {namespace}: {last_line(err)}")
-            raise NoContactError(f"kubectl does not answer: {last_line(err)}")
-        try:
-            pod = _pod_of(out, job, namespace, name)
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-            raise NoContactError("kubectl did not answer with a list of pods") from None
-        return SchedulerTarget(
-            f"pod {pod}",
-            f"--k8s {job}",
-            ("kubectl", "exec", "--stdin", "--namespace", namespace, pod, "--"),
-            ddtop=ddtop,
-        )
+def kubernetes_job(job: str, ddtop: str | None) -> SchedulerTarget:
+    """`--k8s NAMESPACE/JOB`. The pod of rank 0, as far as labels say."""
+    namespace, slash, name = job.partition("/")
+    if not slash or not _NAME.fullmatch(namespace) or not _NAME.fullmatch(name):
+        raise WrongNameError(f"{job!r} is not NAMESPACE/JOB, as default/train")
+    code, out, err = ask("kubectl", "get", "pods", "--namespace", namespace, "--output=json")
+    if code:
+        if "(Forbidden)" in err:
+            raise NoSuchJobError(f"you may not list the pods of {namespace}: {last_line(err)}")
+        raise NoContactError(f"kubectl does not answer: {last_line(err)}")
+    try:
+        pod = _pod_of(out, job, namespace, name)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        raise NoContactError("kubectl did not answer with a list of pods") from None
+    return SchedulerTarget(
+        f"pod {pod}",
+        f"--k8s {job}",
+        ("kubectl", "exec", "--stdin", "--namespace", namespace, pod, "--"),
+        ddtop=ddtop,
+    )
 
 
 def _pod_of(text: str, job: str, namespace: str, name: str) -> str:
@@ -344,42 +339,27 @@ _FIELDS = "jobid stat user exec_host pend_reason"
 _LSF_WAITING = ("PEND", "PSUSP", "WAIT", "FWD_PEND")
 
 
-class LsfJobs:
-    """`--lsf JOBID`."""
-
-    name, option = "LSF", "--lsf"
-
-    def find(self, job: str, ddtop: str | None) -> SchedulerTarget:
-        """The first host of EXEC_HOST."""
-        if not _LSF_JOB.fullmatch(job):
-            raise WrongNameError(f"{job!r} is not an LSF job id, such as 4711 or '4711[3]'")
-        code, out, err = ask("bjobs", "-json", "-o", _FIELDS, "-u", "all", job)
-        if code and not out.strip():
-            if "is not found" in err:
-                raise NoSuchJobError(f"there is no LSF job {job}")
-            raise NoContactError(f"bjobs does not answer: {last_line(err)}")
-        facts = _lsf_facts(out)
-        if "ERROR" in facts:
-            raise NoSuchJobError(f"there is no LSF job {job}: {facts['ERROR']}")
-        state, user = facts.get("STAT", ""), facts.get("USER", "")
-        if state in _LSF_WAITING:
-            because = str(facts.get("PEND_REASON") or state).strip()
-            raise NotYetError(f"LSF job {job} has no nodes yet: {because}")
-        # With several slots on a host it is `4*host`.
-        hosts = [part.rpartition("*")[2] for part in str(facts.get("EXEC_HOST", "")).split(":")]
-        if state != "RUN" or not hosts[0]:
-            raise NoSuchJobError(f"LSF job {job} does not run: its state is {state or 'unknown'}")
-        if os.getuid() != 0 and user != getpass.getuser():
-            raise NoSuchJobError(f"LSF job {job} is {user}'s, and only {user} can look into it")
-        return through_ssh(f"LSF job {job}", f"--lsf {job}", hosts, ddtop)
-
-
-def _lsf_facts(text: str) -> dict[str, Any]:
-    try:
-        [facts] = json.loads(text)["RECORDS"]
-        return dict(facts)
-    except (ValueError, KeyError, TypeError):
-        raise NoContactError("bjobs did not answer with one job in JSON") from None
+def lsf_job(job: str, ddtop: str | None) -> SchedulerTarget:
+    """`--lsf JOBID`. The first host of EXEC_HOST."""
+    if not _LSF_JOB.fullmatch(job):
+        raise WrongNameError(f"{job!r} is not an LSF job id, such as 4711 or '4711[3]'")
+    code, out, err = ask("bjobs", "-json", "-o", _FIELDS, "-u", "all", job)
+    if code and not out.strip():
+        if "is not found" in err:
+            raise NoSuchJobError(f"there is no LSF job {job}")
+        raise NoContactError(f"bjobs does not answer: {last_line(err)}")
+    facts = _only_job(out, "bjobs", "RECORDS")
+    if "ERROR" in facts:
+        raise NoSuchJobError(f"there is no LSF job {job}: {facts['ERROR']}")
+    state, user = facts.get("STAT", ""), facts.get("USER", "")
+    if state in _LSF_WAITING:
+        because = str(facts.get("PEND_REASON") or state).strip()
+        raise NotYetError(f"LSF job {job} has no nodes yet: {because}")
+    # With several slots on a host it is `4*host`.
+    hosts = [part.rpartition("*")[2] for part in str(facts.get("EXEC_HOST", "")).split(":")]
+    if state != "RUN" or not hosts[0]:
+        raise NoSuchJobError(f"LSF job {job} does not run: its state is {state or 'unknown'}")
+    return through_ssh(f"LSF job {job}", f"--lsf {job}", hosts, user, ddtop)
 
 
 # -- PBS Professional and OpenPBS: `qstat` says where a job runs, ssh goes there
@@ -402,44 +382,29 @@ _PBS_WAITING = {
 _PBS_RUNNING = ("R", "E")
 
 
-class PbsJobs:
-    """`--pbs JOBID`."""
-
-    name, option = "PBS", "--pbs"
-
-    def find(self, job: str, ddtop: str | None) -> SchedulerTarget:
-        """The first host of `exec_host`."""
-        if not _PBS_JOB.fullmatch(job):
-            raise WrongNameError(f"{job!r} is not a PBS job id, such as 4711 or 4711.server")
-        code, out, err = ask("qstat", "-f", "-F", "json", job)
-        if "Unknown Job" in err:
-            raise NoSuchJobError(f"there is no PBS job {job}")
-        if "has finished" in err:
-            raise NoSuchJobError(f"PBS job {job} has ended; ddtop jobs lists what it left")
-        if code:
-            raise NoContactError(f"qstat does not answer: {last_line(err)}")
-        facts = _facts(out)
-        state, owner = (
-            str(facts.get("job_state")),
-            str(facts.get("Job_Owner", "")).partition("@")[0],
-        )
-        if state in _PBS_WAITING:
-            because = facts.get("comment") or _PBS_WAITING[state]
-            raise NotYetError(f"PBS job {job} has no nodes yet: {because}")
-        hosts = [part.partition("/")[0] for part in str(facts.get("exec_host", "")).split("+")]
-        if state not in _PBS_RUNNING or not hosts[0]:
-            raise NoSuchJobError(f"PBS job {job} does not run: its state is {state}")
-        if os.getuid() != 0 and owner != getpass.getuser():
-            raise NoSuchJobError(f"PBS job {job} is {owner}'s, and only {owner} can look into it")
-        return through_ssh(f"PBS job {job}", f"--pbs {job}", hosts, ddtop)
-
-
-def _facts(text: str) -> dict[str, Any]:
-    try:
-        [facts] = json.loads(text)["Jobs"].values()
-        return dict(facts)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise NoContactError("qstat did not answer with one job in JSON") from None
+def pbs_job(job: str, ddtop: str | None) -> SchedulerTarget:
+    """`--pbs JOBID`. The first host of `exec_host`."""
+    if not _PBS_JOB.fullmatch(job):
+        raise WrongNameError(f"{job!r} is not a PBS job id, such as 4711 or 4711.server")
+    code, out, err = ask("qstat", "-f", "-F", "json", job)
+    if "Unknown Job" in err:
+        raise NoSuchJobError(f"there is no PBS job {job}")
+    if "has finished" in err:
+        raise NoSuchJobError(f"PBS job {job} has ended; ddtop jobs lists what it left")
+    if code:
+        raise NoContactError(f"qstat does not answer: {last_line(err)}")
+    facts = _only_job(out, "qstat", "Jobs")
+    state, owner = (
+        str(facts.get("job_state")),
+        str(facts.get("Job_Owner", "")).partition("@")[0],
+    )
+    if state in _PBS_WAITING:
+        because = facts.get("comment") or _PBS_WAITING[state]
+        raise NotYetError(f"PBS job {job} has no nodes yet: {because}")
+    hosts = [part.partition("/")[0] for part in str(facts.get("exec_host", "")).split("+")]
+    if state not in _PBS_RUNNING or not hosts[0]:
+        raise NoSuchJobError(f"PBS job {job} does not run: its state is {state}")
+    return through_ssh(f"PBS job {job}", f"--pbs {job}", hosts, owner, ddtop)
 
 
 # -- Slurm: `squeue` says where a job runs, a step of it that overlaps runs the bridge
@@ -497,45 +462,39 @@ def used_s(text: str) -> float:
     return float(sum(int(one) * s for one, s in zip(parts, (86400, 3600, 60, 1), strict=True)))
 
 
-class SlurmJobs:
-    """`--slurm JOBID`."""
-
-    name, option = "Slurm", "--slurm"
-
-    def find(self, job: str, ddtop: str | None) -> SchedulerTarget:
-        """A step on the first node, beside those of the job."""
-        if not _JOB.fullmatch(job):
-            raise WrongNameError(f"{job!r} is not a Slurm job id, such as 4711 or 4711_3")
-        code, out, err = ask(
-            "squeue", "--noheader", "--states=all", f"--jobs={job}", f"--format={_FORMAT}"
+def slurm_job(job: str, ddtop: str | None) -> SchedulerTarget:
+    """`--slurm JOBID`. A step on the first node, beside those of the job."""
+    if not _JOB.fullmatch(job):
+        raise WrongNameError(f"{job!r} is not a Slurm job id, such as 4711 or 4711_3")
+    code, out, err = ask(
+        "squeue", "--noheader", "--states=all", f"--jobs={job}", f"--format={_FORMAT}"
+    )
+    if code and _NOT_THERE not in err:
+        raise NoContactError(f"squeue does not answer: {last_line(err)}")
+    rows = [row.split("|") for row in out.splitlines() if row.count("|") == 5]
+    if not rows:
+        raise NoSuchJobError(
+            f"there is no Slurm job {job}, or it ended a while ago: ddtop jobs lists"
+            " what was watched"
         )
-        if code and _NOT_THERE not in err:
-            raise NoContactError(f"squeue does not answer: {last_line(err)}")
-        rows = [row.split("|") for row in out.splitlines() if row.count("|") == 5]
-        if not rows:
-            raise NoSuchJobError(
-                f"there is no Slurm job {job}, or it ended a while ago: ddtop jobs lists"
-                " what was watched"
-            )
-        running = [row for row in rows if row[2] in _RUNNING and row[5].strip()]
-        if len(running) > 1:
-            tasks = ", ".join(row[1] for row in running[:4])
-            raise WrongNameError(f"Slurm job {job} has several running tasks: name one of {tasks}")
-        if not running:
-            raise _not_running(job, rows[0])
-        raw, _, _, _, user, nodes = running[0]
-        if os.getuid() != 0 and user != getpass.getuser():
-            raise NoSuchJobError(f"Slurm job {job} is {user}'s, and only {user} can look into it")
-        names = _names(nodes.strip())
-        # Without these a step waits for memory or GPUs that the job's own steps hold.
-        beside = ("--overlap", "--mem-per-cpu=0", "--gpus=0", "--immediate", "--wait=0")
-        step = ("srun", f"--jobid={raw}", *beside, "--nodes=1", "--ntasks=1", "--input=all")
-        nodes_of_job, prefix, typed = frozenset(names), f"{raw}.", f"--slurm {job}"
-        each = tuple(
-            SchedulerTarget(name, typed, (*step, f"--nodelist={name}"), nodes_of_job, prefix, ddtop)
-            for name in names
-        )
-        return replace(each[0], name=f"Slurm job {job} on {names[0]}", each=each)
+    running = [row for row in rows if row[2] in _RUNNING and row[5].strip()]
+    if len(running) > 1:
+        tasks = ", ".join(row[1] for row in running[:4])
+        raise WrongNameError(f"Slurm job {job} has several running tasks: name one of {tasks}")
+    if not running:
+        raise _not_running(job, rows[0])
+    raw, _, _, _, user, nodes = running[0]
+    _check_owner(f"Slurm job {job}", user)
+    names = _names(nodes.strip())
+    # Without these a step waits for memory or GPUs that the job's own steps hold.
+    beside = ("--overlap", "--mem-per-cpu=0", "--gpus=0", "--immediate", "--wait=0")
+    step = ("srun", f"--jobid={raw}", *beside, "--nodes=1", "--ntasks=1", "--input=all")
+    nodes_of_job, prefix, typed = frozenset(names), f"{raw}.", f"--slurm {job}"
+    each = tuple(
+        SchedulerTarget(name, typed, (*step, f"--nodelist={name}"), nodes_of_job, prefix, ddtop)
+        for name in names
+    )
+    return replace(each[0], name=f"Slurm job {job} on {names[0]}", each=each)
 
 
 def _not_running(job: str, row: list[str]) -> NoSuchJobError:
@@ -558,8 +517,18 @@ def _names(nodes: str) -> list[str]:
     return out.split()
 
 
-SCHEDULERS: dict[str, Scheduler] = {
-    scheduler.option: scheduler
-    for scheduler in (SlurmJobs(), KubernetesJobs(), PbsJobs(), LsfJobs())
+SCHEDULERS: dict[str, Callable[[str, str | None], SchedulerTarget]] = {
+    "--slurm": slurm_job,
+    "--k8s": kubernetes_job,
+    "--pbs": pbs_job,
+    "--lsf": lsf_job,
 }
-"""Each scheduler by the option that names its jobs."""
+"""By the option that names its jobs: what finds the route into a job. It also gets how ddtop is
+called there, None to look for it.
+
+Raises:
+    WrongNameError: that is no name of a job.
+    NotYetError: the job has no nodes yet.
+    NoSuchJobError: there is no such job, it is another user's, or it is over.
+    NoContactError: the scheduler does not answer.
+"""

@@ -244,11 +244,6 @@ class Follower:
         """Now, on the clock of the relay, or of the hub of a job on several hosts."""
         return self._clock() + self._offset_ns
 
-    @property
-    def heard_unix_ns(self) -> int | None:
-        """When the newest frame was made."""
-        return self.job.last_unix_ns or None
-
     def look(self, at_unix_ns: int | None = None) -> tuple[Snapshot, Verdict]:
         """Snapshot and verdict now, or at another moment."""
         self._take_waiting()
@@ -317,26 +312,25 @@ def why_silent(entry: registry.JobEntry) -> str:
     )
 
 
-def left_behind(entry: registry.JobEntry) -> tuple[Snapshot, Verdict]:
+def left_behind(entry: registry.JobEntry, why: str | None = None) -> tuple[Snapshot, Verdict]:
     """The snapshot and verdict that a relay left. Health is unknown, unless they show how the job
-    ended or what was wrong before all its ranks ended.
+    ended or what was wrong before all its ranks ended. `why`: why a relay that seems to exist does
+    not answer; then it is enough that nothing is known.
 
     Raises:
         UnreachableError: it left nothing, or nothing that can be read.
     """
-    living = entry.living_ranks()
+    living, silent = entry.living_ranks(), why or why_silent(entry)
     try:
         snapshot, verdict = last_state(entry)
     except UnreachableError:
-        if not living:
+        if why is None and not living:
             raise
-        return _nothing_known(entry, why_silent(entry))
-    if living:
-        return _as_unheard(entry, snapshot, verdict, why_silent(entry))
-    if snapshot.ended is not None:
+        return _nothing_known(entry, silent)
+    if snapshot.ended is not None and not living:
         return snapshot, verdict
-    if living is None and not entry.over(time.time_ns()):
-        return _as_unheard(entry, snapshot, verdict, why_silent(entry))
+    if why is not None or living or (living is None and not entry.over(time.time_ns())):
+        return _as_unheard(entry, snapshot, verdict, silent)
     # All of its ranks have ended. Earlier findings are useful for a post-mortem; without findings,
     # it is not known how the job ended.
     return (
@@ -344,18 +338,6 @@ def left_behind(entry: registry.JobEntry) -> tuple[Snapshot, Verdict]:
         if verdict.health == CRITICAL
         else (snapshot, verdict.when_unheard(NO_END, None))
     )
-
-
-def not_heard(entry: registry.JobEntry, why: str) -> tuple[Snapshot, Verdict]:
-    """The last known state, from the journal of a relay that does not answer. Health is unknown,
-    unless the job had ended by then."""
-    try:
-        snapshot, verdict = last_state(entry)
-    except (UnreachableError, registry.RegistryError):
-        return _nothing_known(entry, why)
-    if snapshot.ended is not None and not entry.living_ranks():
-        return snapshot, verdict
-    return _as_unheard(entry, snapshot, verdict, why)
 
 
 def _as_unheard(
@@ -488,7 +470,7 @@ def _from_last_state(entry: registry.JobEntry) -> tuple[Snapshot, Verdict]:
         follower.take(data)
     if reading.damage:
         follower.job.notes.append(f"the last state is {reading.damage}")
-    at = follower.heard_unix_ns or entry.heartbeat_unix_ns
+    at = follower.job.last_unix_ns or entry.heartbeat_unix_ns
     for _ in range(follower.judge.snapshots_needed):
         found = follower.look(at)
         at += 500_000_000

@@ -11,11 +11,11 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
-from typing import Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from ddtop import registry
 from ddtop.diagnosis.finding import Verdict
@@ -86,19 +86,19 @@ class _Followed(Generic[T]):
         self.engine: Engine | None = None
         self.follower: Follower | None = None
         self.heard = Contact(time.monotonic())
-        self.again = 0.0
-        self.contact: str | None = None
-        self.value: T | None = None
-        self.looked = time.monotonic()
-        self.looks = 0
-        self.settled = False
-        self.cost_s = 0.0
+        self.again = self.cost_s = 0.0
+        # Here `age_s` is the moment of the look.
+        self.job: FleetJob[T] = FleetJob(target.entry, None, None, time.monotonic(), 0)
+
+    def note(self, **known: Any) -> None:
+        """Change what is known of the job."""
+        self.job = replace(self.job, **known)
 
 
 class Fleet(Generic[T]):
-    """Follows the jobs that `read` returns, until it is closed.
+    """Follows the jobs that `read` returns, while the block of its `with` runs.
 
-    `start`, `close`, `jobs` and `wait` are for the caller's thread. `digest` is called on the
+    `jobs` and `wait` are for the caller's thread. `digest` is called on the
     thread of the fleet, with each look.
     """
 
@@ -123,7 +123,7 @@ class Fleet(Generic[T]):
         self.failure: BaseException | None = None
         self._turns = contextlib.ExitStack()
 
-    def start(self) -> None:
+    def __enter__(self) -> Fleet[T]:
         """Start following; once. Like the engine, it changes the settings of the GIL and the
         garbage collector so that other threads wait as little as possible.
         """
@@ -135,8 +135,9 @@ class Fleet(Generic[T]):
             thread = threading.Thread(target=run, name=name, daemon=True)
             self._threads.append(thread)
             thread.start()
+        return self
 
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """End it, without waiting for a folder that does not answer."""
         self._stop.set()
         for thread in self._threads[1:]:
@@ -209,6 +210,7 @@ class Fleet(Generic[T]):
             if followed.target.entry.endpoint() != target.entry.endpoint():
                 self._disconnect(followed)
             followed.target = target
+            followed.note(entry=target.entry)
             kept[target.key] = followed
         for gone in self._followed.values():
             self._disconnect(gone)
@@ -218,7 +220,8 @@ class Fleet(Generic[T]):
         if followed.follower is not None and self._links is not None:
             self._links.close_one(followed.target.key)
         followed.engine = followed.follower = None
-        followed.again, followed.settled = 0.0, False
+        followed.again = 0.0
+        followed.note(settled=False)
 
     def _take_in(self) -> None:
         """Move all frames from libzmq into the bounded queues of the engines."""
@@ -244,13 +247,12 @@ class Fleet(Generic[T]):
             limit_s = follower.policy.relay_silent_s
             is_silent = followed.heard.silent_s(now) > limit_s
             if follower.refusal:
-                followed.contact = (
-                    f"the relay of {followed.target.entry.job} refuses: {follower.refusal}"
-                )
+                refuses = f"the relay of {followed.job.entry.job} refuses: {follower.refusal}"
+                followed.note(contact=refuses)
             elif is_silent:
-                followed.contact = why_silent(followed.target.entry)
+                followed.note(contact=why_silent(followed.job.entry))
             elif follower.live:
-                followed.contact = None
+                followed.note(contact=None)
             if follower.refusal or follower.rejoin or followed.heard.hopeless(now, limit_s):
                 self._disconnect(followed)
                 followed.again = now + (0.0 if follower.rejoin else AGAIN_S)
@@ -262,12 +264,12 @@ class Fleet(Generic[T]):
         followed.again = now + AGAIN_S
         why = unreachable_reason(entry)
         if why is not None or self._links is None:
-            followed.contact = why
+            followed.note(contact=why)
             return
         try:
             self._links.open(followed.target.key, *entry.endpoint(), followed.target.secret)
         except OSError as error:
-            followed.contact = f"no connection to {entry.job}: {error.strerror}"
+            followed.note(contact=f"no connection to {entry.job}: {error.strerror}")
             return
         period, untaped = partial(self._period_s, followed), Bounds(tape_bytes=0)
         followed.engine = Engine(entry.job, bounds=untaped, period=period)
@@ -290,13 +292,15 @@ class Fleet(Generic[T]):
                 continue
             worked = time.thread_time()
             followed.engine.turn()
-            seen, entry = followed.engine.seen, followed.target.entry
+            seen, job = followed.engine.seen, followed.job
             if seen is None or (snapshot := seen.look.snapshot) is None:
                 continue
-            followed.value = self._digest(entry, snapshot, seen.look.verdict, followed.value)
-            followed.looks += 1
-            followed.looked = time.monotonic()
-            followed.settled = followed.settled or seen.follower.settled
+            followed.note(
+                value=self._digest(job.entry, snapshot, seen.look.verdict, job.value),
+                age_s=time.monotonic(),
+                looks=job.looks + 1,
+                settled=job.settled or seen.follower.settled,
+            )
             del seen, snapshot
             followed.engine.forget()
             followed.cost_s = time.thread_time() - worked
@@ -304,17 +308,7 @@ class Fleet(Generic[T]):
         expect_ranks(sum(len(follower.job.ranks) for follower in known))
 
     def _show(self) -> None:
-        self._shown = tuple(
-            FleetJob(
-                entry=followed.target.entry,
-                value=followed.value,
-                contact=followed.contact,
-                age_s=followed.looked,
-                looks=followed.looks,
-                settled=followed.settled,
-            )
-            for followed in self._followed.values()
-        )
+        self._shown = tuple(followed.job for followed in self._followed.values())
         with self._changed:
             self._changed.notify_all()
 
@@ -354,20 +348,6 @@ def _is_wanted(entry: registry.JobEntry, now_unix_ns: int) -> bool:
         young = now_unix_ns - ended < ENDED_KEPT_S * 1e9
         return young and entry.reachable(now_unix_ns)
     return entry.live(now_unix_ns)
-
-
-@contextlib.contextmanager
-def open_fleet(
-    read: Callable[[], Iterable[Target]],
-    digest: Callable[[registry.JobEntry, Snapshot, Verdict, T | None], T],
-) -> Iterator[Fleet[T]]:
-    """A fleet that is closed at the end of the block."""
-    fleet: Fleet[T] = Fleet(read, digest)
-    fleet.start()
-    try:
-        yield fleet
-    finally:
-        fleet.close()
 
 
 # -- What a viewer adds up over looks at one job: time in iterations, and time lost to stragglers

@@ -13,14 +13,14 @@ from typing import TypeVar
 from ddtop import registry
 from ddtop.diagnosis.finding import CRITICAL, Verdict
 from ddtop.feeds.feed import LocalFeed
-from ddtop.feeds.relay import PortRoute
+from ddtop.feeds.route import Route
 from ddtop.follow import engine
 from ddtop.follow.engine import (
     LOOK_S,
+    Follower,
     NotHeardError,
     UnreachableError,
     left_behind,
-    not_heard,
     with_what_stood,
 )
 from ddtop.follow.live import LiveSource
@@ -171,7 +171,7 @@ def ask(
     try:
         return asyncio.run(run())
     except NotHeardError as error:
-        return of_left(not_heard(entry, str(error)), str(error))
+        return of_left(left_behind(entry, str(error)), str(error))
 
 
 def look_once(entry: registry.JobEntry, seconds: float) -> tuple[Snapshot, Verdict]:
@@ -186,27 +186,23 @@ def look_once(entry: registry.JobEntry, seconds: float) -> tuple[Snapshot, Verdi
     return snapshot, with_what_stood(entry, snapshot, verdict)
 
 
-def job_at(address: str, port: int) -> str:
-    """The name of the job whose relay listens there, as soon as it is known.
+def present_of(job: registry.JobEntry | Route, seconds: float = 0.0) -> Follower:
+    """What the relay of this job says, without the past: until the job's name is known, and for
+    `seconds` after that.
 
     Raises:
-        UnreachableError: nobody answers to this user's key.
+        NotHeardError: nobody answers to this user's key. UnreachableError: it refuses.
         RegistryError: the key cannot be read.
     """
+
+    async def follow() -> Follower:
+        async with joined(LiveSource(job, history_s=0.0)) as found:
+            if seconds:
+                await found.watch(seconds)
+            return found.source.joined
+
     registry.secret()
-
-    async def name() -> str:
-        async with joined(LiveSource(PortRoute("", address, port), history_s=0.0)) as job:
-            return job.snapshot.job
-
-    try:
-        return asyncio.run(name())
-    except NotHeardError:
-        raise UnreachableError(
-            f"no relay of yours answers at {address}:{port} within {engine.JOIN_S:.0f} s: another"
-            " port, one that listens on its own host only (then: --ssh HOST), or another key"
-            " (DDTOP_KEY, or `key` in the state folder, has to be the same)"
-        ) from None
+    return asyncio.run(follow())
 
 
 # -- A job without a relay
@@ -266,14 +262,10 @@ def _is_settled(look: Look) -> bool:
         return False
     if snapshot.ended is not None or _says_why(look):
         return True
-    return not _may_change(snapshot)
-
-
-def _may_change(snapshot: Snapshot) -> bool:
     if any(rank.state in (State.JOINING, State.STOPPED) for rank in snapshot.ranks):
-        return True
+        return False
     if any(rank.loader.report is not None for rank in snapshot.ranks):
-        return True
+        return False
     now = snapshot.time_unix_ns
     ages_s = [(now - wait.since_unix_ns) / 1e9 for wait in snapshot.peer_waits]
-    return any(age_s <= chosen().longest_wait_s + CERTAIN_S for age_s in ages_s)
+    return all(age_s > chosen().longest_wait_s + CERTAIN_S for age_s in ages_s)

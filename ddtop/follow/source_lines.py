@@ -88,7 +88,12 @@ class Excerpts:
         if wanted not in self._asked and len(self._asked) < KEPT and os.path.isabs(file):
             self._asked.add(wanted)
             self._questions.put(wanted)
-            self._start()
+            if self._reader is None:
+                # A daemon thread: one that hangs in a read must not keep the program from ending.
+                self._reader = threading.Thread(
+                    target=self._read, name="source reader", daemon=True
+                )
+                self._reader.start()
         return None
 
     @property
@@ -101,12 +106,6 @@ class Excerpts:
         """Wait until all requested excerpts have been read, at most this long."""
         with self._answered:
             self._answered.wait_for(lambda: len(self._known) >= len(self._asked), seconds)
-
-    def _start(self) -> None:
-        if self._reader is None:
-            # A daemon thread: one that hangs in a read must not keep the program from ending.
-            self._reader = threading.Thread(target=self._read, name="source reader", daemon=True)
-            self._reader.start()
 
     def _read(self) -> None:
         while True:

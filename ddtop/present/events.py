@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ddtop.diagnosis.finding import SEVERITIES, Finding, Verdict
-from ddtop.follow.changes import APPEARED, CLEARED, ENDED, JOINED, ORDERED, Change
-from ddtop.model.facts import RankFacts, Snapshot
+from ddtop.follow.look import Look
+from ddtop.model.facts import Ended, RankFacts, Snapshot
+from ddtop.policy import Policy
 from ddtop.present.documents import ended_json, finding_json, progress_json
 from ddtop.present.now import end_text
 from ddtop.present.text import clean
 from ddtop.say.topics.stragglers import NOT_MEASURED
-from ddtop.wire.records import OF_LOOKS, HostState, Order
+from ddtop.wire.records import OF_LOOKS, HostState, Order, TrainingProgress
 from ddtop.words import units
 from ddtop.words.sentences import only_steps, progress_text, ranks_text
 
@@ -42,42 +43,216 @@ def order_text(order: Order) -> str:
     return f"{by} {what.get(order.what, 'gave an order to')} {ranks}{ending}"
 
 
+# -- What changed between looks at a job: the events of `ddtop watch`
+#
+# `Judge` decides which findings are shown; these are only the differences. After a relay was silent
+# for a while, its ranks report again one by one: a finding that is missing meanwhile is not over.
+
+
+APPEARED, CLEARED, JOINED, LOST, ENDED, ORDERED = (
+    "appeared",
+    "cleared",
+    "joined",
+    "lost",
+    "ended",
+    "ordered",
+)
+_Key = tuple[int, str, tuple[int, ...], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event, at `time_unix_ns` of the relay's clock, which is that of rank 0's host.
+
+    `finding`: of `appeared` and `cleared`. `ranks`: the new ranks of `joined`; empty if the relay
+    reports again. `order`: of `ordered`, what a person requested. `ended`: of `ended`. `contact`:
+    of `lost`, why the facts are not live. `seconds`: how long the finding stood, or the relay was
+    not heard. `progress`: how far the training was.
+    """
+
+    event: str
+    time_unix_ns: int
+    attempt: int = 0
+    finding: Finding | None = None
+    ranks: tuple[int, ...] = ()
+    world_size: int = 0
+    ended: Ended | None = None
+    contact: str | None = None
+    seconds: float | None = None
+    order: Order | None = None
+    progress: TrainingProgress | None = None
+    job: str = ""
+
+    @property
+    def text(self) -> str:  # noqa: PLR0911 - one answer an event
+        """The text after the name of the event, as `ddtop watch` prints it."""
+        finding = self.finding
+        if self.event == APPEARED and finding is not None:
+            return f"{finding.severity} {clean(finding.kind)}: {clean(finding.summary)}"
+        if self.event == CLEARED and finding is not None:
+            of = f" of {ranks_text(finding.ranks, 6)}" if finding.ranks else ""
+            return (
+                f"{finding.severity} {clean(finding.kind)}{of}, after"
+                f" {units.duration(self.seconds or 0.0)}"
+            )
+        if self.event == ENDED and self.ended is not None:
+            at = self.progress and progress_text(only_steps(self.progress))
+            return clean(self.ended.reason) + (f", at {clean(at)}" if at else "")
+        if self.event == ORDERED and self.order is not None:
+            return order_text(self.order)
+        if self.event == JOINED and not self.ranks:
+            return (
+                f"again: the relay reports after {units.duration(self.seconds or 0.0)} of silence"
+            )
+        if self.event == JOINED:
+            attempt = f" (attempt {self.attempt})" if self.attempt else ""
+            return f"{ranks_text(self.ranks, 6)} of {self.world_size}{attempt}"
+        return f"contact: {clean(self.contact or '')}"
+
+
+class Changes:
+    """What changed from look to look. A finding that gets worse appears again; one that gets milder
+    does not."""
+
+    def __init__(self, policy: Policy, job: str = "") -> None:
+        self._policy, self._job = policy, job
+        self._standing: dict[_Key, Finding] = {}
+        self._joined: set[tuple[int, int]] = set()
+        self._reported: set[tuple[int, Order]] = set()
+        self._lost_unix_ns: int | None = None
+        self._settled_unix_ns = self._told_unix_ns = 0
+
+    def take(self, look: Look) -> list[Event]:
+        """The changes that this look shows, in the order in which they are reported."""
+        snapshot = look.snapshot
+        if snapshot is None:
+            return []
+        now = snapshot.time_unix_ns
+        if look.contact is not None:
+            if self._lost_unix_ns is not None:
+                return []
+            self._lost_unix_ns = now
+            at = self._told_unix_ns = now + int((look.contact_age_s or 0.0) * units.SECOND_NS)
+            return [
+                Event(
+                    LOST,
+                    at,
+                    snapshot.attempt,
+                    contact=look.contact,
+                    progress=snapshot.progress,
+                    job=self._job,
+                )
+            ]
+        changes = self._contact_again(snapshot)
+        changes += self._ranks(snapshot)
+        changes += self._orders(snapshot)
+        changes += self._cleared_changes(snapshot, look.verdict)
+        changes += self._appeared_changes(snapshot, look.verdict)
+        if snapshot.ended is not None:
+            changes.append(Event(ENDED, now, snapshot.attempt, ended=snapshot.ended))
+        # A reader expects the times of the lines in order. But the first look at a job brings
+        # orders of the past, and the last state of a job is older than the loss of its relay.
+        changes.sort(key=lambda change: change.time_unix_ns)
+        least = self._told_unix_ns
+        self._told_unix_ns = max([least, *(change.time_unix_ns for change in changes)])
+        return [
+            replace(
+                change,
+                time_unix_ns=max(change.time_unix_ns, least),
+                progress=snapshot.progress,
+                job=self._job,
+            )
+            for change in changes
+        ]
+
+    def _contact_again(self, snapshot: Snapshot) -> list[Event]:
+        lost, self._lost_unix_ns = self._lost_unix_ns, None
+        # The last state of a job that ended meanwhile does not count as contact.
+        if lost is None or snapshot.ended is not None:
+            return []
+        now = snapshot.time_unix_ns
+        self._settled_unix_ns = now + int(self._policy.contact_settles_s * units.SECOND_NS)
+        silent_s = max(now - lost, 0) / units.SECOND_NS
+        return [
+            Event(JOINED, now, snapshot.attempt, world_size=snapshot.world_size, seconds=silent_s)
+        ]
+
+    def _ranks(self, snapshot: Snapshot) -> list[Event]:
+        attempt = snapshot.attempt
+        came = tuple(
+            rank.rank
+            for rank in snapshot.ranks
+            if rank.hello is not None and not rank.gone and (attempt, rank.rank) not in self._joined
+        )
+        if not came:
+            return []
+        self._joined.update((attempt, rank) for rank in came)
+        return [
+            Event(
+                JOINED, snapshot.time_unix_ns, attempt, ranks=came, world_size=snapshot.world_size
+            )
+        ]
+
+    def _orders(self, snapshot: Snapshot) -> list[Event]:
+        new = [order for order in snapshot.orders if order not in self._reported]
+        self._reported = set(snapshot.orders)
+        return [Event(ORDERED, at, snapshot.attempt, order=order) for at, order in new]
+
+    def _cleared_changes(self, snapshot: Snapshot, verdict: Verdict) -> list[Event]:
+        attempt, now = snapshot.attempt, snapshot.time_unix_ns
+        shown = {_key(attempt, finding) for finding in verdict.findings}
+        # All findings end with the job, which does not mean that they were solved.
+        if snapshot.ended is not None or now < self._settled_unix_ns:
+            return []
+        over = [self._standing.pop(key) for key in list(self._standing) if key not in shown]
+        return [
+            Event(
+                CLEARED,
+                now,
+                attempt,
+                finding=finding,
+                seconds=max(now - finding.since_unix_ns, 0) / units.SECOND_NS,
+            )
+            for finding in over
+        ]
+
+    def _appeared_changes(self, snapshot: Snapshot, verdict: Verdict) -> list[Event]:
+        changes, attempt, now = [], snapshot.attempt, snapshot.time_unix_ns
+        for finding in verdict.findings:
+            key = _key(attempt, finding)
+            known = self._standing.get(key)
+            worse = known is None or SEVERITIES.index(finding.severity) < SEVERITIES.index(
+                known.severity
+            )
+            if worse:
+                changes.append(Event(APPEARED, now, attempt, finding=finding))
+            # The current sentence, with the worst severity so far.
+            severity = finding.severity if worse or known is None else known.severity
+            self._standing[key] = replace(finding, severity=severity)
+        return changes
+
+
+def _key(attempt: int, finding: Finding) -> _Key:
+    """The key by which a finding is the same for a person.
+
+    A crash is one crash, whether its peers still wait in a group or have ended too. Only findings
+    without a rank at fault are distinguished by their group.
+    """
+    return (attempt, finding.kind, finding.ranks, None if finding.ranks else finding.group)
+
+
 # -- The events of `ddtop watch`, each as a line of text or a JSON object (`ddtop.event/1`)
 
 
 EVENT_SCHEMA = "ddtop.event/1"
 
 
-def event_line(change: Change) -> str:
+def event_line(change: Event) -> str:
     """`12:03:41 appeared critical not-in-collective: rank 2 has been ...`, with the local time."""
-    return f"{units.clock(change.unix_ns)} {change.event} {event_text(change)}"
+    return f"{units.clock(change.time_unix_ns)} {change.event} {change.text}"
 
 
-def event_text(change: Change) -> str:  # noqa: PLR0911 - one answer an event
-    """The text after the name of the event."""
-    finding = change.finding
-    if change.event == APPEARED and finding is not None:
-        return f"{finding.severity} {clean(finding.kind)}: {clean(finding.summary)}"
-    if change.event == CLEARED and finding is not None:
-        of = f" of {ranks_text(finding.ranks, 6)}" if finding.ranks else ""
-        return (
-            f"{finding.severity} {clean(finding.kind)}{of}, after"
-            f" {units.duration(change.seconds or 0.0)}"
-        )
-    if change.event == ENDED and change.ended is not None:
-        at = change.progress and progress_text(only_steps(change.progress))
-        return clean(change.ended.reason) + (f", at {clean(at)}" if at else "")
-    if change.event == ORDERED and change.order is not None:
-        return order_text(change.order)
-    if change.event == JOINED and not change.ranks:
-        return f"again: the relay reports after {units.duration(change.seconds or 0.0)} of silence"
-    if change.event == JOINED:
-        attempt = f" (attempt {change.attempt})" if change.attempt else ""
-        return f"{ranks_text(change.ranks, 6)} of {change.world_size}{attempt}"
-    return f"contact: {clean(change.contact or '')}"
-
-
-def event_json(change: Change, job: str, snapshot: Snapshot | None = None) -> dict[str, Any]:
+def event_json(change: Event, job: str, snapshot: Snapshot | None = None) -> dict[str, Any]:
     """One event with every key; null (or no rank) if it does not apply to the event.
 
     `snapshot`: for the purpose of a finding's group. `ranks` of `joined` are the new ranks; empty
@@ -85,11 +260,11 @@ def event_json(change: Change, job: str, snapshot: Snapshot | None = None) -> di
     """
     return {
         "schema": EVENT_SCHEMA,
-        "time_unix_ns": change.unix_ns,
+        "time_unix_ns": change.time_unix_ns,
         "event": change.event,
         "job": job,
         "attempt": change.attempt,
-        "text": event_text(change),
+        "text": change.text,
         "finding": (finding_json(change.finding, snapshot) if change.finding is not None else None),
         "ranks": list(change.ranks),
         "ended": ended_json(change.ended),
@@ -105,16 +280,6 @@ APART_NS = 60_000_000_000
 """After a minute without losses, the next loss is a new entry. A viewer with a wrong key tries
 every two seconds."""
 REFUSED, GARBLED, DROPPED, UNSENT = "refused", "garbled", "dropped", "unsent"
-
-
-@dataclass(frozen=True, slots=True)
-class Loss:
-    """Losses at one host, from `unix_ns` on. `of`: the host's identity, or its name if that is not
-    known, with the kind of loss."""
-
-    of: tuple[str, str]
-    unix_ns: int
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +299,7 @@ class Losses:
         self._first: dict[tuple[str, str], _Count] = {}
         self._began_unix_ns: int | None = None
 
-    def take(self, snapshot: Snapshot) -> Iterator[Loss]:
+    def take(self, snapshot: Snapshot) -> Iterator[Entry]:
         """The losses since the last look; at the first look, all that were ever counted."""
         now = snapshot.time_unix_ns
         self._began_unix_ns = self._began_unix_ns or now
@@ -160,8 +325,8 @@ class Losses:
                     self._first[name, kind] = known
                 yield _loss((name, kind), known)
 
-    def follow(self, earlier: Losses) -> Iterator[Loss]:
-        """The sums of the first look without those in an earlier entry; no `text` if nothing
+    def follow(self, earlier: Losses) -> Iterator[Entry]:
+        """The sums of the first look without those in an earlier entry; no `words` if nothing
         remains."""
         for of, count in self._first.items():
             before = earlier._seen.get(of)
@@ -170,11 +335,14 @@ class Losses:
             rest = replace(count, base=before.now)
             if self._seen[of] == count:
                 self._seen[of] = rest
-            yield _loss(of, rest) if rest.now > rest.base else Loss(of, rest.since_unix_ns, "")
+            yield _loss(of, rest)
 
 
-def _loss(of: tuple[str, str], count: _Count) -> Loss:
-    return Loss(of, count.since_unix_ns, f"{count.host}: {_words(of[1], count.now - count.base)}")
+def _loss(of: tuple[str, str], count: _Count) -> Entry:
+    """`of`: the host's identity, or its name if that is not known, with the kind of loss."""
+    at, lost = count.since_unix_ns, count.now - count.base
+    words = ((at, f"{count.host}: {_words(of[1], lost)}"),) if lost > 0 else ()
+    return Entry((LOSS, of, at), at, LOSS, words)
 
 
 def _counts_anything(host: HostState) -> bool:
@@ -311,10 +479,8 @@ class Timeline:
         self._ranks(snapshot)
         for at, order in snapshot.orders:
             self._add(Entry((ORDER, at, order), at, ORDER, ((at, order_text(order)),)))
-        for loss in self._losses.take(snapshot):
-            key = (LOSS, loss.of, loss.unix_ns)
-            entry = Entry(key, loss.unix_ns, LOSS, ((loss.unix_ns, loss.text),))
-            self._put(entry) if key in self._entries else self._add(entry)
+        for entry in self._losses.take(snapshot):
+            self._put(entry) if entry.key in self._entries else self._add(entry)
         if snapshot.ended is not None:
             at = snapshot.ended.time_unix_ns
             self._add(
@@ -392,12 +558,10 @@ class Timeline:
 
     def _absorb_losses(self, earlier: Timeline) -> None:
         """Remove from the sums of the first look the losses that are now known to be earlier."""
-        for loss in self._losses.follow(earlier._losses):
-            key = (LOSS, loss.of, loss.unix_ns)
-            entry = self._entries.pop(key, None)
+        for entry in self._losses.follow(earlier._losses):
             self._sorted = None
-            if entry is not None and loss.text:
-                self._entries[key] = replace(entry, words=((loss.unix_ns, loss.text),))
+            if self._entries.pop(entry.key, None) is not None and entry.words:
+                self._entries[entry.key] = entry
 
     def _add(self, entry: Entry) -> None:
         if entry.key in self._entries:

@@ -26,7 +26,7 @@ from ddtop.present.stacks import (
 from ddtop.present.text import Line, clean, wrap
 from ddtop.thresholds import chosen
 from ddtop.ui.session import Session
-from ddtop.ui.widgets.lines import Key
+from ddtop.ui.widgets.lines import Key, LinesView
 from ddtop.wire.records import BY_SIGNAL, Stacks
 from ddtop.words import units
 from ddtop.words.sentences import ranks_text
@@ -89,16 +89,14 @@ class AskedStacks:
     def _last(self, look: Look, snapshot: Snapshot, width: int) -> list[Line]:
         request = last_request(snapshot)
         if request is None:
+            # In a recording, or after the end of the job, there is nobody to ask.
+            asks = snapshot.live and snapshot.ended is None and not look.recording
             text = "no stacks of this job have been taken yet" + (
-                "; D asks all ranks" if self._can_ask(look, snapshot) else ""
+                "; D asks all ranks" if asks else ""
             )
             return [((part, "dim"),) for part in wrap(text, width)]
         merged = self._merge(answers(snapshot, request), look)
         return [head_line(merged, self._age(merged, snapshot)), *self._body(merged, look, width)]
-
-    def _can_ask(self, look: Look, snapshot: Snapshot) -> bool:
-        """In a recording, or after the end of the job, there is nobody to ask."""
-        return snapshot.live and snapshot.ended is None and not look.recording
 
     def _age(self, merged: Merged, snapshot: Snapshot) -> str:
         if merged.last_unix_ns is None:
@@ -179,17 +177,34 @@ class AskedStacks:
                 self.ranks or (), BY_SIGNAL if by_signal else ""
             )
 
-    def change_view(self) -> None:
+
+class ShapedStacks:
+    """The keys that change how stacks are shown, for the page and for the view."""
+
+    asked: AskedStacks
+    body: LinesView
+
+    def show_again(self) -> None:
+        """Draw the stacks in their new form."""
+        raise NotImplementedError
+
+    def action_change_view(self) -> None:
         """Switch between classes and the tree."""
-        self.shape = replace(self.shape, tree=not self.shape.tree)
+        self.body.scroll_home(animate=False)
+        self._flip("tree")
 
-    def change_frames(self) -> None:
+    def action_frames(self) -> None:
         """Unfold the frames of libraries and frameworks, or fold them."""
-        self.shape = replace(self.shape, frames=not self.shape.frames)
+        self._flip("frames")
 
-    def change_threads(self) -> None:
+    def action_threads(self) -> None:
         """Show the other threads in full, or one line per class."""
-        self.shape = replace(self.shape, threads=not self.shape.threads)
+        self._flip("threads")
+
+    def _flip(self, part: str) -> None:
+        shape = self.asked.shape
+        self.asked.shape = replace(shape, **{part: not getattr(shape, part)})
+        self.show_again()
 
 
 # -- What happened before this viewer connected: found once in the records that the source has

@@ -18,8 +18,7 @@ from ddtop.cli.errors import CommandError
 from ddtop.cli.options import SECONDS
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
 from ddtop.diagnosis.kinds import Kind
-from ddtop.follow.changes import APPEARED, CLEARED, ENDED, Change
-from ddtop.present.events import event_json
+from ddtop.present.events import APPEARED, CLEARED, ENDED, Event, event_json
 
 DEADLINE_S = 15.0
 
@@ -51,7 +50,7 @@ class Scene:
 
     def happens(self, event, kind=Kind.NOT_IN_COLLECTIVE, ranks=(2,), severity=CRITICAL):
         finding = Finding(kind, severity, ranks, (), 0, "rank 2 sleeps")
-        change = Change(event, 0, finding=None if event == ENDED else finding)
+        change = Event(event, 0, finding=None if event == ENDED else finding)
         self.guard.take(change, event_json(change, "train"))
 
     def passes(self, seconds):
@@ -178,7 +177,7 @@ def test_a_report_that_cannot_be_made_holds_the_event_up_no_further(home, tmp_pa
     said, hook = [], Sink()
     guard = JobGuard("none", Rules(), Actions(webhook=hook, report=tmp_path), said.append)
     finding = Finding(Kind.HOST_LOST, CRITICAL, (), (), 0, "x")
-    change = Change(APPEARED, 0, finding=finding)
+    change = Event(APPEARED, 0, finding=finding)
     guard.take(change, event_json(change, "none"))
     assert hook.events == []
 

@@ -60,7 +60,7 @@ def pods(*items):
 
 
 def found(option, job):
-    return SCHEDULERS[option].find(job, None)
+    return SCHEDULERS[option](job, None)
 
 
 def test_a_running_job_of_slurm_is_entered_beside_its_steps(double):

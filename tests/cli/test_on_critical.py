@@ -108,9 +108,9 @@ def test_commands_that_do_not_end_do_not_pile_up(tmp_path):
             action.look()
     finally:
         os.close(gate)
-        for one in action._running:
-            one.process.kill()
-            one.process.wait()
+        for process, _ in action._running:
+            process.kill()
+            process.wait()
 
     assert took_s < DEADLINE_S / 2
     assert action.skipped == 2

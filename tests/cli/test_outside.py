@@ -26,6 +26,7 @@ from ddtop.follow.look import Look
 from ddtop.follow.looks import settle
 from ddtop.model.facts import PeerWait
 from ddtop.policy import POLICY
+from ddtop.present.stacks import Shape
 from ddtop.procfs import children
 from ddtop.relay.processes import pyspy
 from ddtop.wire.records import StackFrame, Stacks, ThreadStack
@@ -194,7 +195,7 @@ def test_without_the_right_to_trace_the_command_that_works_is_named(
     fake.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     with started_by(sys.base_prefix, script) as process:
-        code = outside.stacks_of(str(process.pid), native=False, as_json=False, tree=False)
+        code = outside.stacks_of(str(process.pid), native=False, as_json=False, shape=Shape())
 
     shown = capsys.readouterr().out
     assert code == 1

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from ddtop import registry
-from ddtop.cli import outside_jobs
+from ddtop.cli import outside_jobs, pick_job
 from ddtop.feeds.outside.jobs import jobs_of
 from tests.cli.commands import ddtop
 from tests.cli.outside import script_in, started
@@ -51,7 +51,7 @@ def test_the_entry_in_the_list_leads_to_the_processes(job):
 
     assert outside_jobs.pids_in(entry) == outside_jobs.pids_of(job)
     assert (entry.job, entry.world_size, entry.reporting) == ("train-10", 2, 2)
-    assert outside_jobs.with_health(lambda _: None)(entry).word == "not started with ddtop"
+    assert pick_job.health(entry).word == "not started with ddtop"
 
 
 def test_other_entries_have_no_such_processes():

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from ddtop import registry
-from ddtop.cli.look import health
+from ddtop.cli.job_list import health
 from ddtop.cli.pick_job import several_live
 from ddtop.follow import engine
 from tests.conftest import Home

@@ -120,7 +120,7 @@ def test_the_report_there_has_all_that_was_typed_but_the_file(home, monkeypatch)
         asked.append(words)
         return 3
 
-    monkeypatch.setattr("ddtop.cli.commands.report.run_there", run_there)
+    monkeypatch.setattr("ddtop.cli.written_report.run_there", run_there)
     options = ("--wait", "--wait-limit", "20s", "--no-source", "-o", "here.md")
     ddtop("report", "train", "--ssh", "there", *options, exits=3)
 
@@ -182,7 +182,7 @@ def test_processes_without_ddtop_are_watched_until_they_end(home, tmp_path, watc
 
 
 def test_a_host_of_several_that_is_not_reached_ends_the_watch(home, monkeypatch):
-    monkeypatch.setattr("ddtop.cli.commands.watch.FIRST_S", 1.0)
+    monkeypatch.setattr("ddtop.cli.watching.FIRST_S", 1.0)
     done = ddtop("watch", "--ssh", "gone,away", DDTOP_SSH="false")
 
     assert (done.returncode, done.stdout) == (3, "")

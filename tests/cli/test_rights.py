@@ -4,23 +4,23 @@ import os
 
 import pytest
 
-from ddtop.cli import rights
+from ddtop.cli import outside
 from ddtop.relay.processes import pyspy
 
 
 @pytest.fixture
 def here(monkeypatch):
-    """A user who is not root, with py-spy and no rights of its own."""
+    """A user who is not root, with py-spy and no outside of its own."""
     monkeypatch.setattr(pyspy, "find", lambda: "/opt/py-spy")
     monkeypatch.setattr(pyspy, "may_trace_others", lambda: False)
     monkeypatch.setattr(pyspy, "yama_scope", lambda: 0)
     monkeypatch.setattr(os, "getuid", lambda: 1000)
-    monkeypatch.setattr(rights, "owner_of", lambda _pid: 1000)
+    monkeypatch.setattr(outside, "owner_of", lambda _pid: 1000)
     return monkeypatch
 
 
 def needed():
-    return rights.missing_right([11, 12], "diagnose", "10")
+    return outside.missing_right([11, 12], "diagnose", "10")
 
 
 def test_nothing_is_lacking_for_processes_of_this_user(here):
@@ -34,7 +34,7 @@ def test_without_py_spy_the_command_that_installs_it_is_named(here):
 
 
 def test_processes_of_another_user_need_root(here):
-    here.setattr(rights, "owner_of", lambda _pid: 1001)
+    here.setattr(outside, "owner_of", lambda _pid: 1001)
 
     assert "another user" in needed()
     assert needed().endswith("sudo $(command -v ddtop) diagnose --pid 10")

@@ -6,9 +6,9 @@ import signal
 import pytest
 
 from ddtop import registry
-from ddtop.cli.commands import stacks as command
+from ddtop.cli import asked_stacks
+from ddtop.cli.asked_stacks import Wanted
 from ddtop.cli.commands.signal import parse_signal, send
-from ddtop.cli.commands.stacks import Wanted
 from ddtop.cli.errors import CommandError
 from ddtop.cli.find_job import find
 from ddtop.cli.ranks import parse_ranks
@@ -20,7 +20,7 @@ from tests.waiting import until
 
 
 def stacks(name, wanted):
-    return command.stacks(find(name, asked_by="stacks"), wanted)
+    return asked_stacks.stacks(find(name, asked_by="stacks"), wanted)
 
 
 @pytest.fixture

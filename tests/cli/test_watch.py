@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 
 from ddtop import registry
-from ddtop.cli.commands.watch import LAST_WORD_S, _Watch
 from ddtop.cli.errors import CommandError
+from ddtop.cli.watching import LAST_WORD_S, _Watch
 from ddtop.follow.look import Look
 from tests.cli.commands import finished, killed, write_ended
 from tests.relay.stage import DEADLINE_S, Stage, sees_ranks

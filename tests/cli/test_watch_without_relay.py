@@ -3,7 +3,7 @@
 import time
 
 from ddtop import registry, thresholds
-from ddtop.cli.commands.watch import _Watch
+from ddtop.cli.watching import _Watch
 from ddtop.follow.look import Look
 from ddtop.policy import POLICY
 from tests.ui import builders

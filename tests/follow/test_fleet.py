@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from ddtop import registry, thresholds
-from ddtop.follow.fleet import Fleet, Target, open_fleet, own_jobs
+from ddtop.follow.fleet import Fleet, Target, own_jobs
 from ddtop.policy import POLICY
 from tests.relay.stage import DEADLINE_S, Stage, listed_job
 
@@ -42,7 +42,7 @@ def foreign(entry, **more):
 
 
 def test_a_live_job_is_looked_at_again_and_again(stage):
-    with open_fleet(own_jobs, word) as fleet:
+    with Fleet(own_jobs, word) as fleet:
         (first,) = fleet.wait(DEADLINE_S)
         again = until(fleet, lambda one: one.looks > first.looks)
 
@@ -53,7 +53,7 @@ def test_a_live_job_is_looked_at_again_and_again(stage):
 
 def test_the_policy_says_how_many_looks_a_first_verdict_takes(stage, monkeypatch):
     monkeypatch.setattr(thresholds, "_chosen", replace(POLICY, first_verdict_looks=7))
-    with open_fleet(own_jobs, word) as fleet:
+    with Fleet(own_jobs, word) as fleet:
         (job,) = fleet.wait(DEADLINE_S)
 
     assert job.settled
@@ -61,7 +61,7 @@ def test_the_policy_says_how_many_looks_a_first_verdict_takes(stage, monkeypatch
 
 
 def test_a_relay_that_falls_silent_is_not_heard_and_the_last_look_gets_older(stage):
-    with open_fleet(own_jobs, word) as fleet:
+    with Fleet(own_jobs, word) as fleet:
         (before,) = fleet.wait(DEADLINE_S)
         stage.close()
         lost = until(fleet, lambda one: one.contact is not None)
@@ -73,7 +73,7 @@ def test_a_relay_that_falls_silent_is_not_heard_and_the_last_look_gets_older(sta
 
 def test_a_job_that_nobody_names_any_more_is_let_go(stage):
     named = [own_jobs()]
-    with open_fleet(lambda: named[-1], word) as fleet:
+    with Fleet(lambda: named[-1], word) as fleet:
         fleet.wait(DEADLINE_S)
         named.append([])
         end = time.monotonic() + DEADLINE_S
@@ -83,7 +83,7 @@ def test_a_job_that_nobody_names_any_more_is_let_go(stage):
 
 
 def test_a_new_job_is_taken_up(home):
-    with open_fleet(own_jobs, word) as fleet:
+    with Fleet(own_jobs, word) as fleet:
         assert fleet.wait(DEADLINE_S) == ()
         stage = Stage(home)
         stage.rank()
@@ -98,7 +98,7 @@ def test_a_relay_on_the_loopback_of_another_host_is_not_looked_for_on_ours(stage
     (own,) = own_jobs()
     target = Target(foreign(own.entry, host="node9"), own.secret)
 
-    with open_fleet(lambda: [target], word) as fleet:
+    with Fleet(lambda: [target], word) as fleet:
         (found,) = fleet.wait(DEADLINE_S)
 
     assert found.looks == 0
@@ -108,7 +108,7 @@ def test_a_relay_on_the_loopback_of_another_host_is_not_looked_for_on_ours(stage
 def test_another_key_is_no_contact(stage):
     (own,) = own_jobs()
 
-    with open_fleet(lambda: [Target(own.entry, os.urandom(32))], word) as fleet:
+    with Fleet(lambda: [Target(own.entry, os.urandom(32))], word) as fleet:
         (found,) = fleet.wait(DEADLINE_S)
 
     assert (found.looks, found.contact is not None) == (0, True)
@@ -119,7 +119,7 @@ def test_a_folder_that_cannot_be_read_ends_nothing(home):
         raise registry.RegistryError("the folder does not answer")
 
     began = time.monotonic()
-    with open_fleet(broken, word) as fleet:
+    with Fleet(broken, word) as fleet:
         assert fleet.wait(DEADLINE_S) == ()
         assert time.monotonic() - began < DEADLINE_S
 
@@ -128,10 +128,5 @@ def test_a_defect_in_the_thread_is_raised_and_not_shown_as_calm(stage):
     def defect(entry, snapshot, verdict, before):
         raise ValueError("a defect")
 
-    fleet = Fleet(own_jobs, defect)
-    fleet.start()
-    try:
-        with pytest.raises(RuntimeError, match="the fleet has failed"):
-            fleet.wait(DEADLINE_S)
-    finally:
-        fleet.close()
+    with Fleet(own_jobs, defect) as fleet, pytest.raises(RuntimeError, match="fleet has failed"):
+        fleet.wait(DEADLINE_S)

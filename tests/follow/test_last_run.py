@@ -87,7 +87,7 @@ def test_it_is_looked_up_once_and_only_when_the_job_has_a_speed(monkeypatch):
     one.compares = True
     for data in job.frames:
         one.take(data)
-    one.look(one.heard_unix_ns)
+    one.look(one.job.last_unix_ns)
     before = list(asked)
     seen = len(job.frames)
     for rank in job.ranks:
@@ -96,7 +96,7 @@ def test_it_is_looked_up_once_and_only_when_the_job_has_a_speed(monkeypatch):
     for data in job.frames[seen:]:
         one.take(data)
     for _ in range(3):
-        snapshot, verdict = one.look(one.heard_unix_ns + 1_000_000_000 * _)
+        snapshot, verdict = one.look(one.job.last_unix_ns + 1_000_000_000 * _)
 
     assert (before, asked) == ([], ["r1"])
     assert snapshot.last_run.per_s == 20.0

@@ -13,7 +13,7 @@ import pytest
 from ddtop.cli.actions import check_url
 from ddtop.cli.errors import CommandError
 from ddtop.feeds.route import NoContactError
-from ddtop.feeds.schedulers import KubernetesJobs, NoSuchJobError
+from ddtop.feeds.schedulers import NoSuchJobError, kubernetes_job
 from tests.cli.commands import ddtop
 from tests.hostile.names import BAD
 from tests.relay.stage import listed_job
@@ -104,7 +104,7 @@ def test_a_malformed_list_of_pods_is_reported(monkeypatch, text):
     answers(monkeypatch, text)
 
     with pytest.raises(NoContactError, match="did not answer with a list of pods"):
-        KubernetesJobs().find("default/train", None)
+        kubernetes_job("default/train", None)
 
 
 @pytest.mark.parametrize("name", ["--kubeconfig=/tmp/x", "-n", "a b", "a/b", "", BAD, "\u0430"])
@@ -113,10 +113,10 @@ def test_a_pod_with_a_malformed_name_is_skipped(monkeypatch, name):
     labels = {"job-name": "train"}
     answers(monkeypatch, json.dumps({"items": [pod(name, labels)]}))
     with pytest.raises(NoSuchJobError, match="there are no pods"):
-        KubernetesJobs().find("default/train", None)
+        kubernetes_job("default/train", None)
 
     answers(monkeypatch, json.dumps({"items": [pod(name, labels), pod("train-0", labels)]}))
-    assert KubernetesJobs().find("default/train", None).before[-2:] == ("train-0", "--")
+    assert kubernetes_job("default/train", None).before[-2:] == ("train-0", "--")
 
 
 # -- arguments

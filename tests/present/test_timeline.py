@@ -8,11 +8,18 @@ import pytest
 from ddtop.diagnosis.finding import WARNING, Finding, Verdict
 from ddtop.diagnosis.judge import Judge
 from ddtop.diagnosis.kinds import Kind
-from ddtop.follow.changes import APPEARED, CLEARED, Changes
 from ddtop.follow.look import Look
 from ddtop.model.job import Job
 from ddtop.policy import POLICY
-from ddtop.present.events import FINDING, Timeline, events, timeline_lines
+from ddtop.present.events import (
+    APPEARED,
+    CLEARED,
+    FINDING,
+    Changes,
+    Timeline,
+    events,
+    timeline_lines,
+)
 from ddtop.say.told import look
 from ddtop.sim.incidents import SCENARIOS
 from ddtop.sim.job import SimulatedJob

@@ -16,10 +16,7 @@ import subprocess
 import sys
 import time
 from datetime import timedelta
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from typing import Any
 
 MARK = "ddtop-check "
 PINGS = 3

@@ -15,7 +15,7 @@ import socket
 import subprocess
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
@@ -23,10 +23,6 @@ from typing import Any
 from ddtop.cli.check import rank_program
 from ddtop.policy import Policy
 from ddtop.words.units import plural
-
-# False at run time, to save the import.
-TYPE_CHECKING = False
-
 
 # -- Reads a command line of torchrun: how many ranks on how many nodes, and where they meet
 #
@@ -189,7 +185,7 @@ def _number(text: str, option: str, least: int) -> int:
     return int(text)
 
 
-def _endpoint(value: Value, backend: str, nodes: int) -> tuple[str, int] | None:
+def _endpoint(value: Callable[..., str], backend: str, nodes: int) -> tuple[str, int] | None:
     text, port = value("--rdzv-endpoint"), value("--master-port")
     if backend == "static" and not text:
         if nodes == 1 and not port:
@@ -215,15 +211,6 @@ def _port(text: str, option: str) -> int:
     if number > 65535:
         raise NotUnderstoodError(f"{option} {text} is not a port: they end at 65535")
     return number
-
-
-if TYPE_CHECKING:
-    from typing import Protocol
-
-    class Value(Protocol):
-        """Returns the value of an option, or of its variable."""
-
-        def __call__(self, name: str, default: str = "") -> str: ...
 
 
 # -- Judges the results of the trial: one line per check, with advice for bad ones

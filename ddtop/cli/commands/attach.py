@@ -12,7 +12,7 @@ import click
 from ddtop import registry
 from ddtop.cli.errors import NOT_HEARD, DdtopCommand, Trait
 from ddtop.cli.options import JOB, READONLY, WAIT
-from ddtop.cli.output import explain_no_dashboard, no_dashboard, without_controls
+from ddtop.cli.output import echo, explain_no_dashboard, no_dashboard
 from ddtop.cli.place import (
     LOCALS,
     PLACE,
@@ -91,23 +91,22 @@ def attach(name: str | None, wait_s: float, readonly: bool) -> int:
     Raises:
         CommandError: 2, several jobs could be meant; 3, no such job, or no contact.
     """
-    from ddtop.cli.look import health, status
-    from ddtop.cli.sources import look_at
-
     why = no_dashboard()
     if why is not None:
+        from ddtop.cli import look, sources
         from ddtop.cli.find_job import entry_of, find
 
         entry_of(name, wait_s)
         explain_no_dashboard(why)
-        return status(look_at(Local(find(name, asked_by="status", of_ended=True)), "status"))
+        place = Local(find(name, asked_by="status", of_ended=True))
+        return look.status(sources.look_at(place, "status"))
     if name is None:
         from ddtop.cli import outside_jobs, pick_job
 
         if pick_job.several_live():
             from ddtop.cli.systems import live_system
 
-            listed = pick_job.picker(registry.read_entries, health)
+            listed = pick_job.picker(registry.read_entries)
             system = live_system()
             if system and not show_job(system[0], readonly, from_list=True):
                 return 0
@@ -121,8 +120,7 @@ def attach(name: str | None, wait_s: float, readonly: bool) -> int:
                 others = map(outside_jobs.entry_of, outside_jobs.find_jobs())
                 return [*registry.read_entries(), *others]
 
-            listed = pick_job.picker(read, outside_jobs.with_health(health))
-            return _pick(listed, readonly)
+            return _pick(pick_job.picker(read), readonly)
     # Not before the list of jobs, which is on the screen in half the time without these modules.
     from ddtop.cli.find_job import entry_of
 
@@ -165,7 +163,7 @@ def show_job(entry: registry.JobEntry, readonly: bool, from_list: bool = False) 
     route = routing.route(entry)
     if route.ssh is not None:
         text = f"ddtop: {entry.job} is on {route.ssh}: {route.why}; going there by ssh"
-        click.echo(without_controls(text), err=True)
+        echo(text, err=True)
         remote = os.environ.get("DDTOP_REMOTE")
         attach_remote.attach_through(SshTarget(route.ssh, remote), entry.job, 0.0, readonly)
         return from_list

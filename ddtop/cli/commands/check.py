@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Sequence
 
 import click
 
 from ddtop.cli.check.trial import BAD, GOOD, TrialLine, judge_trial
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError, DdtopCommand, Trait
-from ddtop.cli.output import without_controls
+from ddtop.cli.output import echo
 
 START_S, REDUCE_S = 60.0, 30.0
 
@@ -33,7 +32,7 @@ START_S, REDUCE_S = 60.0, 30.0
     help="Seconds until all ranks must have met. torch may take long to import.",
 )
 @click.argument("words", nargs=-1, required=True, metavar="-- COMMAND...")
-def command(start_s: float, words: tuple[str, ...]) -> None:
+def command(start_s: float, words: tuple[str, ...]) -> int:
     """Before the job: rendezvous, host names, versions, limits, GPUs, clocks and an all_reduce.
 
     It starts the ranks as the command does, with a small program in place of yours. For a job on
@@ -41,15 +40,6 @@ def command(start_s: float, words: tuple[str, ...]) -> None:
 
     Exit code 0; 1: something is wrong; 2: the command line is not understood; 3: nothing can be
     looked at here.
-    """
-    sys.exit(check(words, start_s))
-
-
-def check(words: Sequence[str], start_s: float = START_S) -> int:
-    """Run and print every check. Returns 1 if something is wrong, else 0.
-
-    Raises:
-        CommandError: 2, the command line is not understood; 3, the command cannot be started.
     """
     from ddtop.cli.check import trial
     from ddtop.thresholds import chosen
@@ -79,6 +69,6 @@ def check(words: Sequence[str], start_s: float = START_S) -> int:
 def show(lines: Sequence[TrialLine]) -> None:
     """Print one row per line, with the advice below the bad ones."""
     for line in lines:
-        click.echo(without_controls(f"{line.mark:<5}{line.what:<17}{line.text}"))
+        echo(f"{line.mark:<5}{line.what:<17}{line.text}")
         if line.fix and line.mark != GOOD:
-            click.echo(without_controls(f"{'':<22}-> {line.fix}"))
+            echo(f"{'':<22}-> {line.fix}")

@@ -11,7 +11,7 @@ import click
 from ddtop import private
 from ddtop.cli import config as settings
 from ddtop.cli.errors import USAGE, CommandError, DdtopCommand, Trait
-from ddtop.cli.output import without_controls
+from ddtop.cli.output import echo
 from ddtop.policy import POLICY
 
 
@@ -27,11 +27,11 @@ def command() -> None:
 def show(every: bool) -> None:
     """Every setting that holds, and where it comes from: a variable, the file, or ddtop."""
     config = settings.read(os.environ)
-    _print(f"file: {config.path}" + ("" if config.path.exists() else " (there is none)"))
+    echo(f"file: {config.path}" + ("" if config.path.exists() else " (there is none)"))
     for setting in settings.SETTINGS:
         value, origin = config.origin(setting, os.environ)
         override = f"   (overridden by {setting.flag})" if setting.flag else ""
-        _print(f"{setting.name:<12}{value!s:<26}{origin}{override}")
+        echo(f"{setting.name:<12}{value!s:<26}{origin}{override}")
     if every:
         import ddtop.diagnosis.limits  # noqa: F401 - it knows them all
     values = config.policy.values()
@@ -39,7 +39,7 @@ def show(every: bool) -> None:
         if every or name in config.limits:
             low, high = settings.range_of(name, default)
             origin = f"changed by you from {default:g}" if name in config.limits else "default"
-            _print(f"{name:<44}{values[name]:<12g}{origin}   ({low:g} to {high:g})")
+            echo(f"{name:<44}{values[name]:<12g}{origin}   ({low:g} to {high:g})")
 
 
 @command.command("path", cls=DdtopCommand, exits="0", traits=Trait.WITHOUT_CONFIG)
@@ -73,8 +73,4 @@ def edit() -> None:
     if done.returncode:
         raise CommandError(f"ddtop: {editor}: exit code {done.returncode}", USAGE)
     settings.read(os.environ)
-    _print(f"{file} is valid")
-
-
-def _print(text: str) -> None:
-    click.echo(without_controls(text))
+    echo(f"{file} is valid")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -45,7 +44,7 @@ MORE_S = 5.0
 @click.option("--ranks", type=click.IntRange(2, 16), help="How many processes: 4, or 3 with --mpi.")
 @click.option("--mpi", is_flag=True, help="A simulation on mpi4py under mpirun instead.")
 @READONLY
-def command(fault: str, ranks: int | None, mpi: bool, readonly: bool) -> None:
+def command(fault: str, ranks: int | None, mpi: bool, readonly: bool) -> int:
     """A real training (gloo, CPU) with a fault, and the dashboard on it.
 
     Without a terminal: status and findings within a minute, with the exit code of diagnose.
@@ -64,22 +63,10 @@ def command(fault: str, ranks: int | None, mpi: bool, readonly: bool) -> None:
     collective-mismatch, wait-cycle, unmatched-p2p, rank-crashed,
     rank-killed, rank-stopped, straggler.
     """
-    sys.exit(demo(fault, ranks or (3 if mpi else 4), mpi, readonly))
-
-
-def demo(fault: str, ranks: int, mpi: bool = False, readonly: bool = False) -> int:
-    """Start the demo's job, show it, then end it and its relay. Say how to look at its recording.
-
-    Returns:
-        The exit code of `attach`, or of `diagnose` if there is no terminal.
-
-    Raises:
-        CommandError: 2, no such fault, too few ranks for it, or no torch; 3, it did not start.
-    """
     from ddtop.cli.demo_job import END_S, demo_job
 
     began = time.monotonic()
-    with demo_job(fault, ranks, mpi) as entry:
+    with demo_job(fault, ranks or (3 if mpi else 4), mpi) as entry:
         code = _show(entry, fault, readonly, began + PLAIN_S - 2 * END_S - MORE_S)
     click.echo(
         f"the demo has ended; its recording is kept: ddtop replay {entry.job}, or ddtop report "

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import click
@@ -20,7 +21,7 @@ import ddtop
 from ddtop import plugins, registry, start_python
 from ddtop.cli import interpreter
 from ddtop.cli.errors import CommandError, DdtopCommand, Trait
-from ddtop.cli.output import without_controls
+from ddtop.cli.output import echo
 from ddtop.relay.gpus.amd import AmdDriver
 from ddtop.relay.gpus.driver import Driver
 from ddtop.relay.gpus.nvml import NvidiaDriver
@@ -69,8 +70,8 @@ def doctor() -> int:
         _ptrace,
         _py_spy,
         _journal,
-        _gpu,
-        _amd_gpu,
+        partial(_ask_driver, NvidiaDriver(), "NVML"),
+        partial(_ask_driver, AmdDriver(), "amdsmi"),
         _other_gpus,
         _relays,
     ]
@@ -87,8 +88,7 @@ def doctor_of(python: str) -> int:
     """
     from ddtop.cli.other_python import OF_THE_AGENT, OF_THE_COMMANDS, OtherPython, too_old
 
-    other = OtherPython(python)
-    here = other.ask(watched=True)
+    here = OtherPython(python).ask(watched=True)
     version = ".".join(map(str, here.version))
     old = too_old(here.version)
     lines: list[Line] = [(BAD if old else GOOD, "python", old or f"{version} ({here.python})")]
@@ -115,7 +115,7 @@ def doctor_of(python: str) -> int:
 
 def _print_checks(lines: list[Line]) -> int:
     for mark, what, text in lines:
-        click.echo(without_controls(f"{mark:<5}{what:<14}{text}"))
+        echo(f"{mark:<5}{what:<14}{text}")
     return 1 if any(mark == BAD for mark, _, _ in lines) else 0
 
 
@@ -348,8 +348,7 @@ def _dump_signal() -> Line:
         faulthandler.unregister(dump.signal)
         signal.signal(dump.signal, signal.SIG_DFL)
     if not stacks:
-        text = f"signal {dump.signal} came, but faulthandler wrote nothing"
-        return NOTE, "dump signal", text
+        return NOTE, "dump signal", f"signal {dump.signal} came, but faulthandler wrote nothing"
     return GOOD, "dump signal", f"signal {dump.signal} makes faulthandler write the stacks"
 
 
@@ -364,11 +363,9 @@ def _ptrace() -> Line:
     if may_trace_others():
         return GOOD, "ptrace", f"restricted (Yama {scope}), not for this user"
     if scope == 2:
-        text = "root only (Yama 2): no py-spy; with root: sudo py-spy dump --pid P"
-        return NOTE, "ptrace", text
+        return NOTE, "ptrace", "root only (Yama 2): no py-spy; with root: sudo py-spy dump --pid P"
     text = "parents only (Yama 1): py-spy reads the ranks of a DDTOP=1 job"
-    text = f"{text}, for others: sudo py-spy dump --pid P"
-    return NOTE, "ptrace", text
+    return NOTE, "ptrace", f"{text}, for others: sudo py-spy dump --pid P"
 
 
 def _py_spy() -> Line:
@@ -406,22 +403,12 @@ def _journal() -> Line:
     if problem is not None:
         return NOTE, "journal", problem
     if size == 0:
-        text = "switched off by DDTOP_JOURNAL_MIB: nothing to replay after the end"
-        return NOTE, "journal", text
+        return NOTE, "journal", "switched off by DDTOP_JOURNAL_MIB: nothing to replay after the end"
     room = free.f_bavail * free.f_frsize
     if room < 2 * size:
         text = f"only {room >> 20:,} MiB free in {folder}, a job may write {size >> 20} MiB"
         return NOTE, "journal", text
-    text = f"at most {size >> 20} MiB a job, {room >> 20:,} MiB free in {folder}"
-    return GOOD, "journal", text
-
-
-def _gpu() -> Line:
-    return _ask_driver(NvidiaDriver(), "NVML")
-
-
-def _amd_gpu() -> Line:
-    return _ask_driver(AmdDriver(), "amdsmi")
+    return GOOD, "journal", f"at most {size >> 20} MiB a job, {room >> 20:,} MiB free in {folder}"
 
 
 def _ask_driver(driver: Driver, what: str) -> Line:

@@ -17,15 +17,6 @@ KIND_SHOWN = 60
 @click.argument("kind", required=False, shell_complete=completion.kinds)
 def command(kind: str | None) -> None:
     """What a finding means, how it is found, what to do. Without KIND: all kinds."""
-    explain(kind)
-
-
-def explain(kind: str | None) -> None:
-    """Print the page of that kind; without one, the list of kinds.
-
-    Raises:
-        CommandError: 2, there is no such kind.
-    """
     from ddtop.demo.catalogue import DEMOS
     from ddtop.diagnosis.explain import PAGES, nearest
     from ddtop.diagnosis.explain import explain as page_of

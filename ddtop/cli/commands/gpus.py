@@ -9,7 +9,7 @@ import click
 
 from ddtop.cli.errors import DdtopCommand, Trait
 from ddtop.cli.options import AS_JSON
-from ddtop.cli.output import width, without_controls
+from ddtop.cli.output import echo, width
 from ddtop.thresholds import chosen
 
 NONE_FREE = 1
@@ -46,5 +46,5 @@ def gpus(as_json: bool) -> int:
     if as_json:
         click.echo(json.dumps(gpus_json(found, driver, chosen())))
     else:
-        click.echo(without_controls("\n".join(gpus_lines(found, driver, width(), chosen()))))
+        echo("\n".join(gpus_lines(found, driver, width(), chosen())))
     return 0 if any(is_free(gpu, chosen()) for gpu in found) else NONE_FREE

@@ -58,20 +58,19 @@ def command(as_json: bool, parts: bool, hubs: tuple[str, ...], slurm: bool) -> N
     from ddtop import registry
     from ddtop.cli import outside_jobs
     from ddtop.cli.job_list import jobs_json, rows_as_table, rows_of, table
-    from ddtop.cli.output import glyphs, width, without_controls
+    from ddtop.cli.output import echo, glyphs, width
     from ddtop.present.text import clean
 
     outside = outside_jobs.find_jobs(waiting=True)
     if as_json:
-        listed = jobs_json(parts) | {"outside": outside_jobs.as_json(outside)}
-        click.echo(json.dumps(listed))
+        click.echo(json.dumps(jobs_json(parts) | {"outside": outside_jobs.as_json(outside)}))
         return
     entries = registry.read_entries()
     none = "no jobs; start one with: DDTOP=1 torchrun ..."
     lines = table(entries, parts) if parts else rows_as_table(rows_of(entries), width(), glyphs())
     click.echo("\n".join(lines) if entries else none)
     if outside:
-        click.echo(without_controls("\n".join(outside_jobs.table(outside))))
+        echo("\n".join(outside_jobs.table(outside)))
     if refused := registry.refused_files():
         names = ", ".join(clean(name) for name in refused[:NAMED])
         click.echo(
@@ -87,18 +86,15 @@ def print_jobs_elsewhere(hubs: tuple[str, ...], slurm: bool, parts: bool, as_jso
     Raises:
         CommandError: 2, options that exclude each other, or no HOST:PORT; 3, no contact.
     """
-    from ddtop.cli.job_list import json_of, rows_as_table
+    from ddtop.cli.find_job import hub_jobs
+    from ddtop.cli.job_list import json_of, rows_as_table, slurm_jobs
     from ddtop.cli.output import glyphs, width
 
     if (bool(hubs), slurm, parts).count(True) > 1:
         raise CommandError("ddtop: --hub, --slurm and --all cannot be used together", USAGE)
     if slurm:
-        from ddtop.cli.job_list import slurm_jobs
-
         rows, none = slurm_jobs(remote()), "you have no running Slurm job"
     else:
-        from ddtop.cli.find_job import hub_jobs
-
         rows, none = hub_jobs(hubs), "no job"
     if as_json:
         click.echo(json.dumps(json_of(rows) | {"outside": []}))

@@ -9,14 +9,13 @@ import contextlib
 import os
 import secrets
 import signal
-import sys
 import time
 
 import click
 
 from ddtop import folders, registry
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError, DdtopCommand, Trait
-from ddtop.cli.output import without_controls
+from ddtop.cli.output import echo
 
 KEY_BYTES = 32
 
@@ -37,20 +36,7 @@ def _rotate() -> None:
 
     The relays of running jobs on this host refuse it too.
     """
-    sys.exit(rotate())
-
-
-def rotate() -> int:
-    """Make a new key, restart the relays that hold the old one, print which could not be reached.
-
-    Not two keys for a while: a key that has leaked would go on being good.
-
-    Returns:
-        0.
-
-    Raises:
-        CommandError: 2, the key is in DDTOP_KEY; 3, the state folder cannot be written.
-    """
+    # Not two keys for a while: a key that has leaked would go on being good.
     if os.environ.get("DDTOP_KEY"):
         raise CommandError(
             "ddtop: the key is DDTOP_KEY, which running jobs keep: "
@@ -69,13 +55,10 @@ def rotate() -> int:
         if entry.is_here and entry.relay_state() is not None:
             _restart(entry)
         elif not entry.is_here and entry.reachable(now):
-            click.echo(
-                without_controls(
-                    f"{entry.job} on {entry.host}: its relay keeps the old key; "
-                    f"on that host: kill -9 {entry.relay_pid}"
-                )
+            echo(
+                f"{entry.job} on {entry.host}: its relay keeps the old key; "
+                f"on that host: kill -9 {entry.relay_pid}"
             )
-    return 0
 
 
 def _restart(entry: registry.JobEntry) -> None:
@@ -90,10 +73,8 @@ def _restart(entry: registry.JobEntry) -> None:
                 return
             signal.pidfd_send_signal(descriptor, signal.SIGKILL)
         except PermissionError as error:
-            click.echo(
-                without_controls(f"{entry.job}: its relay keeps the old key: {error.strerror}")
-            )
+            echo(f"{entry.job}: its relay keeps the old key: {error.strerror}")
             return
         finally:
             os.close(descriptor)
-    click.echo(without_controls(f"{entry.job}: its relay restarts with the new key"))
+    echo(f"{entry.job}: its relay restarts with the new key")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from ddtop.cli import completion
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError, DdtopCommand
 from ddtop.cli.options import SECONDS
-from ddtop.cli.output import without_controls
+from ddtop.cli.output import echo, without_controls
 from ddtop.cli.place import PLACE
 
 
@@ -29,15 +27,6 @@ def command(
 
     It is left out of the findings, of health and of events, for all who look at the job, and shown
     as muted. It ends by itself. Exit code 2: no such kind or ranks, 3: no contact, or refused.
-    """
-    mute(job, kind, ranks, for_s, because)
-
-
-def mute(name: str, kind: str | None, ranks: str | None, for_s: float, because: str | None) -> None:
-    """Have the relay mute it.
-
-    Raises:
-        CommandError: 2, no such kind, ranks or time; 3, no contact, or the relay refuses.
     """
     from ddtop.cli.place import place_of
     from ddtop.cli.ranks import parse_ranks
@@ -61,12 +50,11 @@ def mute(name: str, kind: str | None, ranks: str | None, for_s: float, because: 
     numbers = rank_list(parse_ranks(ranks)) if ranks is not None else ""
     arguments = kind or "", numbers, str(int(for_s)), because or ""
     answered = act_on(
-        place_of(name, 0.0, "mute"),
+        place_of(job, 0.0, "mute"),
         lambda source, _: source.order(Command("mute", arguments=arguments)),
         "nothing was muted",
     )
     if answered is None or not answered.ok:
         why = answered.text if answered is not None else "the relay did not answer"
         raise CommandError(without_controls(f"ddtop: nothing was muted: {why}"), UNREACHABLE)
-    click.echo(without_controls(f"muted: {answered.text}" if for_s else answered.text))
-    sys.exit(0)
+    echo(f"muted: {answered.text}" if for_s else answered.text)

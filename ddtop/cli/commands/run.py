@@ -22,22 +22,9 @@ from ddtop.cli.errors import USAGE, CommandError, DdtopCommand, Trait
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(name: str | None, command: tuple[str, ...]) -> None:
     """Run CMD as a watched job: ddtop run -- torchrun --nproc-per-node 4 train.py"""
-    run(name, list(command))
-
-
-def run(name: str | None, words: list[str]) -> None:
-    """Become that command with DDTOP=1 in the environment. Does not return.
-
-    Warns before that if the job would not be seen: its Python lacks the hook, or its launcher does
-    not pass the environment on to other hosts.
-
-    Raises:
-        CommandError: 2, no such command.
-    """
     from ddtop.cli import interpreter
 
-    if words[0] == "--":
-        words = words[1:]
+    words = list(command[1:] if command[0] == "--" else command)
     program = shutil.which(words[0]) if words else None
     if program is None:
         what = words[0] if words else "CMD"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shlex
 import shutil
-import sys
 from pathlib import Path
 
 import click
 
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError, DdtopCommand, Trait
-from ddtop.cli.output import without_controls
+from ddtop.cli.other_python import NOTE, OtherPython, of_this_copy, too_old
+from ddtop.cli.output import echo
 
 
 @click.command(
@@ -54,37 +54,22 @@ def command(
             USAGE,
         )
     words = shlex.split(through) if through is not None else _container_command(container)
-    sys.exit(setup_env(python, words, target, source, undo))
-
-
-def setup_env(
-    python: str, through: list[str], target: str | None, source: str | None, undo: bool
-) -> int:
-    """Install or uninstall, and print what changed.
-
-    Returns:
-        0.
-
-    Raises:
-        CommandError: 2, a folder that holds other files; 3, that Python cannot be used.
-    """
-    from ddtop.cli.other_python import OtherPython, of_this_copy, too_old
-
-    other = OtherPython(python, through)
+    other = OtherPython(python, words)
     here = other.ask()
     why = too_old(here.version)
     if why is not None:
         raise CommandError(f"ddtop: {here.python}: {why}", UNREACHABLE)
-    again = " ".join(["ddtop setup-env", shlex.quote(python), *_options(through, target)])
+    again = " ".join(["ddtop setup-env", shlex.quote(python), *_options(words, target)])
     if target is not None:
-        return _folder(other, Path(target).absolute(), source or of_this_copy(), undo)
+        _folder(other, Path(target).absolute(), source or of_this_copy(), undo)
+        return
     if undo:
         gone = other.uninstall(here)
-        _print(
+        echo(
             f"{here.python}: "
             + (f"removed {_list_packages(gone)}" if gone else "nothing to remove")
         )
-        return 0
+        return
     if not here.writable:
         raise CommandError(
             f"ddtop: {here.folder} cannot be written: ddtop setup-env {shlex.quote(python)} "
@@ -93,8 +78,8 @@ def setup_env(
         )
     if other.ask(watched=True).hook_runs:
         version = here.packages.get("ddtop")
-        _print(f"{here.python} has ddtop {version}: its jobs with DDTOP=1 are seen")
-        return 0
+        echo(f"{here.python} has ddtop {version}: its jobs with DDTOP=1 are seen")
+        return
     added = other.install(here, source or of_this_copy())
     if not other.ask(watched=True).hook_runs:
         raise CommandError(
@@ -102,33 +87,28 @@ def setup_env(
             f"(python -S, or a folder that site does not read): {again} --undo",
             UNREACHABLE,
         )
-    _print(f"{here.python}: added {_list_packages(added)} in {here.folder}")
-    _print("its jobs are seen from now on: DDTOP=1 torchrun ... train.py")
-    _print(f"to remove it again: {again} --undo")
-    return 0
+    echo(f"{here.python}: added {_list_packages(added)} in {here.folder}")
+    echo("its jobs are seen from now on: DDTOP=1 torchrun ... train.py")
+    echo(f"to remove it again: {again} --undo")
 
 
-def _folder(other: object, folder: Path, source: str, undo: bool) -> int:
-    from ddtop.cli.other_python import NOTE, OtherPython
-
-    assert isinstance(other, OtherPython)
+def _folder(other: OtherPython, folder: Path, source: str, undo: bool) -> None:
     try:
         if undo:
             if not (folder / NOTE).exists():
                 raise CommandError(f"ddtop: {folder} was not made by ddtop setup-env", USAGE)
             shutil.rmtree(folder)
-            _print(f"removed {folder}")
-            return 0
+            echo(f"removed {folder}")
+            return
         other.install_into(folder, other.ask(), source)
     except OSError as error:
         raise CommandError(f"ddtop: --target {folder}: {error.strerror}", USAGE) from None
-    _print(f"filled {folder}")
-    _print(f"its jobs are seen with: DDTOP=1 PYTHONPATH={folder} torchrun ... train.py")
-    _print(
+    echo(f"filled {folder}")
+    echo(f"its jobs are seen with: DDTOP=1 PYTHONPATH={folder} torchrun ... train.py")
+    echo(
         "in a container: mount that folder and set both variables, for example "
         f"apptainer exec --bind {folder} --env DDTOP=1,PYTHONPATH={folder} IMAGE ..."
     )
-    return 0
 
 
 def _container_command(container: str | None) -> list[str]:
@@ -152,7 +132,3 @@ def _options(through: list[str], target: str | None) -> list[str]:
 
 def _list_packages(packages: dict[str, str]) -> str:
     return ", ".join(f"{name} {version}" for name, version in packages.items())
-
-
-def _print(text: str) -> None:
-    click.echo(without_controls(text))

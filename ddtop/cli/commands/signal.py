@@ -13,7 +13,7 @@ import click
 
 from ddtop.cli import completion
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError, DdtopCommand, Trait
-from ddtop.cli.output import without_controls
+from ddtop.cli.output import echo
 from ddtop.cli.place import PLACE
 
 if TYPE_CHECKING:
@@ -52,9 +52,8 @@ def send(name: str, ranks: str, signal_text: str, sure: bool) -> int:
     from ddtop.cli.sources import act_on
 
     numbers, what = parse_ranks(ranks), parse_signal(signal_text)
-    place = place_of(name, 0.0, "signal")
     return act_on(
-        place,
+        place_of(name, 0.0, "signal"),
         lambda source, snapshot: _send_all(source, snapshot, numbers, what, sure),
         "no signal was sent",
     )
@@ -118,7 +117,7 @@ def _confirm(snapshot: Snapshot, ranks: list[RankFacts], what: signal.Signals) -
     click.echo(f"{what.name} to {len(ranks)} of {snapshot.world_size} ranks of {snapshot.job}:")
     for rank in ranks:
         script = rank.hello.script if rank.hello else ""
-        click.echo(without_controls(f"  rank {rank.rank}  pid {rank.pid}  {rank.host}  {script}"))
+        echo(f"  rank {rank.rank}  pid {rank.pid}  {rank.host}  {script}")
     return click.confirm("send it?")
 
 
@@ -134,5 +133,5 @@ async def _send(source: LiveSource, rank: RankFacts, what: signal.Signals) -> bo
         )
         return False
     refused = f"rank {rank.rank}: no signal was sent, {reply.text}"
-    click.echo(without_controls(reply.text if reply.ok else refused))
+    echo(reply.text if reply.ok else refused)
     return reply.ok

@@ -83,15 +83,10 @@ class Surface:
         self._ras = Ras(replace(policy, ras_stuck_s=0.0), every_s=RAS_EVERY_S)
         self._gpus = GpuReader()
         self._rendezvous = RendezvousWatch()
-        self._inside: Mapping[int, int | None] = {}
         self._nccl: frozenset[int] = frozenset()
         self._policy = policy
         self._waits = self._answered = self._is_certain = False
         self.host = self._probe.host
-
-    def note_inside(self, inside: Mapping[int, int | None]) -> None:
-        """Since when each rank is inside init_process_group (unix ns), by pid."""
-        self._inside = inside
 
     def note_waits(self, nccl: frozenset[int]) -> None:
         """Ask NCCL's status service while some rank may wait for others.
@@ -110,9 +105,13 @@ class Surface:
         return self._waits and not self._is_certain
 
     def look(
-        self, here: Sequence[sample.Watched], states: tuple[ProcessState, ...]
+        self,
+        here: Sequence[sample.Watched],
+        states: tuple[ProcessState, ...],
+        inside: Mapping[int, int | None] = {},
     ) -> Iterator[CommStatus | HostState]:
-        """The records of this moment."""
+        """The records of this moment. `inside`: since when each rank is inside init_process_group
+        (unix ns), by pid."""
         now = time.monotonic_ns()
         answer = self._ras.look(now / 1e9, self._on_nccl(here, now))
         if answer is not None:
@@ -126,7 +125,7 @@ class Surface:
             self._answered = self._is_certain = False
             yield CommStatus(RasAnswer())
         for watched in here:
-            since = self._inside.get(watched.hello.pid)
+            since = inside.get(watched.hello.pid)
             # That part expects the state page of an agent.
             watched.page = _as_page(watched, since) if since is not None else None
         met = self._rendezvous.look(here, self._launcher, now)
@@ -214,7 +213,11 @@ class DepartedRanks:
         """`pids`: those of the ranks that live."""
         self.began_unix_ns = time.time_ns()
         may_outlive = any(_outlives_sigterm(pid) for pid in pids)
-        self._waiting = [_unknown_end(process) if may_outlive else process for process in departed]
+        # torchrun ends the other ranks when one has failed, but some may survive that. Then a rank
+        # without a process may have failed.
+        self._waiting = [
+            replace(process, by_torchrun=False) if may_outlive else process for process in departed
+        ]
 
     def add(self, departed: Departed) -> None:
         """Add a rank that ended before it could be watched."""
@@ -239,12 +242,6 @@ class DepartedRanks:
         ]
         self._waiting = [departed for departed in self._waiting if departed not in found]
         return found
-
-
-def _unknown_end(departed: Departed) -> Departed:
-    """torchrun ends the other ranks when one has failed, but some may survive that. Then a rank
-    without a process may have failed."""
-    return replace(departed, by_torchrun=False)
 
 
 def _outlives_sigterm(pid: int) -> bool:
@@ -365,6 +362,11 @@ class OutsideFeed(LocalFeed):
         self.observe()
 
     @property
+    def _living(self) -> list[_Watched]:
+        """The ranks that were alive at the last look."""
+        return [watched for watched in self._ranks.values() if watched.exits_order is None]
+
+    @property
     def _is_eager(self) -> bool:
         """Whether a user waits for the verdict: at a prompt, or at the start of a dashboard."""
         first = time.monotonic() - self._began_mono_s < FIRST_S and not self.judged()
@@ -377,7 +379,7 @@ class OutsideFeed(LocalFeed):
             return Reply("stacks", ok=False, text=NO_DUMP_SIGNAL)
         if pyspy.find() is None:
             return Reply("stacks", ok=False, text=pyspy.NOT_INSTALLED)
-        living = [watched.target for watched in self._ranks.values() if watched.exits_order is None]
+        living = [watched.target for watched in self._living]
         wanted = [
             target for target in (*living, *self._workers) if not ranks or target.rank in ranks
         ]
@@ -422,10 +424,9 @@ class OutsideFeed(LocalFeed):
         self._running.clear()
         self._chains.close()
         self._surface.close()
-        for watched in self._ranks.values():
-            if watched.exits_order is None:
-                watched.exits_order = -1
-                sample.forget(watched.process)
+        for watched in self._living:
+            watched.exits_order = -1
+            sample.forget(watched.process)
 
     # -- records
 
@@ -433,7 +434,7 @@ class OutsideFeed(LocalFeed):
         """One look at all processes through /proc."""
         self._note_exits()
         now_s, processes = time.monotonic(), []
-        living = [watched for watched in self._ranks.values() if watched.exits_order is None]
+        living = self._living
         joins = self._some_joins(living)
         for watched in living:
             inside = self._inside_since(watched)
@@ -444,20 +445,19 @@ class OutsideFeed(LocalFeed):
                     msgspec.structs.replace(state, agent_age_ms=None, init_since_unix_ns=inside)
                 )
             self._take(self._state_of(watched, now_s, joins), watched.target)
-        self._surface.note_inside(
-            {watched.target.pid: self._inside_since(watched) for watched in living}
-        )
         self._note_waits()
+        inside_since = {watched.target.pid: self._inside_since(watched) for watched in living}
         here, now = [watched.process for watched in living], time.monotonic_ns()
         waiting = {one.target.pid: 0 for one in living if one.stands_s > WAITS_S}
-        for record in self._surface.look(here, self._chains.look(waiting, processes, now)):
+        states = self._chains.look(waiting, processes, now)
+        for record in self._surface.look(here, states, inside_since):
             if isinstance(record, HostState):
                 record = msgspec.structs.replace(record, notes=self._notes, looks=self._places())
             self._take(record)
         self._note_departed(living)
 
     def _note_waits(self) -> None:
-        living = [watched for watched in self._ranks.values() if watched.exits_order is None]
+        living = self._living
         # Only where rank 0 is, one is asked for all hosts.
         environments = [
             watched.process.hello.environment for watched in living if watched.target.rank == 0
@@ -569,8 +569,7 @@ class OutsideFeed(LocalFeed):
         self.say(record, rank, pid, at_unix_ns)
 
     def _note_exits(self) -> None:
-        living = [watched for watched in self._ranks.values() if watched.exits_order is None]
-        for process in take_ended(watched.process for watched in living):
+        for process in take_ended([watched.process for watched in self._living]):
             watched = self._ranks[process.hello.rank or 0]
             watched.exits_order, self._exits = self._exits, self._exits + 1
             now_unix_ns = time.time_ns()
@@ -697,8 +696,7 @@ class OutsideFeed(LocalFeed):
         self._note_suspects()
 
     def _note_suspects(self) -> None:
-        living = [watched for watched in self._ranks.values() if watched.exits_order is None]
-        looks = {watched.target.rank: watched.track.look() for watched in living}
+        looks = {watched.target.rank: watched.track.look() for watched in self._living}
         found = stragglers.suspects_of(looks, self._policy)
         self._suspects = found.ranks if found is not None else ()
 
@@ -723,8 +721,7 @@ class OutsideFeed(LocalFeed):
 
     def judged(self, looks: Sequence[OutsideLook | None] = ()) -> bool:  # noqa: ARG002 - it knows
         """Whether each readable rank was sampled twice, at least a second apart."""
-        living = [watched for watched in self._ranks.values() if watched.exits_order is None]
-        return all(watched.refused or watched.looked_s >= EAGER_PLACE_S for watched in living)
+        return all(watched.refused or watched.looked_s >= EAGER_PLACE_S for watched in self._living)
 
     @property
     def asks(self) -> bool:
@@ -743,14 +740,7 @@ class OutsideFeed(LocalFeed):
     def _places(self) -> str:
         if pyspy.find() is None:
             return f"no places: {pyspy.NOT_INSTALLED}"
-        refused = next(
-            (
-                watched.refused
-                for watched in self._ranks.values()
-                if watched.refused and watched.exits_order is None
-            ),
-            None,
-        )
+        refused = next((watched.refused for watched in self._living if watched.refused), None)
         every = EAGER_PLACE_S if self._is_eager else PLACE_S
         text = f"places from py-spy --nonblocking every {every:.0f} s, no rank is paused"
         return text + (f", not all: {refused}" if refused else "")

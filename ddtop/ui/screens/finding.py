@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from textual.binding import BindingType
 
+from ddtop.model.facts import Snapshot
 from ddtop.present.events import Entry
 from ddtop.present.findings import finding_lines, story_lines
 from ddtop.present.help_text import FINDING_PAGE
@@ -50,17 +51,13 @@ class FindingScreen(PageScreen):
         identities = [finding.identity for finding in self.session.shown.verdict.findings]
         return identities.index(self._opened) if self._opened in identities else 0
 
-    def page_lines(self, width: int) -> list[Line]:
-        look = self.session.shown
-        if look.snapshot is None:
-            return []
+    def lines_of(self, snapshot: Snapshot, width: int) -> list[Line]:
         glyphs, timeline = self.session.paint.glyphs, self.session.timeline
         beside = findings_beside(
             [row for row in self.session.program_rows() if row[0].entry.job != self.session.job]
         )
-        return finding_lines(
-            look.snapshot, look.verdict, width, glyphs, self._number(), timeline, beside
-        )
+        verdict = self.session.shown.verdict
+        return finding_lines(snapshot, verdict, width, glyphs, self._number(), timeline, beside)
 
     def extra_keys(self) -> tuple[Key, ...]:
         """With several findings, the keys that open another one."""
@@ -93,10 +90,7 @@ class StoryScreen(PageScreen):
         self._key: Hashable = entry.key
         self._entry = entry
 
-    def page_lines(self, width: int) -> list[Line]:
-        snapshot = self.session.shown.snapshot
-        if snapshot is None:
-            return []
+    def lines_of(self, snapshot: Snapshot, width: int) -> list[Line]:
         # The timeline may have dropped the entry; the screen still shows it.
         self._entry = self.session.timeline.find(self._key) or self._entry
         return story_lines(snapshot, self._entry, width, self.session.paint.glyphs)

@@ -10,6 +10,7 @@ from textual.binding import Binding, BindingType
 from textual.widget import Widget
 from textual.widgets import Input
 
+from ddtop.model.facts import Snapshot
 from ddtop.present.findings import header_line
 from ddtop.present.help_text import RANKS, VIEWS, key_table
 from ddtop.present.strip import scrubber_line
@@ -237,7 +238,12 @@ class PageScreen(FilteringScreen, FactsScreen):
         return lines, f"match {self._match + 1} of {len(found)}"
 
     def page_lines(self, width: int) -> list[Line]:
-        """The lines of this page."""
+        """The lines of this page; none before the first facts."""
+        snapshot = self.session.shown.snapshot
+        return [] if snapshot is None else self.lines_of(snapshot, width)
+
+    def lines_of(self, snapshot: Snapshot, width: int) -> list[Line]:
+        """The lines of a page about these facts."""
         raise NotImplementedError
 
     def show_facts(self) -> None:

@@ -8,6 +8,7 @@ from textual import events
 from textual.binding import BindingType
 
 from ddtop.diagnosis.explain import explain
+from ddtop.model.facts import Snapshot
 from ddtop.present.explain import explain_text
 from ddtop.present.groups import group_lines
 from ddtop.present.help_text import GROUP_PAGE, RANK_PAGE
@@ -58,19 +59,8 @@ class GroupScreen(PageScreen):
         super().__init__(session)
         self._group = name
 
-    def page_lines(self, width: int) -> list[Line]:
-        snapshot = self.session.shown.snapshot
-        return (
-            []
-            if snapshot is None
-            else group_lines(
-                snapshot,
-                self._group,
-                width,
-                self.session.paint.glyphs,
-                self._source,
-            )
-        )
+    def lines_of(self, snapshot: Snapshot, width: int) -> list[Line]:
+        return group_lines(snapshot, self._group, width, self.session.paint.glyphs, self._source)
 
     def _source(self, site: CallSite, width: int) -> list[Line]:
         excerpt = self.session.excerpts.get(site.file, site.line)
@@ -182,10 +172,7 @@ class RankScreen(PageScreen):
         super().__init__(session)
         self.rank = rank
 
-    def page_lines(self, width: int) -> list[Line]:
-        snapshot = self.session.shown.snapshot
-        if snapshot is None:
-            return []
+    def lines_of(self, snapshot: Snapshot, width: int) -> list[Line]:
         self.session.history.watch(self.rank)
         memory = self.session.history.memory_of(self.rank)
         return detail_lines(snapshot, self.rank, memory, width, self.session.paint.glyphs)

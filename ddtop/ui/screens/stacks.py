@@ -11,14 +11,14 @@ from ddtop.present import help_text
 from ddtop.present.text import Line
 from ddtop.ui.screens.page import PageScreen
 from ddtop.ui.session import Session
-from ddtop.ui.stack_request import AskedStacks
+from ddtop.ui.stack_request import AskedStacks, ShapedStacks
 from ddtop.ui.widgets.lines import Key
 
 POLL_S = 0.1
 """Answers are shown after this time at most. The app itself refreshes only every half second."""
 
 
-class StacksScreen(PageScreen):
+class StacksScreen(ShapedStacks, PageScreen):
     """Asks for the stacks of `ranks` (empty: all) and shows them; None: shows the last ones without
     asking.
 
@@ -80,18 +80,5 @@ class StacksScreen(PageScreen):
         """Ask all ranks."""
         self._ask(())
 
-    def action_change_view(self) -> None:
-        """Switch between classes and the tree."""
-        self.asked.change_view()
-        self.body.scroll_home(animate=False)
-        self.show_facts()
-
-    def action_frames(self) -> None:
-        """Unfold the frames of libraries and frameworks, or fold them."""
-        self.asked.change_frames()
-        self.show_facts()
-
-    def action_threads(self) -> None:
-        """Show the other threads in full, or one line per class."""
-        self.asked.change_threads()
+    def show_again(self) -> None:
         self.show_facts()

@@ -32,7 +32,7 @@ from ddtop.present.now import grid_lines
 from ddtop.present.text import Line, clean, plain
 from ddtop.thresholds import chosen
 from ddtop.ui.session import Session
-from ddtop.ui.stack_request import AskedStacks, recall
+from ddtop.ui.stack_request import AskedStacks, ShapedStacks, recall
 from ddtop.ui.views.view import Coded, ListingView, View
 from ddtop.ui.widgets.cursor_list import PickList
 from ddtop.ui.widgets.lines import Key, LinesView
@@ -75,9 +75,7 @@ class EventsView(ListingView):
             await recall(self.session)
         finally:
             self._recalling = False
-        if self.session.shown.snapshot is not None:
-            self.show(self.session.shown, self.session.shown.snapshot)
-            self.post_message(self.Changed())
+        self.show_again()
 
     def notes(self, snapshot: Snapshot) -> list[str]:
         """The time from which on events are known, and which rows are visible."""
@@ -364,7 +362,7 @@ POLL_S = 0.25
 """Source lines are read on a separate thread and arrive a moment later."""
 
 
-class StacksView(View):
+class StacksView(View, ShapedStacks):
     """Merged stacks as classes or as a tree. New stacks are asked for on the stacks page."""
 
     topic: ClassVar[str] = help_text.STACKS
@@ -395,7 +393,7 @@ class StacksView(View):
 
     def _poll(self) -> None:
         if self.display and self.session.excerpts.pending:
-            self._show_again()
+            self.show_again()
 
     def show(self, look: Look, snapshot: Snapshot) -> None:
         """Draw the last dump, no matter who asked for it."""
@@ -410,12 +408,6 @@ class StacksView(View):
             if at and self._went_for != self.searched:
                 self.body.scroll_to(y=at[0], animate=False)
             self._went_for = self.searched
-
-    def _show_again(self) -> None:
-        look = self.session.shown
-        if look.snapshot is not None:
-            self.show(look, look.snapshot)
-        self.post_message(self.Changed())
 
     def notes(self, snapshot: Snapshot) -> list[str]:
         del snapshot
@@ -432,19 +424,3 @@ class StacksView(View):
             ("T", "T", threads),
             ("f", "f", "fold frames" if shape.frames else "all frames"),
         ]
-
-    def action_change_view(self) -> None:
-        """Switch between classes and the tree."""
-        self.asked.change_view()
-        self.body.scroll_home(animate=False)
-        self._show_again()
-
-    def action_frames(self) -> None:
-        """Unfold the frames of libraries and frameworks, or fold them."""
-        self.asked.change_frames()
-        self._show_again()
-
-    def action_threads(self) -> None:
-        """Show the other threads in full, or one line per class."""
-        self.asked.change_threads()
-        self._show_again()

@@ -71,6 +71,10 @@ class View(Vertical):
         """Show the rows that contain these words, or go to the first match; `found` is the number
         of matches."""
         self.searched, self.found = text.strip(), ""
+        self.show_again()
+
+    def show_again(self) -> None:
+        """Draw the shown look once more, and what the screen says of the view."""
         look = self.session.shown
         if look.snapshot is not None and self.is_mounted:
             self.show(look, look.snapshot)

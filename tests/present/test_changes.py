@@ -7,11 +7,10 @@ import json
 import pytest
 
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Verdict
-from ddtop.follow.changes import Changes
 from ddtop.follow.look import Look
 from ddtop.model.facts import State
 from ddtop.policy import POLICY
-from ddtop.present.events import event_json, event_line
+from ddtop.present.events import Changes, event_json, event_line
 from ddtop.wire.records import Order
 from tests.ui import builders
 from tests.ui.builders import NOW, SECOND
@@ -172,7 +171,7 @@ def test_the_times_of_the_lines_never_go_back():
     found = [change for look in looks for change in changes.take(look)]
 
     assert [change.event for change in found] == ["ordered", "joined", "lost", "ended"]
-    times = [(change.unix_ns - NOW) // SECOND for change in found]
+    times = [(change.time_unix_ns - NOW) // SECOND for change in found]
     assert times == [-60, 0, 4, 4]
 
 

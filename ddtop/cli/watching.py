@@ -1,0 +1,202 @@
+"""Follows a job until it ends, prints its events and acts on them: `ddtop watch`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import click
+import msgspec
+
+from ddtop import registry
+from ddtop.cli.actions import JobGuard, scheduler_of
+from ddtop.cli.attach_remote import NoJobThereError
+from ddtop.cli.errors import NOT_HEARD, UNREACHABLE, CommandError
+from ddtop.cli.place import Local, Place, There, unwatched_hosts
+from ddtop.cli.sources import source_of
+from ddtop.diagnosis.finding import CRITICAL
+from ddtop.follow import live
+from ddtop.follow.engine import JOIN_S, why_silent
+from ddtop.follow.look import Look, Source
+from ddtop.follow.looks import looks
+from ddtop.present.events import Changes, Event, event_json, event_line
+from ddtop.thresholds import chosen
+
+FIRST_S = 15.0
+"""How long the first contact may take: agents replace a relay within 10 s."""
+REREAD_S = 2.0
+"""How often the job file is read while the relay is not heard."""
+LAST_WORD_S = 30.0
+"""How long reading a relay's files may take, with a large journal on a file server."""
+
+
+def watch(place: Place, as_json: bool, make_guard: Callable[[str], JobGuard] | None = None) -> int:
+    """Print what happens, and act on it. `make_guard`: makes what acts, from the job's name.
+
+    Returns:
+        0 if the job ended well, 1 if it did not.
+
+    Raises:
+        CommandError: 2, a folder that cannot be used; 3, no contact, or lost for good; 4, the relay
+            is not heard, though the job may live.
+    """
+    try:
+        with source_of(place, "watch") as (source, name):
+            guard = make_guard(name) if make_guard is not None else None
+            entry = place.entry if isinstance(place, Local) else None
+            code = asyncio.run(_Watch(source, name, entry, as_json, guard).until_the_end())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+    except NoJobThereError as error:
+        if not isinstance(place, There):
+            raise
+        return watch(unwatched_hosts(place.host, error), as_json, make_guard)
+    if guard is not None:
+        guard.leave()
+    return code
+
+
+class _Watch:
+    """One job, until it ends or nothing more can come."""
+
+    def __init__(
+        self,
+        source: Source,
+        name: str,
+        entry: registry.JobEntry | None,
+        as_json: bool,
+        guard: JobGuard | None,
+    ) -> None:
+        """`entry`: of a job whose file is read again."""
+        self._source, self._name, self._entry = source, name, entry
+        self._as_json = as_json
+        self._guard = guard
+        self._changes = Changes(chosen())
+        self._began = time.monotonic()
+        self._read = float("-inf")
+        self._over_since: float | None = None
+        self._leaving = False
+
+    async def until_the_end(self) -> int:
+        """Print changes until the job ends. Returns the exit code."""
+        in_main = threading.current_thread() is threading.main_thread()
+        loop, watching = asyncio.get_running_loop(), asyncio.current_task() if in_main else None
+        if watching is not None:
+            loop.add_signal_handler(signal.SIGINT, self._leave, watching)
+        try:
+            async with contextlib.aclosing(looks(self._source)) as found:
+                async for look in found:
+                    for change in self._changes.take(look):
+                        self._tell(change, look)
+                    if look.snapshot is not None and look.snapshot.ended is not None:
+                        failed = look.snapshot.ended.first_rank is not None
+                        return 1 if failed or look.verdict.health == CRITICAL else 0
+                    self._give_up(look)
+                    if self._guard is not None:
+                        self._guard.look()
+                    if _reader_gone():
+                        raise BrokenPipeError
+            raise AssertionError("the looks never end by themselves")
+        finally:
+            if watching is not None:
+                # asyncio closes this descriptor before it gives the signal back.
+                signal.set_wakeup_fd(-1)
+
+    def _leave(self, watching: asyncio.Task[int]) -> None:
+        """Ctrl-C. The first one ends it; another within asyncio's own end would show a traceback,
+        or leave a thread."""
+        if not self._leaving:
+            self._leaving = True
+            watching.cancel()
+
+    def _tell(self, change: Event, look: Look) -> None:
+        event = event_json(change, self._name, look.snapshot)
+        click.echo(json.dumps(event) if self._as_json else event_line(change))
+        if self._guard is None or look.snapshot is None:
+            return
+        hellos = (rank.hello for rank in look.snapshot.ranks if rank.hello is not None)
+        first = next(hellos, None)
+        if first is not None:
+            self._guard.scheduler = scheduler_of(first.environment)
+        self._guard.take(change, event)
+
+    def _give_up(self, look: Look) -> None:
+        """End the command if nothing more can come.
+
+        Raises:
+            CommandError: 3, there was no contact, or there will be none any more; 4, the relay is
+                not heard.
+        """
+        if look.snapshot is not None and look.contact is None:
+            self._over_since = None
+            if self._entry is not None and self._entry.sender == registry.ELSEWHERE:
+                # No job file renews the heartbeat of a relay that is known by its port.
+                now = time.time_ns()
+                self._entry = msgspec.structs.replace(self._entry, heartbeat_unix_ns=now)
+            return
+        hopeless = self._why_no_more_events(look, time.monotonic())
+        if hopeless is not None:
+            raise CommandError(f"ddtop: {hopeless[0]}", hopeless[1])
+
+    def _why_no_more_events(self, look: Look, now: float) -> tuple[str, int] | None:
+        """Why no more events can arrive, and the exit code; None if more may arrive."""
+        if self._is_over(now):
+            return self._end_by_file(look, now)
+        tried_s = now - self._began
+        if look.snapshot is not None:
+            silent = (look.contact_age_s or 0.0) > chosen().relay_hopeless_s
+            return (self._why_silent(look), NOT_HEARD) if silent else None
+        if look.contact in (None, live.NOT_HEARD) and tried_s > JOIN_S:
+            return self._why_silent(look), NOT_HEARD
+        if look.contact is not None and tried_s > FIRST_S:
+            return look.contact, UNREACHABLE
+        return None
+
+    def _why_silent(self, look: Look) -> str:
+        if self._entry is not None:
+            return why_silent(self._entry)
+        return f"{self._name}: {look.contact or 'nothing was heard'}"
+
+    def _end_by_file(self, look: Look, now: float) -> tuple[str, int] | None:
+        """The same for a run that is over by its job file."""
+        if look.snapshot is None and look.contact is not None:
+            return look.contact, UNREACHABLE
+        if self._over_since is None or now - self._over_since <= LAST_WORD_S:
+            return None
+        job = self._name
+        gone = f"the relay of {job} is gone and no other has followed"
+        text = f"{gone}: how the job ended is not known"
+        return f"{text}; what was last seen: ddtop diagnose {job}", UNREACHABLE
+
+    def _is_over(self, now: float) -> bool:
+        """True if this run is over by its job file."""
+        if self._entry is None or self._over_since is not None or now - self._read < REREAD_S:
+            return self._over_since is not None
+        self._read = now
+        try:
+            again = registry.of_run(self._entry.job, self._entry.run, self._entry.sender)
+        except registry.RegistryError:
+            return False
+        self._entry = again or self._entry
+        self._over_since = now if self._entry.over(time.time_ns()) else None
+        return self._over_since is not None
+
+
+def _reader_gone() -> bool:
+    """True if the reader of our output has closed the pipe.
+
+    A write would notice it too, but a quiet job may write nothing for hours.
+    """
+    try:
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        return any(events & select.POLLERR for _, events in poll.poll(0))
+    except (OSError, ValueError):
+        return False

@@ -1,0 +1,282 @@
+"""Makes the report about a job, and writes it: `ddtop report`."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import click
+
+import ddtop
+from ddtop import private, registry
+from ddtop.cli.errors import UNREACHABLE, CommandError
+from ddtop.cli.look import Seen
+from ddtop.cli.output import without_controls
+from ddtop.cli.place import Hosts, Local, Place, There, run_there, typed_command
+from ddtop.cli.sources import look_at
+from ddtop.cli.stacks_output import with_source
+from ddtop.diagnosis.finding import Verdict
+from ddtop.folders import call_patiently, state_dir_text
+from ddtop.follow.engine import LEFT_S, UnreachableError, with_what_stood
+from ddtop.follow.looks import Joined, ask
+from ddtop.follow.recording import Recording, read_recording
+from ddtop.journal import JournalError
+from ddtop.model.facts import Snapshot
+from ddtop.present.events import ListedEvent, events
+from ddtop.present.report import Material, file_name, report_text
+from ddtop.present.stacks import Shape, answers, last_request, merged_of
+from ddtop.wire.records import OF_LOOKS
+from ddtop.words.units import SECOND_NS
+
+WATCH_S = 1.2
+"""Two snapshots half a second apart confirm a finding."""
+STDOUT = "-"
+
+
+def report_on(place: Place, output: str | None, source: bool) -> int:
+    """Write the report about the job there, and print where. Returns the exit code.
+
+    Raises:
+        CommandError: 2, no such job; 3, no contact, or it cannot be written.
+    """
+    if isinstance(place, There):
+        written = _report_there(place, output)
+        if isinstance(written, int):
+            return written
+        place = written
+    if isinstance(place, Local):
+        return report(place.entry, output, source)
+    return _report_seen(look_at(place, "report"), output, source)
+
+
+def report(entry: registry.JobEntry, output: str | None, source: bool = True) -> int:
+    """Write the report about a job with a relay, or what one left, and print where.
+
+    `source`: with the lines of source around the frames.
+
+    Raises:
+        CommandError: 3, no contact, or it cannot be written.
+    """
+    now = time.time_ns()
+    target = _target(entry.job, now, output)
+    recording, why = recording_of(entry)
+    return _print(_material(_read_known(entry), recording, why, now, source), target, output)
+
+
+def _report_there(place: There, output: str | None) -> int | Hosts:
+    """Make the report on the other host and write it here. Returns the exit code; or where to look
+    from outside.
+
+    Raises:
+        CommandError: 2, no such job; 3, no contact, or it cannot be written.
+    """
+    # Without the file of this host, which is written here.
+    words = [
+        word for word in typed_command(click.get_current_context()) if not word.startswith("-o=")
+    ]
+    words += ["-o", STDOUT]
+    if output == STDOUT:
+        return run_there(place, words)
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text):
+        ran = run_there(place, words)
+    if ran != 0:
+        return ran
+    name = "-".join([*place.host.option.strip("-").split(), *([place.job] if place.job else [])])
+    return _write_report(_target(name, time.time_ns(), output), text.getvalue(), output is not None)
+
+
+def _report_seen(found: Seen, output: str | None, source: bool) -> int:
+    now = time.time_ns()
+    target = _target(found.name, now, output)
+    seen = "its processes from outside: /proc, and stacks by py-spy --nonblocking"
+    known = _Known(found.snapshot, found.verdict, seen, OF_LOOKS)
+    why = "nothing was recorded of a job that was started without DDTOP=1"
+    code = _print(_material(known, None, why, now, source), target, output)
+    return code if found.needed is None else UNREACHABLE
+
+
+def _target(job: str, now_unix_ns: int, output: str | None) -> Path:
+    target = Path(output) if output is not None else Path(file_name(job, now_unix_ns))
+    if output is None and target.exists():
+        raise CommandError(
+            f"ddtop: {target} exists already; name the file: ddtop report -o FILE", UNREACHABLE
+        )
+    return target
+
+
+def _print(material: Material, target: Path, output: str | None) -> int:
+    text = without_controls(report_text(material))
+    if output == STDOUT:
+        click.echo(text, nl=False)
+        return 0
+    return _write_report(target, text, output is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """Everything that is known about the job.
+
+    `seen`: from which source. `request`: the stacks that belong to the report, None if there are
+    none. `asked_unix_ns`: when they were asked for, None if they are older. `garbled`: frames that
+    could not be read.
+    """
+
+    snapshot: Snapshot
+    verdict: Verdict
+    seen: str
+    request: str | None = None
+    asked_unix_ns: int | None = None
+    stacks_note: str | None = None
+    garbled: int = 0
+
+
+def _read_known(entry: registry.JobEntry) -> _Known:
+    def of_left(left: tuple[Snapshot, Verdict], why: str | None) -> _Known:
+        seen = f"what its relay left behind ({why or 'its relay is gone'})"
+        return _Known(*left, seen, last_request(left[0]))
+
+    try:
+        return ask(entry, lambda job: _from_relay(entry, job), of_left)
+    except UnreachableError as error:
+        raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
+
+
+async def _from_relay(entry: registry.JobEntry, job: Joined) -> _Known:
+    """The data that its relay sends, with new stacks if the job is live."""
+    request, asked, note = None, None, None
+    snapshot, verdict = await job.watch(WATCH_S)
+    if snapshot.ended is None:
+        dump = await job.stacks()
+        request, asked, note = dump.request, dump.asked_unix_ns, dump.refused
+        snapshot, verdict = await job.watch(0.0)
+    verdict = with_what_stood(entry, snapshot, verdict)
+    if request is None or not answers(snapshot, request, None):
+        request, asked = last_request(snapshot), None
+        note = f"no fresh stacks: {note}" if note else None
+    seen = "its relay" + (", live" if snapshot.ended is None else "")
+    return _Known(snapshot, verdict, seen, request, asked, note, job.source.joined.garbled)
+
+
+def _material(
+    known: _Known, recording: Recording | None, why: str | None, now_unix_ns: int, source: bool
+) -> Material:
+    """The contents of the report. `why`: why there is no recording."""
+    entries, note = recent_events(known.snapshot, known.verdict, recording)
+    material = Material(
+        written_unix_ns=now_unix_ns,
+        version=ddtop.__version__,
+        seen=known.seen,
+        snapshot=known.snapshot,
+        verdict=known.verdict,
+        stacks_note=known.stacks_note,
+        happened=entries,
+        timeline_note=note or why,
+        garbled=known.garbled,
+        home=str(Path.home()),
+    )
+    if known.request is None:
+        state = _no_stacks(known.snapshot) if known.snapshot.ended else "no stacks have been taken"
+        return replace(material, stacks_note=known.stacks_note or state)
+    found = answers(known.snapshot, known.request, known.asked_unix_ns)
+    merged = merged_of(found, known.verdict, known.snapshot)
+    setting = with_source(merged, known.snapshot, known.verdict, Shape(), source)
+    return replace(material, merged=merged, around=setting)
+
+
+def _no_stacks(snapshot: Snapshot) -> str:
+    if any(rank.reported.exception and rank.reported.exception.frames for rank in snapshot.ranks):
+        return (
+            "it has ended, and no stacks had been taken; the tracebacks above say where it raised"
+        )
+    return "it has ended, and no stacks had been taken"
+
+
+def _write_report(target: Path, text: str, named: bool) -> int:
+    """Write the file, readable by this user only, and print where. Returns the exit code.
+
+    A file that exists is replaced only if the user named it.
+    """
+    data = text.encode("utf-8")
+    try:
+        ours = not target.is_symlink() or target.lstat().st_uid in (0, os.getuid())
+        if not named:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+            with os.fdopen(private.open_file(target, flags), "wb") as file:
+                file.write(data)
+        elif ours and target.exists() and not target.is_file():
+            # A pipe or a device, such as /dev/stdout.
+            with target.open("wb") as file:
+                file.write(data)
+        else:
+            with private.written(target.resolve() if ours else target) as new:
+                new.write(data)
+    except OSError as error:
+        raise CommandError(
+            f"ddtop: {target} cannot be written: {error.strerror}", UNREACHABLE
+        ) from None
+    click.echo(
+        f"wrote {target} ({len(data) / 1024:,.0f} KiB); "
+        "text that looks like a secret is redacted: read it before you share it"
+    )
+    return 0
+
+
+# -- What has happened to a job in the last minutes, from its journal
+
+
+BACK_S = 900.0
+"""The timeline covers the last minutes; exits are listed for the whole run."""
+LOOKS_MAX, LOOKS_S = 180, 6.0
+"""How many past moments are examined, and how long that may take.
+
+With thousands of ranks each look takes a second.
+"""
+
+
+def recording_of(entry: registry.JobEntry) -> tuple[Recording | None, str | None]:
+    """The journal of the run, or the reason why there is none."""
+    path = registry.journal_path(entry.job, entry.run, entry.sender)
+    try:
+        growing = entry.reachable(time.time_ns())
+        found = call_patiently(
+            lambda: read_recording(path, entry.job, growing=growing), state_dir_text, LEFT_S
+        )
+    except (JournalError, OSError, registry.RegistryError) as error:
+        return None, f"no journal, so the last minutes are not known: {error}"
+    return found, None
+
+
+def recent_events(
+    snapshot: Snapshot, verdict: Verdict, recording: Recording | None, back_s: float = BACK_S
+) -> tuple[tuple[ListedEvent, ...], str | None]:
+    """The events of the last minutes, with a note if not all of them could be looked at."""
+    looks = [(snapshot, verdict)]
+    if recording is None or recording.tape.span is None:
+        return events(looks), None
+    first, last = recording.tape.span
+    began = time.monotonic()
+    past: list[tuple[Snapshot, Verdict]] = []
+    note = recording.damage
+    for at in _moments(first, last, back_s):
+        if time.monotonic() - began > LOOKS_S:
+            note = (
+                f"looked back only to {(last - at) / SECOND_NS:.0f} s before the end: "
+                "with so many ranks, a look takes long"
+            )
+            break
+        past.append(recording.tape.at(at))
+    past = [look for look in reversed(past) if look[0].time_unix_ns < snapshot.time_unix_ns]
+    return events([*past, *looks]), note
+
+
+def _moments(first: int, last: int, back_s: float) -> Iterator[int]:
+    """Moments (ns) from the last one back, as densely as `LOOKS_MAX` allows."""
+    begin = max(first, last - int(back_s * SECOND_NS))
+    step = max((last - begin) // LOOKS_MAX, SECOND_NS)
+    yield from range(last, begin - 1, -step)
