@@ -236,12 +236,8 @@ class Merged:
         return (
             stack_class.main
             and not stack_class.worker
-            and any(place in self.odd for place in _places(self.classes, stack_class))
+            and any(self.classes[place] is stack_class for place in self.odd)
         )
-
-
-def _places(classes: tuple[StackClass, ...], stack_class: StackClass) -> Iterable[int]:
-    return (number for number, other in enumerate(classes) if other is stack_class)
 
 
 _Key = tuple[bool, str, tuple[FrameKey, ...]]

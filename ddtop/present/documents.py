@@ -9,7 +9,7 @@ from math import isfinite
 from statistics import median
 from typing import Any
 
-from ddtop.diagnosis.finding import UNKNOWN, Finding, Muted, Verdict
+from ddtop.diagnosis.finding import UNKNOWN, Finding, Verdict
 from ddtop.diagnosis.rank_state import culprits
 from ddtop.model.facts import Ended, RankFacts, Snapshot
 from ddtop.model.progress import as_it_stands, probes_off
@@ -77,7 +77,17 @@ def diagnose_json(snapshot: Snapshot, verdict: Verdict, system: Json | None = No
         **_contact(verdict),
         "findings": [finding_json(finding, snapshot) for finding in verdict.findings],
         "progress": progress_json(snapshot.progress),
-        "muted": [_muted(muted) for muted in verdict.muted],
+        "muted": [
+            {
+                "kind": muted.finding.kind,
+                "ranks": list(muted.finding.ranks),
+                "summary": muted.finding.summary,
+                "until_unix_ns": muted.by.until_unix_ns,
+                "because": muted.by.because,
+                "by": muted.by.by,
+            }
+            for muted in verdict.muted
+        ],
     }
 
 
@@ -129,18 +139,6 @@ def pace_json(snapshot: Snapshot) -> Json | None:
 
 def _number(value: float | None) -> float | None:
     return value if value is not None and isfinite(value) else None
-
-
-def _muted(muted: Muted) -> Json:
-    """A muted finding, and its mute."""
-    return {
-        "kind": muted.finding.kind,
-        "ranks": list(muted.finding.ranks),
-        "summary": muted.finding.summary,
-        "until_unix_ns": muted.by.until_unix_ns,
-        "because": muted.by.because,
-        "by": muted.by.by,
-    }
 
 
 def probes_off_json(snapshot: Snapshot) -> list[Json]:

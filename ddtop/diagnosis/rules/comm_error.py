@@ -12,17 +12,22 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from ddtop.diagnosis.finding import CRITICAL, Context, Finding
-from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.nccl import gone_ranks
-from ddtop.diagnosis.page import Explanation
-from ddtop.diagnosis.row import RuleRow, anything_critical
+from ddtop.diagnosis.rule import (
+    CRITICAL,
+    Context,
+    Explanation,
+    Finding,
+    Kind,
+    RuleRow,
+    Waits,
+    anything_critical,
+)
 from ddtop.diagnosis.shortage import reporters
 from ddtop.model.ending import CANCEL_SIGNALS, comm_failure, first_to_go, went_unix_ns
 from ddtop.model.errors import Says, named_in
 from ddtop.model.facts import RankFacts, Snapshot, State
 from ddtop.model.wait_graph import comparable_seq, first_open_seq
-from ddtop.policy import Waits
 from ddtop.wire.records import GroupProgress
 
 

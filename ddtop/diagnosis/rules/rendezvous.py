@@ -9,9 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ddtop.diagnosis.finding import CRITICAL, Context, Finding
-from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.page import Explanation
 from ddtop.diagnosis.rendezvous import (
     LOOPBACK,
     Joining,
@@ -21,10 +18,18 @@ from ddtop.diagnosis.rendezvous import (
     says,
     store_of,
 )
-from ddtop.diagnosis.row import RuleRow
+from ddtop.diagnosis.rule import (
+    CRITICAL,
+    Context,
+    Explanation,
+    Finding,
+    Kind,
+    Policy,
+    RuleRow,
+    Waits,
+)
 from ddtop.model.errors import Says
 from ddtop.model.facts import RankFacts, Snapshot
-from ddtop.policy import Policy, Waits
 from ddtop.wire.records import Hello, Rendezvous, StoreFile
 
 

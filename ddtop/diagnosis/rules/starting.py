@@ -11,15 +11,21 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ddtop import launch
-from ddtop.diagnosis.finding import CRITICAL, WARNING, Context, Finding
-from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.page import Explanation
 from ddtop.diagnosis.rendezvous import LOOPBACK, Joining, has_entered, joining_of, store_of
-from ddtop.diagnosis.row import RuleRow
+from ddtop.diagnosis.rule import (
+    CRITICAL,
+    WARNING,
+    Context,
+    Explanation,
+    Finding,
+    Kind,
+    Policy,
+    RuleRow,
+    Waits,
+)
 from ddtop.diagnosis.standstill import sleep_left_s
 from ddtop.model.ending import CANCEL_SIGNALS, has_failed
 from ddtop.model.facts import Candidate, RankFacts, Snapshot, State
-from ddtop.policy import Policy, Waits
 from ddtop.wire.records import HelperEnd
 
 
