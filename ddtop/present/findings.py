@@ -467,16 +467,21 @@ def add_finding(
     for number, text in enumerate(wrap_clauses(clean(finding.summary), page.width - 2)):
         page.add((f"{' ' if number else mark} {text}", style))
     page.blank()
-    page.item("kind", f"{clean(finding.kind)} ({finding.severity})")
-    page.item("since", f"{units.clock(finding.since_unix_ns)}, {since} ago")
+    over = within = ""
     if entry is not None and entry.over_unix_ns is not None:
         stood = units.duration((entry.over_unix_ns - entry.unix_ns) / units.SECOND_NS)
-        page.item("over", f"{units.clock(entry.over_unix_ns)}, it lasted for {stood}")
-    page.item("at fault", ranks_text(finding.ranks, len(finding.ranks)) or "no rank is blamed")
-    page.item("waiting", ranks_text(finding.victims, len(finding.victims)))
+        over = f"{units.clock(entry.over_unix_ns)}, it lasted for {stood}"
     if finding.group is not None:
         group = group_label(snapshot, finding.group)
-        page.item("in", clean(collective_text(finding.op, finding.seq, group)))
+        within = clean(collective_text(finding.op, finding.seq, group))
+    page.items(
+        ("kind", f"{clean(finding.kind)} ({finding.severity})"),
+        ("since", f"{units.clock(finding.since_unix_ns)}, {since} ago"),
+        ("over", over),
+        ("at fault", ranks_text(finding.ranks, len(finding.ranks)) or "no rank is blamed"),
+        ("waiting", ranks_text(finding.victims, len(finding.victims))),
+        ("in", within),
+    )
     if finding.evidence:
         page.heading("evidence")
         for line in finding.evidence:
@@ -645,8 +650,10 @@ def story_lines(
     page.text(entry.text, "title")
     page.blank()
     ago = units.duration((snapshot.time_unix_ns - entry.unix_ns) / units.SECOND_NS)
-    page.item("at", f"{units.clock(entry.unix_ns)}, {ago} ago")
-    page.item("ranks", ranks_text(entry.ranks, 16))
-    if entry.what == STACKS:
-        page.item("stacks", "newer ones have replaced them; [ and { go back to them in time")
+    replaced = "newer ones have replaced them; [ and { go back to them in time"
+    page.items(
+        ("at", f"{units.clock(entry.unix_ns)}, {ago} ago"),
+        ("ranks", ranks_text(entry.ranks, 16)),
+        ("stacks", replaced if entry.what == STACKS else ""),
+    )
     return page.lines

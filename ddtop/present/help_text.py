@@ -601,11 +601,12 @@ def _columns(page: Page) -> None:
     metrics = {metric.name: metric for metric in METRICS}
     for column in COLUMNS:
         metric = metrics[column.metric]
-        page.item(
-            column.title, f"{metric.meaning} ({metric.unit})" if metric.unit else metric.meaning
+        unit = f" ({metric.unit})" if metric.unit else ""
+        page.items(
+            (column.title, f"{metric.meaning}{unit}"),
+            ("", f"from {metric.source}", "dim"),
+            ("", f"check: {metric.check}" if metric.check else "", "dim"),
         )
-        page.item("", f"from {metric.source}", "dim")
-        page.item("", f"check: {metric.check}" if metric.check else "", "dim")
 
 
 def _letters(page: Page) -> None:
