@@ -349,7 +349,15 @@ def _shown_frames(thread: ThreadStack, worker: bool) -> tuple[Frame, ...] | None
     if not thread.main:
         if thread.name == OWN_THREAD or not frames:
             return None
-        begun = next((frame for frame in reversed(frames) if not _starts_threads(frame)), None)
+        begun = next(
+            (
+                frame
+                for frame in reversed(frames)
+                # Not what starts threads.
+                if frame.owner is not Owner.NATIVE and not frame.file.endswith("/threading.py")
+            ),
+            None,
+        )
         if begun is not None and begun.owner is Owner.OWN:
             return None
     if worker:
@@ -359,10 +367,6 @@ def _shown_frames(thread: ThreadStack, worker: bool) -> tuple[Frame, ...] | None
         )
         frames = frames[:born]
     return tuple(frame for frame in frames if frame.owner is not Owner.OWN)
-
-
-def _starts_threads(frame: Frame) -> bool:
-    return frame.owner is Owner.NATIVE or frame.file.endswith("/threading.py")
 
 
 def _class(role: str, worker: bool, entries: list[_Entry]) -> StackClass:

@@ -56,7 +56,18 @@ def status_json(
         "progress": progress_json(snapshot.progress),
         "pace": pace_json(snapshot),
         "axes": [{"name": axis.name, "size": axis.size} for axis in snapshot.axes],
-        "groups": [_group(group) for group in snapshot.groups],
+        "groups": [
+            {
+                "name": group.name,
+                "description": group.description,
+                "meaning": _meaning(group),
+                "meanings": list(group.meanings),
+                "backend": group.backend,
+                "ranks": list(group.ranks),
+                "foreign_store": group.foreign,
+            }
+            for group in snapshot.groups
+        ],
     }
 
 
@@ -193,19 +204,6 @@ def finding_json(finding: Finding, snapshot: Snapshot | None = None) -> Json:
 def _meaning(group: Group | None) -> str | None:
     """What the group is for, as a sentence names it: `tp`."""
     return group.meanings[0] if group is not None and group.meanings else None
-
-
-def _group(group: Group) -> Json:
-    """A process group: torch's name and description of it, and what the program uses it for."""
-    return {
-        "name": group.name,
-        "description": group.description,
-        "meaning": _meaning(group),
-        "meanings": list(group.meanings),
-        "backend": group.backend,
-        "ranks": list(group.ranks),
-        "foreign_store": group.foreign,
-    }
 
 
 def _training(snapshot: Snapshot, rank: RankFacts) -> TrainingProgress | None:

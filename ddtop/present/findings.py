@@ -451,8 +451,7 @@ def _choice(page: Page, finding: Finding, number: int, opened: bool) -> None:
     """One line of the list; the opened one has a sign, not a colour alone."""
     mark, style = severity_mark(finding.severity, page.glyphs)
     lead = f"{page.glyphs.then if opened else ' '} {number + 1}  "
-    room = page.width - len(lead) - 2
-    text = clip(clean(finding.summary), room, page.glyphs.ellipsis)
+    text = clip(clean(finding.summary), page.width - len(lead) - 2, page.glyphs.ellipsis)
     page.add(
         (lead, "bold" if opened else "dim"), (f"{mark} ", style), (text, "bold" if opened else "")
     )

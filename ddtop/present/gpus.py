@@ -533,8 +533,7 @@ def _busy(rank: RankFacts, device: Device | None) -> str:
         return ""
     if not only_waits(rank):
         return f"{units.percent(gpu.util_ratio)} of the last second"
-    watts = device.power_mean_watts if device is not None else None
-    draws = power_text(gpu, watts)
+    draws = power_text(gpu, device.power_mean_watts if device is not None else None)
     return f"{units.percent(gpu.util_ratio)}{f' at {draws}' if draws else ''}: waits in NCCL"
 
 

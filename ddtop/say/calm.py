@@ -136,8 +136,7 @@ def _quiet_text(snapshot: Snapshot, policy: Policy) -> str:
         for rank in snapshot.ranks
         if rank.wait is None
         and not rank.gone
-        and rank.reported.place is not None
-        and rank.reported.place.waits_on in ("p2p", "collective", "join")
+        and rank.reported.waits_on in ("p2p", "collective", "join")
         and rank.rank not in judged
     ]
     if unjudged:

@@ -42,16 +42,11 @@ _ASKS = {
 """By `Place.waits_on` or the word of the class."""
 
 
-def waits_on(rank: RankFacts) -> str | None:
-    """What its frames wait on, as `Place.waits_on`."""
-    return rank.reported.place.waits_on if rank.reported.place is not None else None
-
-
 def whom_to_ask(rank: RankFacts) -> str | None:
     """What to find out about its wait: `who should fill that queue, and whether an exception ended
     it`; None for other waits."""
     word = does(rank).word
-    ask = _ASKS.get(waits_on(rank) or "") or _ASKS.get(word)
+    ask = _ASKS.get(rank.reported.waits_on or "") or _ASKS.get(word)
     loader, process = rank.loader.report, rank.process.report
     workers = (loader.workers_alive or 0) if loader is not None else 0
     if word == "pipe" and process is not None and (process.children or 0) > workers:

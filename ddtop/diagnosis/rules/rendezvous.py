@@ -220,8 +220,7 @@ def _mismatch(snapshot: Snapshot, joining: Joining) -> list[Finding]:
             continue
         size = len(seen) if name == "WORLD_SIZE" else None
         odd = _minority(values, counts, size, name == "store")
-        differing = Differing(joining, name, values)
-        return _finding(Kind.RENDEZVOUS_MISMATCH, odd, joining, differing)
+        return _finding(Kind.RENDEZVOUS_MISMATCH, odd, joining, Differing(joining, name, values))
     return []
 
 
@@ -290,8 +289,7 @@ def _unreachable_findings(snapshot: Snapshot, joining: Joining) -> list[Finding]
         there = {store_of(rank) for rank in taken}
         found = {rank.rank for rank in (*taken, *joining.inside) if store_of(rank) in there}
         ranks = sorted(found | {rank.rank for rank, _ in strange})
-        seen = Held(joining, taken, strange)
-        return _finding(Kind.MASTER_UNREACHABLE, ranks, joining, seen)
+        return _finding(Kind.MASTER_UNREACHABLE, ranks, joining, Held(joining, taken, strange))
     # Rank 0 creates the store: before it has started, the others cannot connect.
     may_exist = has_entered(snapshot.rank(0))
     cut = [

@@ -21,7 +21,6 @@ from ddtop.say.evidence import (
     place_line,
     process_line,
     stack_lines,
-    waits_on,
     whom_to_ask,
     with_timeout,
 )
@@ -85,10 +84,10 @@ def held_up(finding: Finding, seen: HeldUp, at: Context) -> Said:
             f" {where_text(lead)}"
         )
     elif kind == Kind.LEFT_EARLY:
-        subject = (
-            f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} done{_after_text(lead)} and"
-            f" {where_text(lead)}"
-        )
+        done = lead.progress.iteration
+        after = f" after iteration {done:,}" if done is not None else ""
+        subject = f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} done{after} and"
+        subject += f" {where_text(lead)}"
     elif severity == WARNING and pauses(lead, first, policy):
         ends = verb(ranks, "its sleep ends in", "their sleeps end within")
         left_s = max(sleep_left_s(snapshot.rank(rank)) or 0.0 for rank in ranks)
@@ -188,14 +187,6 @@ def _places(snapshot: Snapshot, ranks: tuple[int, ...], waited: str) -> str:
     return f"elsewhere{waited}: {shown}{more}"
 
 
-def _after_text(rank: RankFacts) -> str:
-    return (
-        f" after iteration {rank.progress.iteration:,}"
-        if rank.progress.iteration is not None
-        else ""
-    )
-
-
 def _evidence(snapshot: Snapshot, blames: list[Blame], policy: Policy) -> tuple[str, ...]:
     """The most important line first: the banner shows it under the sentence."""
     lines: list[str | None] = []
@@ -241,7 +232,7 @@ def _next_step(finding: Finding, rank: RankFacts, blame: Blame, at: Context) -> 
     snapshot, kind, severity, policy = at.snapshot, finding.kind, finding.severity, at.policy
     shown = stacks(finding, at, f" --rank {rank.rank}")
     word = does(rank).word
-    by_word = _BY_WORD.get((waits_on(rank) if word == "rpc" else None) or word)
+    by_word = _BY_WORD.get((rank.reported.waits_on if word == "rpc" else None) or word)
     if word == "gc" and rank.process.working is False:
         # A collection computes. One that sleeps is in a finalizer or a callback of the program.
         by_word = None

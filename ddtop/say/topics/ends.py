@@ -186,7 +186,10 @@ def _exited(ranks: Sequence[int], rank: RankFacts) -> Said:
 
 
 def _killed(rank: RankFacts, ended: Exit) -> Said:
-    name, by_ddtop = f"rank {rank.rank} (pid {ended.pid})", _was_crashed_by_ddtop(ended)
+    # The agent's thread reads other threads' frames in less than a thousandth of the time, and no
+    # other Python code runs in that moment.
+    by_ddtop = ended.walking and ended.signal in _CRASHES
+    name = f"rank {rank.rank} (pid {ended.pid})"
     how, iteration = exit_text(ended.code, ended.signal, ended.oom), rank.progress.iteration
     died = (
         f"{name} is gone, and it is not known how it ended"
@@ -218,14 +221,6 @@ def _killed(rank: RankFacts, ended: Exit) -> Said:
             (True, "find out who sent the signal, then start the job again"),
         )[0],
     )
-
-
-def _was_crashed_by_ddtop(ended: Exit) -> bool:
-    """The process crashed in the moment in which the agent's thread reads other threads' frames.
-
-    That moment takes less than a thousandth of the time, and no other Python code runs in it.
-    """
-    return ended.walking and ended.signal in _CRASHES
 
 
 def _raised_text(error: LastException) -> str:

@@ -42,8 +42,7 @@ def awaited(finding: Finding, seen: Awaited, at: Context) -> Said:
             f"every rank must enter {joining.init}, even a rank that has nothing to do",
         )
     write = _OF.get(finding.kind, _candidates if seen.candidates else _late)
-    said = write(finding, seen, at)
-    return said._replace(countdown=_left_to_wait(joining))
+    return write(finding, seen, at)._replace(countdown=_left_to_wait(joining))
 
 
 def _left_to_wait(joining: Joining) -> str:
@@ -80,7 +79,7 @@ def _late(finding: Finding, seen: Awaited, at: Context) -> Said:
         here = lasts_text(at, since) if since is not None and still else ""
         doing = f"{verb(ranks, 'has', 'have')} been {where_text(lead)}{here}, not in {init} yet"
     else:
-        imports = place is not None and place.waits_on == "import"
+        imports = lead.reported.waits_on == "import"
         works = "working " if lead.process.working and not imports else ""
         doing = f"{verb(ranks, 'is', 'are')} not in {init} yet, still {works}{where_text(lead)}"
     lines = (line for rank in late[:4] for line in (process_line(rank), place_line(rank)))
