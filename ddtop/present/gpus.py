@@ -25,6 +25,7 @@ from ddtop.present.text import (
     hollow,
     table_for,
 )
+from ddtop.say.said import that_hold
 from ddtop.thresholds import chosen
 from ddtop.wire.records import AMD, Gpu, GpuProcess, GpuWatch
 from ddtop.words import units
@@ -228,17 +229,17 @@ def power_text(gpu: Gpu, mean_watts: float | None = None) -> str:
 
 def trouble_text(gpu: Gpu) -> str:
     """Errors that the GPU or its driver has counted; empty if there are none."""
-    parts = []
-    if gpu.xids:
-        parts.append(
-            "Xid " + ", ".join(str(code) for code in dict.fromkeys(xid.code for xid in gpu.xids))
-        )
-    if gpu.ecc_uncorrected:
-        parts.append(f"{gpu.ecc_uncorrected:,} uncorrectable memory errors")
-    if gpu.remap_failed:
-        parts.append("a row of its memory could not be replaced")
-    elif gpu.remap_pending:
-        parts.append("a row of its memory waits to be replaced: it needs a reset")
+    codes, ecc = dict.fromkeys(xid.code for xid in gpu.xids or ()), gpu.ecc_uncorrected
+    row = (
+        "a row of its memory could not be replaced"
+        if gpu.remap_failed
+        else "a row of its memory waits to be replaced: it needs a reset"
+    )
+    parts = that_hold(
+        (codes, f"Xid {', '.join(map(str, codes))}"),
+        (ecc, f"{ecc or 0:,} uncorrectable memory errors"),
+        (gpu.remap_failed or gpu.remap_pending, row),
+    )
     return ", ".join(parts)
 
 

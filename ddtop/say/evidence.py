@@ -15,7 +15,7 @@ from ddtop.model.facts import Blame, PeerWait, RankFacts, Snapshot, State
 from ddtop.model.kernel_wait import sleeps
 from ddtop.model.peer_waits import takes_any
 from ddtop.policy import Policy
-from ddtop.say.said import duration
+from ddtop.say.said import duration, that_hold
 from ddtop.wire.names import RECEIVES, RESULTS, SENDS
 from ddtop.wire.records import Place
 from ddtop.words.sentences import (
@@ -67,26 +67,23 @@ def process_line(rank: RankFacts) -> str | None:
     process = rank.process.report
     if process is None:
         return None
-    text = f"rank {rank.rank} (pid {process.pid}): state {process.state}"
-    if process.frozen:
-        text += ", its cgroup is frozen"
-    text += (
-        f", {rank.process.cpu_ratio:.0%} of a core"
-        if rank.process.cpu_ratio is not None
-        else ", CPU unknown"
+    seen, ratio, doing = rank.process, rank.process.cpu_ratio, does(rank)
+    of = f" of {process.file}" if process.file else ""
+    parts = that_hold(
+        (True, f"rank {rank.rank} (pid {process.pid}): state {process.state}"),
+        (process.frozen, ", its cgroup is frozen"),
+        (True, f", {ratio:.0%} of a core" if ratio is not None else ", CPU unknown"),
+        (seen.lacks_cpu, " (ready to run, but other processes have the CPUs)"),
+        (seen.spinning, " (spins while it waits in MPI)"),
+        (process.wchan, f", wchan {process.wchan}"),
+        (process.syscall and sleeps(process), f", in {process.syscall}{of}"),
+        (
+            process.children,
+            f", {process.children} {verb(process.children or 0, 'child', 'children')}",
+        ),
+        (doing.source == CPU, f", {doing.text}"),
     )
-    if rank.process.lacks_cpu:
-        text += " (ready to run, but other processes have the CPUs)"
-    if rank.process.spinning:
-        text += " (spins while it waits in MPI)"
-    if process.wchan:
-        text += f", wchan {process.wchan}"
-    if process.syscall and sleeps(process):
-        text += f", in {process.syscall}" + (f" of {process.file}" if process.file else "")
-    if process.children:
-        text += f", {process.children} {verb(process.children, 'child', 'children')}"
-    classified = does(rank)
-    return f"{text}, {classified.text}" if classified.source == CPU else text
+    return "".join(parts)
 
 
 def call_lines(ranks: Sequence[RankFacts], lines_max: int = 4) -> list[str]:
@@ -123,12 +120,10 @@ def place_line(rank: RankFacts) -> str | None:
 
 def parallel_line(snapshot: Snapshot, rank: RankFacts) -> str | None:
     """`rank 2 is pp 1, tp 0; pipeline stage 1 (0-1), forward of microbatch 3 (0-7)`."""
-    texts = [coordinates_text(snapshot.place_of(rank)), *map(stage_text, rank.comm.pipeline[:2])]
-    if rank.hello is not None and rank.hello.role:
-        texts.append(rank.hello.role)
-    if rank.comm.rpc is not None:
-        texts.append(rpc_text(rank.comm.rpc))
-    text = "; ".join(filter(None, texts))
+    role = rank.hello.role if rank.hello is not None else None
+    rpc = rpc_text(rank.comm.rpc) if rank.comm.rpc is not None else None
+    place, stages = coordinates_text(snapshot.place_of(rank)), rank.comm.pipeline[:2]
+    text = "; ".join(filter(None, (place, *map(stage_text, stages), role, rpc)))
     return f"rank {rank.rank} is {text}" if text else None
 
 
@@ -326,9 +321,8 @@ def with_timeout(said: Said, snapshot: Snapshot, blame: Blame) -> Said:
     if limit_s is None:
         return said
     remaining = limit_s - (snapshot.time_unix_ns - blame.since_unix_ns) / 1e9
-    if remaining > 0:
-        return said._replace(countdown=f"{OF_GROUP}times out in {duration(remaining)}")
-    return said._replace(advice=f"{said.steps}; its timeout has passed", rule="")
+    left = f"{OF_GROUP}times out in {duration(remaining)}"
+    return said._replace(countdown=left if remaining > 0 else "its timeout has passed")
 
 
 TAGS_MAX = 4

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, TypeVar
 
 from ddtop.diagnosis.finding import CRITICAL, INFO, WARNING, Context, Finding, Said
 from ddtop.diagnosis.kinds import Kind
@@ -45,6 +45,7 @@ __all__ = [
     "without",
 ]
 
+_T = TypeVar("_T")
 PIDS_MOST = 4
 """Pids in an advice. A launcher's pid stands for all of its ranks, and the user has typed that."""
 LASTS, TIME, NUMBER = "\x1d", "\x1e", "\x1f"
@@ -159,6 +160,6 @@ def waits_text(ranks: Collection[int]) -> str:
     return f"{ranks_text(ranks)} {verb(ranks, 'waits', 'wait')}"
 
 
-def that_hold(*cases: tuple[object, str]) -> list[str]:
+def that_hold(*cases: tuple[object, _T]) -> list[_T]:
     """The texts whose case holds."""
     return [text for holds, text in cases if holds]

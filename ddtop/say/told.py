@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any
 
 from ddtop.diagnosis.diagnoses import diagnose as found
@@ -27,13 +29,22 @@ from ddtop.diagnosis.finding import (
 from ddtop.diagnosis.judge import Judge
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.policy import Policy
+from ddtop.say import topics
 from ddtop.say.calm import calm_text, from_outside
 from ddtop.say.evidence import parallel_line, troubles
-from ddtop.say.said import TIME, age_s, duration, lasting, without
-from ddtop.say.writers import AROUND, WRITERS
+from ddtop.say.said import TIME, Around, Writer, age_s, duration, lasting, without
 from ddtop.wire.records import RUN
 from ddtop.words.sentences import expected_text, ranks_text
 
+_TOPICS = [import_module(f"{topics.__name__}.{one.name}") for one in iter_modules(topics.__path__)]
+WRITERS: dict[type, Writer] = {
+    record: writer for topic in _TOPICS for record, writer in getattr(topic, "WRITERS", {}).items()
+}
+"""Which function writes the text of a finding, by the type of its record: those of all topics."""
+AROUND: dict[type, Around] = {
+    record: writer for topic in _TOPICS for record, writer in getattr(topic, "AROUND", {}).items()
+}
+"""The writers of findings that are made of another one: they also get the words of that one."""
 OF_OTHERS = (Overdue, Until, Cancelled)
 """Records of findings that are made of others."""
 PLACES_MOST = 4
