@@ -37,6 +37,7 @@ from ddtop.say.said import (
     duration,
     lasting,
     stacks,
+    that_hold,
 )
 from ddtop.say.waiters import by_hand_line, called_at, waits_clause
 from ddtop.wire.names import (
@@ -346,35 +347,29 @@ def _one_call(rank: RankFacts, blame: Blame, policy: Policy) -> str | None:
 
 
 def _rule_of(blame: Blame) -> str:
-    if blame.peer_wait is not None and blame.peer_wait.call == FINALIZE:
-        return "MPI_Finalize waits for all ranks"
-    if blame.peer_wait is not None and blame.peer_wait.call in GROUP_MAKERS:
-        return NEW_GROUP_RULE
-    if blame.peer_wait is not None and (
-        blame.peer_wait.by_stack or blame.peer_wait.call in NAME_ONLY
-    ):
-        return f"{OF_ALL} calls"
-    if blame.peer_wait is not None:
-        return _OF_SINGLE.get(blame.peer_wait.call) or (
-            "each send needs a recv on that rank"
-            if blame.peer_wait.call in SENDS
-            else "each recv needs a send from that rank"
-        )
-    if blame.op in MPI_STARTED:
-        return (
-            "a nonblocking collective progresses only inside MPI calls: call its Wait sooner, or"
-            " call Test in between"
-        )
-    return EVERY_RANK
+    single = blame.peer_wait
+    if single is None:
+        return _OF_STARTED if blame.op in MPI_STARTED else EVERY_RANK
+    return that_hold(
+        (single.call == FINALIZE, "MPI_Finalize waits for all ranks"),
+        (single.call in GROUP_MAKERS, NEW_GROUP_RULE),
+        (single.by_stack or single.call in NAME_ONLY, f"{OF_ALL} calls"),
+        (single.call == "monitored_barrier", "all ranks must reach the barrier"),
+        (single.call in SENDS, "each send needs a recv on that rank"),
+        (True, "each recv needs a send from that rank"),
+    )[0]
 
 
+_OF_STARTED = (
+    "a nonblocking collective progresses only inside MPI calls: call its Wait sooner, or call Test"
+    " in between"
+)
 OF_ALL = "every rank must make the same"
 EVERY_RANK = f"{OF_ALL} collective calls"
 _RAY = (
     "see what that task or actor does, waits for or lacks (CPUs, GPUs): ray list tasks, ray list"
     " actors, ray status; give the call a timeout"
 )
-_OF_SINGLE = {"monitored_barrier": "all ranks must reach the barrier"}
 _BY_WORD = {
     "gc": (
         "call gc.freeze() and gc.disable() after start-up, and gc.collect() at the same step on"
