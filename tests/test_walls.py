@@ -38,6 +38,15 @@ def test_the_diagnosis_reads_no_text_by_patterns_but_for_the_limits_in_its_pages
     assert imports("re", in_folder("diagnosis")) == {Path("diagnosis/page.py")}
 
 
+def test_the_text_of_a_finding_is_read_by_no_pattern():
+    """Whoever leaves out a part of it gets its parts: `Finding.said`. Patterns are for what people
+    type (filter), names of groups and paths (groups, report), and how words wrap (text)."""
+    assert imports("re", in_folder("say")) == set()
+    assert imports("re", in_folder("present")) == {
+        Path("present", name) for name in ("filter.py", "groups.py", "report.py", "text.py")
+    }
+
+
 def imports(name, trees):
     return {
         path

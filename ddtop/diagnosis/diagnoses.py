@@ -26,13 +26,14 @@ def heard_only(snapshot: Snapshot) -> Snapshot:
     """The snapshot. For ranks on a silent host it has only the facts that cannot have changed."""
     if not any(rank.agent.unheard for rank in snapshot.ranks):
         return snapshot
-    ranks = tuple([_without_news(rank) if _is_dumb(rank) else rank for rank in snapshot.ranks])
-    return replace(snapshot, ranks=ranks)
-
-
-def _is_dumb(rank: RankFacts) -> bool:
     # A rank that was stopped before counts as stopped until the host is lost.
-    return rank.agent.unheard and rank.state is not State.STOPPED
+    ranks = tuple(
+        [
+            _without_news(rank) if rank.agent.unheard and rank.state is not State.STOPPED else rank
+            for rank in snapshot.ranks
+        ]
+    )
+    return replace(snapshot, ranks=ranks)
 
 
 def _without_news(rank: RankFacts) -> RankFacts:

@@ -33,6 +33,33 @@ class Patience:
     because: str
 
 
+class Said(NamedTuple):
+    """The text of a finding in its parts; `Finding` says what the first three are.
+
+    `others`: what became of other ranks, behind the summary. `rule`: what the advice adds for
+    whoever asks why. `countdown`: when a timeout ends the wait, behind the advice. `until`: as in
+    `Finding`. The marks of `ddtop.say.said` are around what changes with time.
+    """
+
+    summary: str
+    evidence: tuple[str, ...] = ()
+    advice: str = ""
+    others: str = ""
+    rule: str = ""
+    countdown: str = ""
+    until: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """The summary with what became of the others."""
+        return "; ".join(filter(None, (self.summary, self.others)))
+
+    @property
+    def steps(self) -> str:
+        """The whole advice."""
+        return "; ".join(filter(None, (self.advice, self.rule, self.countdown)))
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One root cause, together with its consequences.
@@ -42,11 +69,12 @@ class Finding:
     only a warning, None for findings that do not say so.
 
     A rule gives no text, but `seen`: a record of what it has seen, for which `ddtop.say` has a
-    writer. `at`: the moment at which it was seen. `ddtop.say` then puts in the text, and leaves
-    out both. `summary`: one sentence: which rank, what it does instead, since when, which ranks
-    wait. `evidence`: lines with numbers and stacks. `advice`: the next step. `until`: when it
-    becomes critical, and why that late; empty where it says no time. `until_then`: it includes
-    the findings that stood until the job was cancelled.
+    writer. `at`: the moment at which it was seen. `ddtop.say` then puts in the text, and leaves out
+    both. `said`: the text in its parts; None where a plugin has written it. `summary`: one
+    sentence: which rank, what it does instead, since when, which ranks wait. `evidence`: lines with
+    numbers and stacks. `advice`: the next step. `until`: when it becomes critical, and why that
+    late; empty where it says no time. `until_then`: it includes the findings that stood until the
+    job was cancelled.
     """
 
     kind: Kind
@@ -65,6 +93,12 @@ class Finding:
     seen: object = None
     at: Context | None = None
     until_then: bool = False
+    said: Said | None = None
+
+    @property
+    def sentence(self) -> str:
+        """The summary, with the marks of `ddtop.say.said` where it is known what changes."""
+        return self.said.sentence if self.said is not None else self.summary
 
     @property
     def identity(self) -> tuple[Kind, str | None, tuple[int, ...]]:

@@ -69,8 +69,7 @@ def gone_ranks(snapshot: Snapshot, policy: Policy) -> tuple[int, ...]:
         for rank in communicator.ranks
         if rank.state in GONE
     ]
-    found = {number for rank in gone if (number := known.number(rank)) is not None}
-    return tuple(sorted(found))
+    return tuple(sorted({own for rank in gone if (own := known.number(rank)) is not None}))
 
 
 def launched_less(

@@ -300,13 +300,12 @@ def word_of(rank: RankFacts) -> str:
     """The activity of the rank; communication for a call whose other side is not known."""
     if any(call.name in WAITING_CALLS for call in rank.comm.open_calls):
         return "collective"
-    place = rank.reported.place
-    return "p2p" if place is not None and place.waits_on == "p2p" else does(rank).word
+    return "p2p" if rank.reported.waits_on == "p2p" else does(rank).word
 
 
 def is_in_pool(rank: RankFacts) -> bool:
     """Whether it waits for its next task, or for the results of those that have tasks."""
-    return rank.reported.place is not None and rank.reported.place.waits_on in (ORDERS, RESULTS)
+    return rank.reported.waits_on in (ORDERS, RESULTS)
 
 
 def _progress_kind(rank: RankFacts, quiet_s: float, policy: Policy) -> str:

@@ -39,7 +39,7 @@ def _waits_for_it(rank: RankFacts, loader: Loader) -> bool:
     """Whether the main thread is in torch's DataLoader, or waits for a thread of the program that
     fetches batches ahead.
     """
-    waits_on = rank.reported.place.waits_on if rank.reported.place is not None else None
+    waits_on = rank.reported.waits_on
     # For an iterator that is shutting down, it does not matter whether a thread waits for its
     # workers.
     if loader.closing:

@@ -46,8 +46,7 @@ def earlier_than(causes: Sequence[Finding], row: RuleRow, context: Context) -> l
         # A rank that waits itself may have another rank as its reason.
         and context.snapshot.rank(blame.root).wait is None
     )
-    snapshot = replace(context.snapshot, blames=blames)
-    findings = row.rule(replace(context, snapshot=snapshot))
+    findings = row.rule(replace(context, snapshot=replace(context.snapshot, blames=blames)))
     limit_ns = context.policy.still_limit_s * 1e9
     return [
         finding

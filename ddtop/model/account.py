@@ -168,14 +168,14 @@ def is_silent(facts: RankFacts) -> bool:
 
 
 def _certain_class(facts: RankFacts) -> Does | None:
-    process, place = facts.process.report, facts.reported.place
+    process = facts.process.report
     if process is None:
         return None
     if process.frozen:
         return Does("frozen", "frozen by its cgroup", PROCESS)
     if process.state in ("T", "t"):
         return Does("stopped", "held by a debugger" if process.state == "t" else "stopped", PROCESS)
-    leaves = process.exiting and not (place is not None and place.waits_on == "exit")
+    leaves = process.exiting and facts.reported.waits_on != "exit"
     if leaves or process.became is not None:
         other = process.became and f"running another program, {process.became}"
         return Does("exit", other or "exiting the interpreter", PROCESS)

@@ -106,7 +106,12 @@ def remote_in(text: str) -> str | None:
 def reason_in(text: str) -> str:
     """The reason alone: gloo writes the path of its own source file before it, and general advice
     after it."""
-    return re.sub(r"^\[[^\]]*\]:?\s*", "", text).partition(". ")[0]
+    return without_source(text).partition(". ")[0]
+
+
+def without_source(text: str) -> str:
+    """gloo puts the path of its own source file before the reason."""
+    return re.sub(r"^\[[^\]]*\]:?\s*", "", text)
 
 
 def sharing_a_gpu(text: str) -> tuple[int, ...]:

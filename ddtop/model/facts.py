@@ -418,6 +418,11 @@ class ReportedFacts(msgspec.Struct, frozen=True, gc=False):
     #: While it makes no progress, what its thread waits for in Python.
     chain: tuple[Link, ...] = ()
 
+    @property
+    def waits_on(self) -> str | None:
+        """What the main thread waits on below its line, as `Place.waits_on`."""
+        return self.place.waits_on if self.place is not None else None
+
 
 class Began(msgspec.Struct, frozen=True, gc=False):
     """Since when every report has said so. `step`: that of the first of them; of a loss, the

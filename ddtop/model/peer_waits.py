@@ -336,7 +336,7 @@ def _is_stuck(facts: RankFields, now_unix_ns: int, policy: Policy) -> bool:
         return False
     if facts.reported.line_age_s > policy.working_critical_s:
         return True
-    waits_on = facts.reported.place.waits_on if facts.reported.place is not None else None
+    waits_on = facts.reported.waits_on
     wchan = (facts.process.report.wchan if facts.process.report is not None else None) or ""
     if waits_on in _AT_WORK or facts.reported.line_age_s < policy.still_limit_s:
         return False
@@ -416,8 +416,8 @@ def _may_take_part(look: OutsideLook, since_unix_ns: int) -> bool:
 
     A rank that is in such a call only for a moment: the next look decides.
     """
-    left = (look.communicated_unix_ns or 0) > since_unix_ns
-    return look.waits or look.kind == UNCLEAR or left
+    # The last condition: it has left a call since then.
+    return look.waits or look.kind == UNCLEAR or (look.communicated_unix_ns or 0) > since_unix_ns
 
 
 def _is_apart(look: OutsideLook, counted: bool, now: int, policy: Policy) -> bool:

@@ -226,12 +226,8 @@ class Merged:
         return (
             stack_class.main
             and not stack_class.worker
-            and any(place in self.odd for place in _places(self.classes, stack_class))
+            and any(self.classes[place] is stack_class for place in self.odd)
         )
-
-
-def _places(classes: tuple[StackClass, ...], stack_class: StackClass) -> Iterable[int]:
-    return (number for number, other in enumerate(classes) if other is stack_class)
 
 
 _Key = tuple[bool, str, tuple[FrameKey, ...]]
@@ -343,7 +339,15 @@ def _shown_frames(thread: ThreadStack, worker: bool) -> tuple[Frame, ...] | None
     if not thread.main:
         if thread.name == OWN_THREAD or not frames:
             return None
-        begun = next((frame for frame in reversed(frames) if not _starts_threads(frame)), None)
+        begun = next(
+            (
+                frame
+                for frame in reversed(frames)
+                # Not what starts threads.
+                if frame.owner is not Owner.NATIVE and not frame.file.endswith("/threading.py")
+            ),
+            None,
+        )
         if begun is not None and begun.owner is Owner.OWN:
             return None
     if worker:
@@ -353,10 +357,6 @@ def _shown_frames(thread: ThreadStack, worker: bool) -> tuple[Frame, ...] | None
         )
         frames = frames[:born]
     return tuple(frame for frame in frames if frame.owner is not Owner.OWN)
-
-
-def _starts_threads(frame: Frame) -> bool:
-    return frame.owner is Owner.NATIVE or frame.file.endswith("/threading.py")
 
 
 def _class(role: str, worker: bool, entries: list[_Entry]) -> StackClass:

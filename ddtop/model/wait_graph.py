@@ -284,11 +284,7 @@ def _waits_elsewhere(facts: RankFields | None) -> bool:
     if facts is None or facts.gone:
         return False
     # The last place of a rank that leaves may be that of a call which has ended since.
-    in_p2p = (
-        facts.reported.phase != "leaving"
-        and facts.reported.place is not None
-        and facts.reported.place.waits_on == "p2p"
-    )
+    in_p2p = facts.reported.phase != "leaving" and facts.reported.waits_on == "p2p"
     # A call with another world waits for no rank of this one: such a rank is the end of a chain.
     calls = [call.name for call in facts.comm.open_calls if not is_outside(call.group)]
     return (in_p2p and not waits_outside(facts)) or any(name in WAITING_CALLS for name in calls)
@@ -592,9 +588,7 @@ def _thread_waits_for_it(facts: RankFields) -> bool:
         return False
     if facts.reported.activity in ("collective", "backward", "cuda_sync"):
         return True
-    if facts.process.working or (
-        facts.reported.place is not None and facts.reported.place.waits_on in _ELSEWHERE
-    ):
+    if facts.process.working or (facts.reported.waits_on in _ELSEWHERE):
         return False
     process = facts.process.report
     if process is None or process.state not in ("S", "D"):

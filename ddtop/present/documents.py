@@ -9,7 +9,7 @@ from math import isfinite
 from statistics import median
 from typing import Any
 
-from ddtop.diagnosis.finding import UNKNOWN, Finding, Muted, Verdict
+from ddtop.diagnosis.finding import UNKNOWN, Finding, Verdict
 from ddtop.diagnosis.rank_state import culprits
 from ddtop.model.chain import chain_of
 from ddtop.model.facts import Ended, RankFacts, Snapshot
@@ -57,7 +57,18 @@ def status_json(
         "progress": progress_json(snapshot.progress),
         "pace": pace_json(snapshot),
         "axes": [{"name": axis.name, "size": axis.size} for axis in snapshot.axes],
-        "groups": [_group(group) for group in snapshot.groups],
+        "groups": [
+            {
+                "name": group.name,
+                "description": group.description,
+                "meaning": _meaning(group),
+                "meanings": list(group.meanings),
+                "backend": group.backend,
+                "ranks": list(group.ranks),
+                "foreign_store": group.foreign,
+            }
+            for group in snapshot.groups
+        ],
     }
 
 
@@ -78,7 +89,17 @@ def diagnose_json(snapshot: Snapshot, verdict: Verdict, system: Json | None = No
         **_contact(verdict),
         "findings": [finding_json(finding, snapshot) for finding in verdict.findings],
         "progress": progress_json(snapshot.progress),
-        "muted": [_muted(muted) for muted in verdict.muted],
+        "muted": [
+            {
+                "kind": muted.finding.kind,
+                "ranks": list(muted.finding.ranks),
+                "summary": muted.finding.summary,
+                "until_unix_ns": muted.by.until_unix_ns,
+                "because": muted.by.because,
+                "by": muted.by.by,
+            }
+            for muted in verdict.muted
+        ],
     }
 
 
@@ -130,18 +151,6 @@ def pace_json(snapshot: Snapshot) -> Json | None:
 
 def _number(value: float | None) -> float | None:
     return value if value is not None and isfinite(value) else None
-
-
-def _muted(muted: Muted) -> Json:
-    """A muted finding, and its mute."""
-    return {
-        "kind": muted.finding.kind,
-        "ranks": list(muted.finding.ranks),
-        "summary": muted.finding.summary,
-        "until_unix_ns": muted.by.until_unix_ns,
-        "because": muted.by.because,
-        "by": muted.by.by,
-    }
 
 
 def probes_off_json(snapshot: Snapshot) -> list[Json]:
@@ -196,19 +205,6 @@ def finding_json(finding: Finding, snapshot: Snapshot | None = None) -> Json:
 def _meaning(group: Group | None) -> str | None:
     """What the group is for, as a sentence names it: `tp`."""
     return group.meanings[0] if group is not None and group.meanings else None
-
-
-def _group(group: Group) -> Json:
-    """A process group: torch's name and description of it, and what the program uses it for."""
-    return {
-        "name": group.name,
-        "description": group.description,
-        "meaning": _meaning(group),
-        "meanings": list(group.meanings),
-        "backend": group.backend,
-        "ranks": list(group.ranks),
-        "foreign_store": group.foreign,
-    }
 
 
 def _training(snapshot: Snapshot, rank: RankFacts) -> TrainingProgress | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,6 +13,7 @@ from ddtop.policy import Policy
 from ddtop.present.documents import ended_json, finding_json, progress_json
 from ddtop.present.now import end_text
 from ddtop.present.text import clean
+from ddtop.say.said import LASTS, NUMBER, TIME, without
 from ddtop.say.topics.stragglers import NOT_MEASURED
 from ddtop.wire.records import OF_LOOKS, HostState, Order, TrainingProgress
 from ddtop.words import units
@@ -399,19 +399,16 @@ TOGETHER_NS = 10_000_000_000
 """Ranks that join within this time have joined together."""
 FOLD_FROM = 4
 """From this many ranks on that end in the same way at the same look, there is one entry for all."""
-_DURATION = re.compile(r"\d+ (?:s|min|h|d)(?: \d+ (?:s|min|h))?\b")
-_MEASURED = re.compile(rf"{_DURATION.pattern}|\d+(?:\.\d+)? ?(?:%|(?:ms|W|[KMGT]i?B)\b)")
-_LASTED = re.compile(rf",? for {_DURATION.pattern}")
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """Something that happened at `unix_ns`.
 
-    `unix_ns`: when the fact began. `words`: the sentences and their times (unix ns), which are
-    never changed; other entries than findings have only one. `finding`: the most complete version
-    of it. `over_unix_ns`: when it cleared, None until then. `closed`: it ended with the job or the
-    attempt.
+    `unix_ns`: when the fact began. `words`: the sentences with the marks of `ddtop.say.said`, and
+    their times (unix ns), which are never changed; other entries than findings have only one.
+    `finding`: the most complete version of it. `over_unix_ns`: when it cleared, None until then.
+    `closed`: it ended with the job or the attempt.
     """
 
     key: Hashable
@@ -426,7 +423,7 @@ class Entry:
     @property
     def text(self) -> str:
         """The newest sentence, without its duration."""
-        return self.words[-1][1] if self.finding is None else without_age(self.words[-1][1])
+        return without_age(self.words[-1][1])
 
 
 class Timeline:
@@ -598,12 +595,14 @@ class Timeline:
                     # The same fact, which was out of sight for a while.
                     self._put(replace(again, finding=finding, over_unix_ns=None, closed=False))
                     continue
-                sentence = (max(now, finding.since_unix_ns), clean(finding.summary))
+                sentence = (max(now, finding.since_unix_ns), finding.sentence)
                 since = finding.since_unix_ns
                 self._add(Entry(key, since, FINDING, (sentence,), finding.ranks, finding))
             elif known.finding != finding:
                 fuller = _fuller(known.finding, finding)
-                words = _with_words(known.words, now, finding.summary)
+                words = known.words
+                if known.finding is None or _is_news(known.finding, finding):
+                    words = _with_words(words, now, finding.sentence)
                 self._put(replace(known, finding=fuller, words=words))
         for gone in [identity for identity in self._standing if identity not in shown]:
             entry = self._entries.get(self._standing.pop(gone))
@@ -727,17 +726,28 @@ class Timeline:
 
 
 def _with_words(
-    words: tuple[tuple[int, str], ...], now: int, summary: str
+    words: tuple[tuple[int, str], ...], now: int, text: str
 ) -> tuple[tuple[int, str], ...]:
     """A sentence in which only a measured number has changed counts as the same and is not added. A
     sentence that knows less than the previous one is left out."""
-    text = clean(summary)
-    if _MEASURED.sub("", text) == _MEASURED.sub("", words[-1][1]):
+    if _gist(text) == _gist(words[-1][1]):
         return words
     if any(NOT_MEASURED in text and NOT_MEASURED not in earlier for _, earlier in words):
         return words
     words = (*words, (now, text))
     return words if len(words) <= WORDS_MOST else (words[0], *words[-WORDS_MOST + 1 :])
+
+
+def _is_news(known: Finding, finding: Finding) -> bool:
+    """Whether its sentence may say something new. That of a plugin's rule may have another number
+    at each look: nobody knows which part that is."""
+    return finding.said is not None or (
+        (known.severity, known.victims) != (finding.severity, finding.victims)
+    )
+
+
+def _gist(text: str) -> str:
+    return without(text, LASTS, TIME, NUMBER)
 
 
 def _fuller(known: Finding | None, finding: Finding) -> Finding:
@@ -752,10 +762,10 @@ def _fuller(known: Finding | None, finding: Finding) -> Finding:
     return known if fewer else finding
 
 
-def without_age(summary: str) -> str:
+def without_age(text: str) -> str:
     """A finding's sentence without its duration. Next to the time of its beginning, a duration from
     another moment would be contradictory."""
-    return _LASTED.sub("", summary)
+    return clean(without(text, LASTS))
 
 
 @dataclass(frozen=True, slots=True, order=True)

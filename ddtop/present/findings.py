@@ -6,12 +6,11 @@ by colour alone.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ddtop.diagnosis.explain import explain
-from ddtop.diagnosis.finding import CRITICAL, OK, UNKNOWN, WARNING, Finding, Verdict
+from ddtop.diagnosis.finding import CRITICAL, OK, UNKNOWN, WARNING, Finding, Said, Verdict
 from ddtop.model.facts import Snapshot
 from ddtop.present.events import (
     CONTACT,
@@ -45,6 +44,8 @@ from ddtop.present.text import (
     wrap,
     wrap_clauses,
 )
+from ddtop.say.evidence import OF_GROUP
+from ddtop.say.said import times_of, without
 from ddtop.thresholds import chosen
 from ddtop.words import units
 from ddtop.words.sentences import collective_text, ranks_text
@@ -54,9 +55,6 @@ UNTIL_LEAST = 12
 """Characters by which the line is recognised that says when a warning becomes critical."""
 MORE_FROM = 3
 """With at least this many lines for the verdict, one is reserved for the other findings."""
-_DURATION = re.compile(r"\d+ (?:s|min|h)\b(?: \d+ (?:s|min)\b)?")
-_WHY_ONLY = re.compile(r"every rank must make the same[^;]*(; |$)|the process group (?=times out)")
-"""What the page "why" says about an advice, and the banner does not."""
 _SUMMARY_LINES, _EVIDENCE_LINES, _ADVICE_LINES = 5, 2, 3
 
 
@@ -111,7 +109,7 @@ def banner_lines(
     if hint and verdict.findings:
         more = len(verdict.findings) - 1
         text = hint if others or not more else f"{hint}, {more} more"
-        body = _with_hint(body, text, width, room, fixed=bool(others))
+        body = _with_hint(body, text, width, room, 0 if others else _growth(verdict, body[-1]))
     if verdict.health == OK and snapshot.live and (stood := last_stood(past, snapshot)):
         text, style = body[-1][-1]
         body[-1] = ((f"{text} {glyphs.bullet} {stood}", style),)
@@ -270,8 +268,7 @@ def verdict_lines(
         return [((text, _calm_style(verdict.health)),) for text in texts[:most]]
     finding = verdict.findings[0]
     summary = _summary(finding, width, glyphs)
-    short = _WHY_ONLY.sub("", finding.advice) if brief else ""
-    advice = _advice(short or finding.advice, width, glyphs)
+    advice = _advice(_short(finding) if brief else finding.advice, width, glyphs)
     evidence = _evidence(
         finding.until if brief else next(iter(finding.evidence), ""), width, glyphs
     )
@@ -284,6 +281,13 @@ def verdict_lines(
     )
     summary = _cut(summary, min(most - len(advice), _SUMMARY_LINES), glyphs)
     return [*summary, *evidence, *advice]
+
+
+def _short(finding: Finding) -> str:
+    """The advice without rules."""
+    said = finding.said or Said("")
+    parts = (said.advice, said.countdown.removeprefix(OF_GROUP))
+    return without("; ".join(filter(None, parts))) or finding.advice
 
 
 def _calm_style(health: str) -> str:
@@ -340,15 +344,11 @@ def _more_line(others: Sequence[Finding], width: int, glyphs: Glyphs) -> Line:
     return ((lead, "bold"), (f"{mark} {text}", style))
 
 
-def _with_hint(
-    body: list[Line], hint: str, width: int, most: int, *, fixed: bool = False
-) -> list[Line]:
-    """The hint at the right end of the last line, or on a separate line if there is room. `fixed`:
-    the last line has been cut to make room."""
-    if not body:
-        return body
+def _with_hint(body: list[Line], hint: str, width: int, most: int, growth: int) -> list[Line]:
+    """The hint at the right end of the last line, or on a separate line if there is room.
+    `growth`: how many columns longer the last line may become."""
     gap = width - line_width(body[-1]) - len(hint)
-    if gap >= 2 and (fixed or gap >= 2 + _growth(body[-1])):
+    if gap >= 2 + growth:
         return [*body[:-1], (*body[-1], (" " * gap, ""), (hint, "dim"))]
     if len(body) < most:
         return [*body, ((" " * max(width - len(hint), 0), ""), (hint, "dim"))]
@@ -369,10 +369,11 @@ def last_stood(entries: Sequence[Entry], snapshot: Snapshot) -> str:
     return ""
 
 
-def _growth(line: Line) -> int:
-    """Columns by which its durations may still grow, so that the hint does not move."""
-    found = _DURATION.findall("".join(text for text, _ in line))
-    return sum(max(len("59 min 59 s") - len(duration), 0) for duration in found)
+def _growth(verdict: Verdict, line: Line) -> int:
+    """Columns by which the durations of the line may still grow, so that the hint does not move."""
+    text = " ".join(text for text, _ in line).replace("(", " ")
+    found = (time.removeprefix(" for ") for time in times_of(verdict.findings[0].said))
+    return sum(max(len("59 min 59 s") - len(time), 0) for time in found if f" {time}" in text)
 
 
 def _note_lines(snapshot: Snapshot, width: int, glyphs: Glyphs) -> list[Line]:
@@ -450,8 +451,7 @@ def _choice(page: Page, finding: Finding, number: int, opened: bool) -> None:
     """One line of the list; the opened one has a sign, not a colour alone."""
     mark, style = severity_mark(finding.severity, page.glyphs)
     lead = f"{page.glyphs.then if opened else ' '} {number + 1}  "
-    room = page.width - len(lead) - 2
-    text = clip(clean(finding.summary), room, page.glyphs.ellipsis)
+    text = clip(clean(finding.summary), page.width - len(lead) - 2, page.glyphs.ellipsis)
     page.add(
         (lead, "bold" if opened else "dim"), (f"{mark} ", style), (text, "bold" if opened else "")
     )
@@ -466,16 +466,21 @@ def add_finding(
     for number, text in enumerate(wrap_clauses(clean(finding.summary), page.width - 2)):
         page.add((f"{' ' if number else mark} {text}", style))
     page.blank()
-    page.item("kind", f"{clean(finding.kind)} ({finding.severity})")
-    page.item("since", f"{units.clock(finding.since_unix_ns)}, {since} ago")
+    over = within = ""
     if entry is not None and entry.over_unix_ns is not None:
         stood = units.duration((entry.over_unix_ns - entry.unix_ns) / units.SECOND_NS)
-        page.item("over", f"{units.clock(entry.over_unix_ns)}, it lasted for {stood}")
-    page.item("at fault", ranks_text(finding.ranks, len(finding.ranks)) or "no rank is blamed")
-    page.item("waiting", ranks_text(finding.victims, len(finding.victims)))
+        over = f"{units.clock(entry.over_unix_ns)}, it lasted for {stood}"
     if finding.group is not None:
         group = group_label(snapshot, finding.group)
-        page.item("in", clean(collective_text(finding.op, finding.seq, group)))
+        within = clean(collective_text(finding.op, finding.seq, group))
+    page.items(
+        ("kind", f"{clean(finding.kind)} ({finding.severity})"),
+        ("since", f"{units.clock(finding.since_unix_ns)}, {since} ago"),
+        ("over", over),
+        ("at fault", ranks_text(finding.ranks, len(finding.ranks)) or "no rank is blamed"),
+        ("waiting", ranks_text(finding.victims, len(finding.victims))),
+        ("in", within),
+    )
     if finding.evidence:
         page.heading("evidence")
         for line in finding.evidence:
@@ -490,7 +495,7 @@ def add_finding(
 def _earlier_sentences(page: Page, entry: Entry) -> None:
     page.heading("how it went")
     for at, words in entry.words:
-        page.text(words, "", f"  {units.clock(at)}  ")
+        page.text(clean(without(words)), "", f"  {units.clock(at)}  ")
     if entry.over_unix_ns is not None:
         ended = "the job ended" if entry.closed else "over"
         page.text(ended, "bold", f"  {units.clock(entry.over_unix_ns)}  ")
@@ -644,8 +649,10 @@ def story_lines(
     page.text(entry.text, "title")
     page.blank()
     ago = units.duration((snapshot.time_unix_ns - entry.unix_ns) / units.SECOND_NS)
-    page.item("at", f"{units.clock(entry.unix_ns)}, {ago} ago")
-    page.item("ranks", ranks_text(entry.ranks, 16))
-    if entry.what == STACKS:
-        page.item("stacks", "newer ones have replaced them; [ and { go back to them in time")
+    replaced = "newer ones have replaced them; [ and { go back to them in time"
+    page.items(
+        ("at", f"{units.clock(entry.unix_ns)}, {ago} ago"),
+        ("ranks", ranks_text(entry.ranks, 16)),
+        ("stacks", replaced if entry.what == STACKS else ""),
+    )
     return page.lines

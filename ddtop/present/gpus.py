@@ -25,6 +25,7 @@ from ddtop.present.text import (
     hollow,
     table_for,
 )
+from ddtop.say.said import that_hold
 from ddtop.thresholds import chosen
 from ddtop.wire.records import AMD, Gpu, GpuProcess, GpuWatch
 from ddtop.words import units
@@ -228,17 +229,17 @@ def power_text(gpu: Gpu, mean_watts: float | None = None) -> str:
 
 def trouble_text(gpu: Gpu) -> str:
     """Errors that the GPU or its driver has counted; empty if there are none."""
-    parts = []
-    if gpu.xids:
-        parts.append(
-            "Xid " + ", ".join(str(code) for code in dict.fromkeys(xid.code for xid in gpu.xids))
-        )
-    if gpu.ecc_uncorrected:
-        parts.append(f"{gpu.ecc_uncorrected:,} uncorrectable memory errors")
-    if gpu.remap_failed:
-        parts.append("a row of its memory could not be replaced")
-    elif gpu.remap_pending:
-        parts.append("a row of its memory waits to be replaced: it needs a reset")
+    codes, ecc = dict.fromkeys(xid.code for xid in gpu.xids or ()), gpu.ecc_uncorrected
+    row = (
+        "a row of its memory could not be replaced"
+        if gpu.remap_failed
+        else "a row of its memory waits to be replaced: it needs a reset"
+    )
+    parts = that_hold(
+        (codes, f"Xid {', '.join(map(str, codes))}"),
+        (ecc, f"{ecc or 0:,} uncorrectable memory errors"),
+        (gpu.remap_failed or gpu.remap_pending, row),
+    )
     return ", ".join(parts)
 
 
@@ -445,42 +446,40 @@ def gpu_lines(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
     device = _device(snapshot, rank)
     if own is not None:
         gpu = own.gpu
-        page.item(
-            "GPU",
-            name_text(gpu) + (", lost: it no longer answers" if gpu.lost else ""),
-            "critical" if gpu.lost else "",
+        lost, style = (", lost: it no longer answers", "critical") if gpu.lost else ("", "")
+        used = f"{units.long_size(gpu.used_bytes)} of {units.long_size(gpu.total_bytes)} used"
+        page.items(
+            ("GPU", name_text(gpu) + lost, style),
+            ("known", KNOWN_BY[own.by]),
+            ("driver", _driver(watch), "critical"),
+            ("busy", _busy(rank, device)),
+            ("memory", used if gpu.used_bytes is not None else ""),
         )
-        page.item("known", KNOWN_BY[own.by])
-        page.item("driver", _driver(watch), "critical")
-        page.item("busy", _busy(rank, device))
-        if gpu.used_bytes is not None:
-            page.item(
-                "memory",
-                f"{units.long_size(gpu.used_bytes)} of {units.long_size(gpu.total_bytes)} used",
-            )
     if cuda is not None and cuda.reserved_bytes is not None:
-        page.item(
-            "torch has",
-            f"{units.long_size(cuda.allocated_bytes)} allocated, at most"
-            f" {units.long_size(cuda.allocated_peak_bytes)}, {units.long_size(cuda.reserved_bytes)}"
-            " reserved",
+        page.items(
+            (
+                "torch has",
+                f"{units.long_size(cuda.allocated_bytes)} allocated, at most"
+                f" {units.long_size(cuda.allocated_peak_bytes)},"
+                f" {units.long_size(cuda.reserved_bytes)} reserved",
+            ),
+            ("failed", _failed(cuda.retries or 0, cuda.ooms or 0)),
+            ("NCCL", clean(cuda.nccl or "")),
         )
-        page.item("failed", _failed(cuda.retries or 0, cuda.ooms or 0))
-        page.item("NCCL", clean(cuda.nccl or ""))
     if own is None:
         return
-    if device is not None:
-        others = tuple(number for number in device.ranks if number != rank.rank)
-        page.item("shared with", ranks_text(others, 8) if others else "", "warning")
-        page.item(
-            "strangers", "; ".join(process_text(process) for process in device.foreign), "warning"
-        )
-    page.item("clock", clocks_text(own.gpu))
-    page.item("held back", throttle_text(own.gpu), "warning")
+    others = device.ranks if device is not None else ()
+    foreign = device.foreign if device is not None else ()
     heat = "" if own.gpu.celsius is None else f"{own.gpu.celsius} C"
-    page.item("power", ", ".join(part for part in (power_text(own.gpu), heat) if part))
-    page.item("links", links_text(own.gpu))
-    page.item("errors", trouble_text(own.gpu), "critical")
+    page.items(
+        ("shared with", ranks_text([one for one in others if one != rank.rank], 8), "warning"),
+        ("strangers", "; ".join(map(process_text, foreign)), "warning"),
+        ("clock", clocks_text(own.gpu)),
+        ("held back", throttle_text(own.gpu), "warning"),
+        ("power", ", ".join(part for part in (power_text(own.gpu), heat) if part)),
+        ("links", links_text(own.gpu)),
+        ("errors", trouble_text(own.gpu), "critical"),
+    )
 
 
 def gpu_title(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
@@ -535,8 +534,7 @@ def _busy(rank: RankFacts, device: Device | None) -> str:
         return ""
     if not only_waits(rank):
         return f"{units.percent(gpu.util_ratio)} of the last second"
-    watts = device.power_mean_watts if device is not None else None
-    draws = power_text(gpu, watts)
+    draws = power_text(gpu, device.power_mean_watts if device is not None else None)
     return f"{units.percent(gpu.util_ratio)}{f' at {draws}' if draws else ''}: waits in NCCL"
 
 

@@ -385,14 +385,16 @@ def group_lines(
         (label_of(group), "title"),
         (f"  {clean(group.backend)}  {units.plural(len(group.ranks), 'member')}", ""),
     )
-    page.item("ranks", members_text(group, 16))
-    page.item("store", clean(group.foreign or ""))
-    page.item("torch's name", clean(group.name))
-    page.item(
-        "front",
-        "-" if found.front is None else f"collective #{found.front:,} is the last one enqueued",
+    page.items(
+        ("ranks", members_text(group, 16)),
+        ("store", clean(group.foreign or "")),
+        ("torch's name", clean(group.name)),
+        (
+            "front",
+            "-" if found.front is None else f"collective #{found.front:,} is the last one enqueued",
+        ),
+        ("behind", "nobody" if found.wait is None else _behind(snapshot, found)[0]),
     )
-    page.item("behind", "nobody" if found.wait is None else _behind(snapshot, found)[0])
     if found.mismatch:
         page.text(
             "members are in different calls at the same number:",

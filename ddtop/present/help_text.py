@@ -22,6 +22,7 @@ from ddtop.present.text import (
     clip_line,
     wrap,
 )
+from ddtop.say.said import that_hold
 from ddtop.wire.records import ACTIVITIES
 from ddtop.words.sentences import ranks_text
 
@@ -601,11 +602,12 @@ def _columns(page: Page) -> None:
     metrics = {metric.name: metric for metric in METRICS}
     for column in COLUMNS:
         metric = metrics[column.metric]
-        page.item(
-            column.title, f"{metric.meaning} ({metric.unit})" if metric.unit else metric.meaning
+        unit = f" ({metric.unit})" if metric.unit else ""
+        page.items(
+            (column.title, f"{metric.meaning}{unit}"),
+            ("", f"from {metric.source}", "dim"),
+            ("", f"check: {metric.check}" if metric.check else "", "dim"),
         )
-        page.item("", f"from {metric.source}", "dim")
-        page.item("", f"check: {metric.check}" if metric.check else "", "dim")
 
 
 def _letters(page: Page) -> None:
@@ -643,15 +645,14 @@ DISTURBS = (
 
 def why_no_signals(readonly: bool, ranks: Sequence[RankFacts], live: bool) -> str | None:
     """Why nothing can be sent; None if something can."""
-    if readonly:
-        return "this dashboard was started with --readonly: it cannot change the job"
-    if not live:
-        return "the job has ended: no process can get a signal"
-    if not ranks:
-        return "no rank is selected"
-    if not any(reachable(rank) for rank in ranks):
-        return f"{ranks_text([rank.rank for rank in ranks], 4)}: no process is left"
-    return None
+    which = ranks_text([rank.rank for rank in ranks], 4)
+    found = that_hold(
+        (readonly, "this dashboard was started with --readonly: it cannot change the job"),
+        (not live, "the job has ended: no process can get a signal"),
+        (not ranks, "no rank is selected"),
+        (not any(reachable(rank) for rank in ranks), f"{which}: no process is left"),
+    )
+    return found[0] if found else None
 
 
 def reachable(rank: RankFacts) -> bool:

@@ -25,6 +25,7 @@ from ddtop.present.text import (
     clean,
     table_for,
 )
+from ddtop.say.said import that_hold
 from ddtop.thresholds import chosen
 from ddtop.wire.records import HUB, LEAF, GpuWatch, HostState
 from ddtop.words import units
@@ -184,12 +185,12 @@ def clock_text(seen: HostSeen | None, policy: Policy) -> str:
         return ""
     if seen.offset_ns is None or seen.error_ns is None:
         return "unknown"
-    parts = []
-    if abs(seen.offset_ns) > policy.clock_shown_s * units.SECOND_NS:
-        # How far the host's clock is ahead of the hub's.
-        parts.append(f"{-seen.offset_ns / units.SECOND_NS:+.1f} s")
-    if seen.error_ns > policy.clock_matters_s * units.SECOND_NS:
-        parts.append(f"±{seen.error_ns / 1e6:.0f} ms")
+    # How far the host's clock is ahead of the hub's.
+    ahead_s, error_s = -seen.offset_ns / units.SECOND_NS, seen.error_ns / units.SECOND_NS
+    parts = that_hold(
+        (abs(ahead_s) > policy.clock_shown_s, f"{ahead_s:+.1f} s"),
+        (error_s > policy.clock_matters_s, f"±{error_s * 1000:.0f} ms"),
+    )
     return " ".join(parts)
 
 

@@ -151,11 +151,8 @@ def _one_run(parts: list[registry.JobEntry], now_unix_ns: int) -> Listed:
 def passing(jobs: Iterable[Listed], text: str) -> list[Listed]:
     """The jobs that have every word of the text in their name, script or hosts."""
     words = text.casefold().split()
-    return [job for job in jobs if all(word in _searched(job) for word in words)]
-
-
-def _searched(job: Listed) -> str:
-    return " ".join((job.entry.job, job.entry.script, *job.hosts)).casefold()
+    texts = ((job, " ".join((job.entry.job, job.entry.script, *job.hosts))) for job in jobs)
+    return [job for job, text in texts if all(word in text.casefold() for word in words)]
 
 
 NEWEST, WORST, NAME, SLOWEST, STUCK = "newest", "health", "name", "step/s", "no progress"

@@ -17,6 +17,7 @@ from ddtop.present.numbers import (
     rank_table,
 )
 from ddtop.present.text import UNICODE, Glyphs, Span, Table, clean, hang, plain, wrap, wrap_clauses
+from ddtop.say.said import that_hold
 from ddtop.words import units
 from ddtop.words.sentences import rank_list
 
@@ -81,12 +82,10 @@ def _finding(snapshot: Snapshot, finding: Finding, width: int, glyphs: Glyphs) -
     since = (snapshot.time_unix_ns - finding.since_unix_ns) / units.SECOND_NS
     lines = [f"{mark} {finding.severity}: {clean(finding.kind)}, for {units.duration(since)}"]
     lines += [f"  {text}" for text in wrap_clauses(clean(finding.summary), width - 2)]
-    if finding.ranks:
-        lines += hang(rank_list(finding.ranks), width, "  ranks: ")
-    if finding.victims:
-        lines += hang(rank_list(finding.victims), width, "  waiting: ")
-    for evidence in finding.evidence:
-        lines += hang(clean(evidence), width, f"  {glyphs.bullet} ")
-    if finding.advice:
-        lines += hang(clean(finding.advice), width, f"  {glyphs.arrow} ")
-    return lines
+    parts = (
+        *that_hold((finding.ranks, (rank_list(finding.ranks), "  ranks: "))),
+        *that_hold((finding.victims, (rank_list(finding.victims), "  waiting: "))),
+        *((clean(evidence), f"  {glyphs.bullet} ") for evidence in finding.evidence),
+        *that_hold((finding.advice, (clean(finding.advice), f"  {glyphs.arrow} "))),
+    )
+    return lines + [line for text, lead in parts for line in hang(text, width, lead)]

@@ -249,18 +249,18 @@ def _progress(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
     progress, region = rank.progress.training, rank.progress.expected
     if progress is None and region is None:
         return
-    page.heading("progress")
-    if region is not None:
-        page.item("expected", clean(_expected(snapshot, region)))
+    expected = _expected(snapshot, region) if region is not None else ""
+    page.heading("progress", ("expected", clean(expected)))
     if progress is None:
         return
     training = as_it_stands(progress, snapshot.is_still, snapshot.time_unix_ns)
     counts = msgspec.structs.replace(training, phase=None)
-    page.item(clean(progress.source), clean(progress_text(counts)))
-    if progress.phase is not None:
-        page.item("phase", clean(_phase(snapshot, progress)))
-    if training.steps_per_s is not None:
-        page.item("steps/s", number_text(training.steps_per_s))
+    per_s = training.steps_per_s
+    page.items(
+        (clean(progress.source), clean(progress_text(counts))),
+        ("phase", clean(_phase(snapshot, progress)) if progress.phase is not None else ""),
+        ("steps/s", number_text(per_s) if per_s is not None else ""),
+    )
 
 
 def _expected(snapshot: Snapshot, region: Expectation) -> str:
@@ -304,11 +304,13 @@ def _place(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
     page.heading("where it is")
     place = rank.reported.place
     if place is not None:
-        page.item("function", clean(function_text(place) + framework_text(place, whole=True)))
-        page.item("line", clean(f"{place.file}:{place.line}"))
-        page.item("waits on", waits_text(place) or "")
-        page.item("calls", clean(place.callee or ""))
-        page.item("there for", _there_for(snapshot, place))
+        page.items(
+            ("function", clean(function_text(place) + framework_text(place, whole=True))),
+            ("line", clean(f"{place.file}:{place.line}")),
+            ("waits on", waits_text(place) or ""),
+            ("calls", clean(place.callee or "")),
+            ("there for", _there_for(snapshot, place)),
+        )
     for call in rank.comm.open_calls:
         tag = "" if call.tag is None else f", tag {call.tag}"
         page.item("in call", f"{open_call_text(call)}{tag}, {_ago(snapshot, call.since_unix_ns)}")
@@ -358,11 +360,9 @@ def _collectives(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
         page.item("", _deadline(snapshot, collective), "dim")
     for region in reversed(newest):
         page.item("before", _collective(snapshot, region), "dim")
-    if rank.comm.healthy_wait_max_ms is not None:
-        page.item(
-            "longest wait",
-            f"{units.milliseconds(rank.comm.healthy_wait_max_ms)} ms in the last 100 steps",
-        )
+    longest_ms = rank.comm.healthy_wait_max_ms
+    if longest_ms is not None:
+        page.item("longest wait", f"{units.milliseconds(longest_ms)} ms in the last 100 steps")
 
 
 def _collective(snapshot: Snapshot, collective: Collective) -> str:
@@ -384,10 +384,8 @@ def _deadline(snapshot: Snapshot, collective: Collective) -> str:
 def _groups(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
     if not rank.comm.groups:
         return
-    page.heading("groups")
-    page.item("place", place_text(snapshot, rank))
-    for text in pipeline_texts(rank):
-        page.item("runs", text)
+    runs = (("runs", text) for text in pipeline_texts(rank))
+    page.heading("groups", ("place", place_text(snapshot, rank)), *runs)
     rows = [
         (
             group_label(snapshot, group.group),
@@ -409,33 +407,27 @@ def _loader(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
     loader = rank.loader.report
     if loader is None:
         return
-    page.heading("loader")
-    if loader.workers == 0:
-        page.item("workers", "none: batches are made in the main thread")
-    else:
+    workers, ready = "none: batches are made in the main thread", ""
+    if loader.workers != 0:
         alive = "" if loader.workers_alive is None else f", {loader.workers_alive} alive"
-        ahead = (
-            ""
-            if loader.prefetch_factor is None
-            else f", {loader.prefetch_factor} batches ahead each"
-        )
-        page.item("workers", f"{loader.workers}{alive}{ahead}")
-        page.item(
-            "ready", "-" if loader.depth is None else f"{loader.depth} of {loader.capacity or '?'}"
-        )
-    if loader.pin_memory is not None:
-        page.item("pin memory", "yes" if loader.pin_memory else "no")
-    if loader.waiting_since_unix_ns is not None:
-        owing = (
-            "" if loader.owing_pid is None else f", worker pid {loader.owing_pid} must deliver it"
-        )
-        state = (
-            "" if loader.owing_state is None else f" (state {_process_state(loader.owing_state)})"
-        )
-        waits = _ago(snapshot, loader.waiting_since_unix_ns)
-        page.item("has waited", f"{waits}{owing}{state}", "blocked")
-    if rank.loader.wait_ratio is not None:
-        page.item("waits", f"{units.percent(rank.loader.wait_ratio)} of the time")
+        ahead = loader.prefetch_factor
+        each = "" if ahead is None else f", {ahead} batches ahead each"
+        workers = f"{loader.workers}{alive}{each}"
+        ready = "-" if loader.depth is None else f"{loader.depth} of {loader.capacity or '?'}"
+    pinned = {True: "yes", False: "no", None: ""}[loader.pin_memory]
+    waits, ratio = _ago(snapshot, loader.waiting_since_unix_ns), rank.loader.wait_ratio
+    if waits and loader.owing_pid is not None:
+        waits += f", worker pid {loader.owing_pid} must deliver it"
+    if waits and loader.owing_state is not None:
+        waits += f" (state {_process_state(loader.owing_state)})"
+    page.heading(
+        "loader",
+        ("workers", workers),
+        ("ready", ready),
+        ("pin memory", pinned),
+        ("has waited", waits, "blocked"),
+        ("waits", "" if ratio is None else f"{units.percent(ratio)} of the time"),
+    )
 
 
 def _process_state(letter: str) -> str:
@@ -444,31 +436,34 @@ def _process_state(letter: str) -> str:
 
 
 def _process(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
-    process = rank.process.report
-    if process is None and rank.process.cpu_ratio is None and rank.process.exit is None:
+    process, gone, ratio = rank.process.report, rank.process.exit, rank.process.cpu_ratio
+    if process is None and ratio is None and gone is None:
         return
     page.heading("process")
-    gone = rank.process.exit
     if gone is not None:
-        how = exit_text(gone.code, gone.signal, gone.oom)
-        when = (
-            f", {_ago(snapshot, rank.process.exit_unix_ns)} ago"
-            if rank.process.exit_unix_ns is not None
-            else ""
+        how, ago = (
+            exit_text(gone.code, gone.signal, gone.oom),
+            _ago(snapshot, rank.process.exit_unix_ns),
         )
-        page.item("ended", f"{how}{when}, number {gone.order + 1} on its host", "gone")
-        page.item("outlived by", ", ".join(f"pid {pid}" for pid in gone.orphans))
+        when = f", {ago} ago" if ago else ""
+        page.items(
+            ("ended", f"{how}{when}, number {gone.order + 1} on its host", "gone"),
+            ("outlived by", ", ".join(f"pid {pid}" for pid in gone.orphans)),
+        )
     if process is not None:
         since = _ago(snapshot, rank.process.state_since_unix_ns)
-        page.item("state", _process_state(process.state) + (f", for {since}" if since else ""))
-        page.item("kernel", clean(process.wchan or ""))
-        page.item("threads", "" if process.threads is None else str(process.threads))
-        page.item("children", "" if process.children is None else str(process.children))
-    if rank.process.cpu_ratio is not None:
-        # MPI waits by polling: that is not work.
-        spins = ", waits, spinning" if rank.process.spinning else ""
-        page.item("cpu", f"{rank.process.cpu_ratio * 100:.0f}% of one core{spins}")
-    page.item("other pids", ", ".join(map(str, rank.claimants.pids)))
+        page.items(
+            ("state", _process_state(process.state) + (f", for {since}" if since else "")),
+            ("kernel", clean(process.wchan or "")),
+            ("threads", "" if process.threads is None else str(process.threads)),
+            ("children", "" if process.children is None else str(process.children)),
+        )
+    # MPI waits by polling: that is not work.
+    spins = ", waits, spinning" if rank.process.spinning else ""
+    page.items(
+        ("cpu", "" if ratio is None else f"{ratio * 100:.0f}% of one core{spins}"),
+        ("other pids", ", ".join(map(str, rank.claimants.pids))),
+    )
 
 
 def _exception(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
@@ -477,10 +472,12 @@ def _exception(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
         return
     page.heading("exception")
     page.text(clean(f"{error.type}: {error.text}"), "critical", "  ")
-    if error.place is not None:
-        page.item("at", clean(f"{error.place.function} {file_line(error.place)}"))
-    page.item("in thread", clean(error.thread))
-    page.item("ago", _ago(snapshot, error.unix_ns))
+    at = f"{error.place.function} {file_line(error.place)}" if error.place is not None else ""
+    page.items(
+        ("at", clean(at)),
+        ("in thread", clean(error.thread)),
+        ("ago", _ago(snapshot, error.unix_ns)),
+    )
     if error.frames:
         page.add(("  traceback", "dim"))
     for line in traceback_lines(error):
@@ -511,21 +508,16 @@ def _stacks(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
 
 
 def _agent(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
-    page.heading("ddtop's agent")
-    if rank.agent.report_age_s is not None:
-        page.item("last report", f"{units.age(rank.agent.report_age_s)} ago")
-    else:
-        page.item("last report", "never")
-    if rank.agent.cpu_ratio is not None:
-        page.item("cpu", f"{rank.agent.cpu_ratio * 100:.1f}% of one core")
-    page.item("dropped", f"{rank.agent.drops:,} records")
-    page.item("probes off", clean(", ".join(rank.agent.probes_off)))
-    page.item("recorder", clean(rank.agent.recorder or ""))
-    page.item(
-        "host's clock",
-        clock_words(
-            next((host for host in snapshot.seen if host.sender == rank.agent.sender), None)
-        ),
+    agent, age_s, cpu = rank.agent, rank.agent.report_age_s, rank.agent.cpu_ratio
+    host = next((host for host in snapshot.seen if host.sender == agent.sender), None)
+    page.heading(
+        "ddtop's agent",
+        ("last report", "never" if age_s is None else f"{units.age(age_s)} ago"),
+        ("cpu", "" if cpu is None else f"{cpu * 100:.1f}% of one core"),
+        ("dropped", f"{agent.drops:,} records"),
+        ("probes off", clean(", ".join(agent.probes_off))),
+        ("recorder", clean(agent.recorder or "")),
+        ("host's clock", clock_words(host)),
     )
 
 
@@ -533,12 +525,14 @@ def _environment(page: Page, rank: RankFacts) -> None:
     hello = rank.hello
     if hello is None:
         return
-    page.heading("started as")
-    page.item("command", clean(" ".join(hello.argv) or hello.script))
-    page.item("python", clean(hello.python))
-    page.item("torch", clean(hello.torch or ""))
-    page.item("backend", clean(hello.backend or ""))
-    page.item("number from", clean(hello.claim))
+    page.heading(
+        "started as",
+        ("command", clean(" ".join(hello.argv) or hello.script)),
+        ("python", clean(hello.python)),
+        ("torch", clean(hello.torch or "")),
+        ("backend", clean(hello.backend or "")),
+        ("number from", clean(hello.claim)),
+    )
     if hello.environment:
         page.heading("environment")
     for name, value in sorted(hello.environment.items()):

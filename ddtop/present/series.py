@@ -154,8 +154,7 @@ def _gpus(snapshot: Snapshot) -> Iterator[Sample]:
 def _own_gpus(ranks: Iterable[RankFacts]) -> list[Gpu]:
     """Each GPU once, even if ranks share it."""
     owned = [(rank.agent.sender, rank.gpu.own.gpu) for rank in ranks if rank.gpu.own is not None]
-    found = {(sender, gpu.uuid): gpu for sender, gpu in owned}
-    return list(found.values())
+    return list({(sender, gpu.uuid): gpu for sender, gpu in owned}.values())
 
 
 def _own(snapshot: Snapshot) -> Iterator[Sample]:

@@ -511,10 +511,16 @@ class Page:
         if self.lines and self.lines[-1]:
             self.lines.append(())
 
-    def heading(self, text: str) -> None:
-        """Start a section."""
+    def heading(self, text: str, *rows: tuple[str, ...]) -> None:
+        """Start a section, with these items."""
         self.blank()
         self.add((text, "title"))
+        self.items(*rows)
+
+    def items(self, *rows: tuple[str, ...]) -> None:
+        """Add items: of each the label, the text, and a style if it has one."""
+        for row in rows:
+            self.item(*row)
 
     def item(self, label: str, text: str, style: str = "", label_style: str = "dim") -> None:
         """Add a label and its text; nothing for an empty text: missing facts get no line."""

@@ -11,6 +11,7 @@ from ddtop.model.facts import Snapshot, State
 from ddtop.model.wait_graph import tells_nothing
 from ddtop.policy import Policy
 from ddtop.say.places import phase_clause, where_text
+from ddtop.say.said import that_hold
 from ddtop.say.waiters import foreign_text, waited_text
 from ddtop.wire.names import JAX_INIT
 from ddtop.words.sentences import by_value, rank_list, ranks_text, verb
@@ -136,8 +137,7 @@ def _quiet_text(snapshot: Snapshot, policy: Policy) -> str:
         for rank in snapshot.ranks
         if rank.wait is None
         and not rank.gone
-        and rank.reported.place is not None
-        and rank.reported.place.waits_on in ("p2p", "collective", "join")
+        and rank.reported.waits_on in ("p2p", "collective", "join")
         and rank.rank not in judged
     ]
     if unjudged:
@@ -183,12 +183,13 @@ def _rpc(snapshot: Snapshot) -> str | None:
         return None
     waits = [rank.rank for rank in workers if rank.comm.rpc and rank.comm.rpc.waits]
     serves = [rank.rank for rank in workers if rank.comm.rpc and rank.comm.rpc.serves]
-    parts = [f"{plural(len(workers), 'worker')} of torch.distributed.rpc, no process group"]
-    if waits:
-        parts.append(f"{ranks_text(waits)} {verb(waits, 'waits', 'wait')} for answers")
-    if serves:
-        parts.append(f"{ranks_text(serves)} {verb(serves, 'runs', 'run')} calls from others")
-    return "; ".join(parts) + "; who waits for whom is not known"
+    parts = that_hold(
+        (True, f"{plural(len(workers), 'worker')} of torch.distributed.rpc, no process group"),
+        (waits, f"{ranks_text(waits)} {verb(waits, 'waits', 'wait')} for answers"),
+        (serves, f"{ranks_text(serves)} {verb(serves, 'runs', 'run')} calls from others"),
+        (True, "who waits for whom is not known"),
+    )
+    return "; ".join(parts)
 
 
 def _stand(snapshot: Snapshot, policy: Policy) -> str:

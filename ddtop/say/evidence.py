@@ -4,21 +4,18 @@ DataLoader; and the next steps that they share.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 
-from ddtop.diagnosis.finding import Finding
-from ddtop.diagnosis.shortage import (
-    is_full,
-    timeout_s,
-)
+from ddtop.diagnosis.finding import Said
+from ddtop.diagnosis.shortage import is_full, timeout_s
 from ddtop.model.account import CPU, does, fresh_stacks, other_threads, stack_line
 from ddtop.model.ending import fatal_exception, went_unix_ns
+from ddtop.model.errors import without_source
 from ddtop.model.facts import Blame, PeerWait, RankFacts, Snapshot, State
 from ddtop.model.kernel_wait import sleeps
 from ddtop.model.peer_waits import takes_any
 from ddtop.policy import Policy
+from ddtop.say.said import duration, that_hold
 from ddtop.wire.names import RECEIVES, RESULTS, SENDS
 from ddtop.wire.records import Place
 from ddtop.words.sentences import (
@@ -32,18 +29,6 @@ from ddtop.words.sentences import (
     stage_text,
     verb,
 )
-from ddtop.words.units import duration
-
-
-def size_text(value: int | None) -> str:
-    """`3.8 MiB`."""
-    if value is None:
-        return "?"
-    for unit, power in (("TiB", 40), ("GiB", 30), ("MiB", 20)):
-        if value >= 1 << power:
-            return f"{value / (1 << power):.1f} {unit}"
-    return f"{value / 1024:.0f} KiB"
-
 
 _ASKS = {
     "lock": "which thread holds that lock or should notify it, and whether an exception ended it",
@@ -57,16 +42,11 @@ _ASKS = {
 """By `Place.waits_on` or the word of the class."""
 
 
-def waits_on(rank: RankFacts) -> str | None:
-    """What its frames wait on, as `Place.waits_on`."""
-    return rank.reported.place.waits_on if rank.reported.place is not None else None
-
-
 def whom_to_ask(rank: RankFacts) -> str | None:
     """What to find out about its wait: `who should fill that queue, and whether an exception ended
     it`; None for other waits."""
     word = does(rank).word
-    ask = _ASKS.get(waits_on(rank) or "") or _ASKS.get(word)
+    ask = _ASKS.get(rank.reported.waits_on or "") or _ASKS.get(word)
     loader, process = rank.loader.report, rank.process.report
     workers = (loader.workers_alive or 0) if loader is not None else 0
     if word == "pipe" and process is not None and (process.children or 0) > workers:
@@ -87,26 +67,23 @@ def process_line(rank: RankFacts) -> str | None:
     process = rank.process.report
     if process is None:
         return None
-    text = f"rank {rank.rank} (pid {process.pid}): state {process.state}"
-    if process.frozen:
-        text += ", its cgroup is frozen"
-    text += (
-        f", {rank.process.cpu_ratio:.0%} of a core"
-        if rank.process.cpu_ratio is not None
-        else ", CPU unknown"
+    seen, ratio, doing = rank.process, rank.process.cpu_ratio, does(rank)
+    of = f" of {process.file}" if process.file else ""
+    parts = that_hold(
+        (True, f"rank {rank.rank} (pid {process.pid}): state {process.state}"),
+        (process.frozen, ", its cgroup is frozen"),
+        (True, f", {ratio:.0%} of a core" if ratio is not None else ", CPU unknown"),
+        (seen.lacks_cpu, " (ready to run, but other processes have the CPUs)"),
+        (seen.spinning, " (spins while it waits in MPI)"),
+        (process.wchan, f", wchan {process.wchan}"),
+        (process.syscall and sleeps(process), f", in {process.syscall}{of}"),
+        (
+            process.children,
+            f", {process.children} {verb(process.children or 0, 'child', 'children')}",
+        ),
+        (doing.source == CPU, f", {doing.text}"),
     )
-    if rank.process.lacks_cpu:
-        text += " (ready to run, but other processes have the CPUs)"
-    if rank.process.spinning:
-        text += " (spins while it waits in MPI)"
-    if process.wchan:
-        text += f", wchan {process.wchan}"
-    if process.syscall and sleeps(process):
-        text += f", in {process.syscall}" + (f" of {process.file}" if process.file else "")
-    if process.children:
-        text += f", {process.children} {verb(process.children, 'child', 'children')}"
-    classified = does(rank)
-    return f"{text}, {classified.text}" if classified.source == CPU else text
+    return "".join(parts)
 
 
 def call_lines(ranks: Sequence[RankFacts], lines_max: int = 4) -> list[str]:
@@ -143,12 +120,10 @@ def place_line(rank: RankFacts) -> str | None:
 
 def parallel_line(snapshot: Snapshot, rank: RankFacts) -> str | None:
     """`rank 2 is pp 1, tp 0; pipeline stage 1 (0-1), forward of microbatch 3 (0-7)`."""
-    texts = [coordinates_text(snapshot.place_of(rank)), *map(stage_text, rank.comm.pipeline[:2])]
-    if rank.hello is not None and rank.hello.role:
-        texts.append(rank.hello.role)
-    if rank.comm.rpc is not None:
-        texts.append(rpc_text(rank.comm.rpc))
-    text = "; ".join(filter(None, texts))
+    role = rank.hello.role if rank.hello is not None else None
+    rpc = rpc_text(rank.comm.rpc) if rank.comm.rpc is not None else None
+    place, stages = coordinates_text(snapshot.place_of(rank)), rank.comm.pipeline[:2]
+    text = "; ".join(filter(None, (place, *map(stage_text, stages), role, rpc)))
     return f"rank {rank.rank} is {text}" if text else None
 
 
@@ -231,18 +206,10 @@ def end_line(rank: RankFacts, snapshot: Snapshot) -> str:
     elif rank.pid is not None:
         text += f" (pid {rank.pid}): still alive"
     if exception is not None:
-        # gloo puts the path of its own source file before the reason.
-        reason = re.sub(r"^\[[^\]]*\]\s*", "", exception.text)
-        text += f", {exception.type}: {clipped(reason, REASON_CHARACTERS)}"
+        reason = clipped(without_source(exception.text), REASON_CHARACTERS)
+        text += f", {exception.type}: {reason}"
     ago = (snapshot.time_unix_ns - went_unix_ns(rank)) / 1e9
     return f"{text}, {duration(ago)} ago" if ago > 1 else text
-
-
-PIDS_MOST = 4
-"""Pids in an advice. A launcher's pid stands for all of its ranks, and the user has typed that."""
-
-
-_STACKS = re.compile(r"ddtop stacks(?! --pid)(?: [\w.-]+(?= --rank))?(?: --rank [\d,-]+)?")
 
 
 SAME_CALLS = (
@@ -306,23 +273,6 @@ def _uneven_advice(rank: RankFacts) -> str:
     return "uneven inputs: use DDP's join(), drop_last=True or shards of equal length"
 
 
-_COUNTDOWN = re.compile(r"; (?:the process group|[\w.]+) times out in [^;]+")
-
-
-def for_outside(finding: Finding, snapshot: Snapshot) -> Finding:
-    """The finding; its advice has the pids if the job was started without ddtop, because nobody
-    can ask such a job by its name or for one of its ranks.
-    """
-    if "ddtop stacks" not in finding.advice:
-        return finding
-    named = [snapshot.rank(number) for number in finding.ranks] or list(snapshot.ranks)
-    pids = [str(rank.pid) for rank in named if rank.from_outside and rank.pid is not None]
-    if not pids:
-        return finding
-    asked = f"ddtop stacks --pid {','.join(pids[:PIDS_MOST])}"
-    return replace(finding, advice=_STACKS.sub(asked, finding.advice))
-
-
 def troubles(rank: RankFacts, since_unix_ns: int, policy: Policy) -> dict[object, str]:
     """What has gone wrong in a rank at fault or a thread of it, or has called it away, as text by
     what is the same on another rank: `rank 1 is handling OSError: [Errno 28] No space left on
@@ -361,23 +311,18 @@ def _at(place: Place | None) -> str:
     return f" ({function_text(place)}, {file_line(place)})" if place is not None else ""
 
 
-def with_timeout(advice: str, snapshot: Snapshot, blame: Blame) -> str:
-    """The advice, with the time that is left until the process group times out."""
+OF_GROUP = "the process group "
+"""How the countdown of a group begins; the banner leaves it out."""
+
+
+def with_timeout(said: Said, snapshot: Snapshot, blame: Blame) -> Said:
+    """The same, with the time that is left until the process group times out."""
     limit_s = timeout_s(snapshot, blame)
     if limit_s is None:
-        return advice
+        return said
     remaining = limit_s - (snapshot.time_unix_ns - blame.since_unix_ns) / 1e9
-    left = (
-        f"the process group times out in {duration(remaining)}"
-        if remaining > 0
-        else "its timeout has passed"
-    )
-    return f"{advice}; {left}"
-
-
-def without_countdown(finding: Finding) -> Finding:
-    """The finding of a job that has ended: no timeout runs any more."""
-    return replace(finding, advice=_COUNTDOWN.sub("", finding.advice))
+    left = f"{OF_GROUP}times out in {duration(remaining)}"
+    return said._replace(countdown=left if remaining > 0 else "its timeout has passed")
 
 
 TAGS_MAX = 4

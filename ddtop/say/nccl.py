@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ddtop.diagnosis.nccl import GONE, KnownRanks, is_cut_off
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.policy import Policy
+from ddtop.say.said import that_hold
 from ddtop.wire.records import Communicator, RasRank
 from ddtop.words.sentences import rank_list, ranks_text, verb
 from ddtop.words.units import duration
@@ -230,13 +231,14 @@ def _nothing_ends(settings: Settings) -> str | None:
     if settings.second:
         # CleanUpOnly aborts the communicator, and the ranks that wait get an error.
         return None if settings.handling == "2" else f"nothing ends this wait: {variable}"
-    if not settings.monitors:
-        return f"nothing ends this wait: {variable}, and TORCH_NCCL_ENABLE_MONITORING=0"
-    if settings.dumps is False:
-        return f"nothing ends this wait: {variable}, and TORCH_NCCL_DUMP_ON_TIMEOUT=0"
-    if settings.dumps is None:
-        return f"perhaps nothing ends this wait: with {variable} torch's watchdog only reports it"
-    return None
+    nothing = f"nothing ends this wait: {variable}, and"
+    perhaps = f"perhaps nothing ends this wait: with {variable} torch's watchdog only reports it"
+    found = that_hold(
+        (not settings.monitors, f"{nothing} TORCH_NCCL_ENABLE_MONITORING=0"),
+        (settings.dumps is False, f"{nothing} TORCH_NCCL_DUMP_ON_TIMEOUT=0"),
+        (settings.dumps is None, perhaps),
+    )
+    return found[0] if found else None
 
 
 def _line(settings: Settings, timeout_s: float, waited_s: float) -> str:

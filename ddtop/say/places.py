@@ -16,8 +16,8 @@ from ddtop.model.account import (
     user_frame,
 )
 from ddtop.model.facts import RankFacts
+from ddtop.say.said import duration
 from ddtop.words.sentences import file_line, framework_text, function_text, phase_text
-from ddtop.words.units import duration
 
 
 def where_text(facts: RankFacts) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from math import prod
 from typing import NamedTuple
 
@@ -421,7 +421,12 @@ def phase_text(phase: str) -> str:
     return PHASE_WORDS.get(phase) or f"in phase {phase}"
 
 
-def expected_text(ranks: Sequence[int], region: Expectation, now_unix_ns: int) -> str:
+def expected_text(
+    ranks: Sequence[int],
+    region: Expectation,
+    now_unix_ns: int,
+    lasting: Callable[[float], str] = lambda seconds: f" for {units.duration(seconds)}",
+) -> str:
     """`rank 0 has been in 'export' for 11 min; 10 min were expected`; until then the expected
     end."""
     who, where = ranks_text(ranks), f"in '{region.name}'"
@@ -433,7 +438,7 @@ def expected_text(ranks: Sequence[int], region: Expectation, now_unix_ns: int) -
     lasts_s = (now_unix_ns - region.since_unix_ns) / 1e9
     limit = units.duration((region.until_unix_ns - region.since_unix_ns) / 1e9)
     return (
-        f"{who} {verb(ranks, 'has', 'have')} been {where} for {units.duration(lasts_s)}; {limit}"
+        f"{who} {verb(ranks, 'has', 'have')} been {where}{lasting(lasts_s)}; {limit}"
         f" {'was' if limit == '1 s' else 'were'} expected"
     )
 

@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from ddtop.diagnosis.finding import CRITICAL, Finding
+from ddtop.diagnosis.finding import CRITICAL, Finding, Until
 from ddtop.diagnosis.judge import with_what_stood
 from ddtop.diagnosis.kinds import Kind
 from ddtop.policy import POLICY
+from ddtop.say.said import LASTS, without
+from ddtop.say.told import tell
 from ddtop.wire.records import HelperEnd
 from tests import jobs
 from tests.follow.taped import taped
@@ -54,6 +56,18 @@ def test_a_kill_does_not_hide_the_hang_that_stood_until_then(first):
     assert "times out in" not in hang.advice
     assert brief(kill) == ("critical", "rank-killed", (first,))
     assert "until" not in kill.summary.lower()
+
+
+def test_a_hang_that_had_its_words_before_the_end_is_told_without_its_countdown():
+    """A recording is judged as a whole after its end; the events leave out the duration."""
+    (hang,) = hung().verdict().findings
+    over = tell(replace(hang, seen=Until(hang, (2,))))
+
+    assert "times out in" in hang.advice
+    assert "times out in" not in over.advice
+    assert without(over.sentence, LASTS).startswith(
+        "until rank 2 ended: rank 2 has been in fetch_labels (data.py:40); ranks 0,1,3 wait"
+    )
 
 
 def test_sigkill_to_all_ranks_does_not_hide_the_hang():

@@ -4,12 +4,13 @@ joined.
 
 import msgspec
 
-from ddtop.diagnosis.finding import Verdict
+from ddtop.diagnosis.finding import Said, Verdict
 from ddtop.follow.look import Look
 from ddtop.model.facts import State
 from ddtop.present.events import CONTACT, END, FINDING, JOIN, STACKS, Timeline
 from ddtop.present.findings import event_row, events_table, finding_lines, rows_of, story_lines
 from ddtop.present.text import line_width, plain
+from ddtop.say.said import lasting, marked, share, without
 from ddtop.ui.session import Session
 from ddtop.ui.stack_request import recall
 from ddtop.wire.records import Exit
@@ -35,11 +36,12 @@ def well(seconds):
 
 
 def stuck(seconds, summary=None):
+    """`summary`: with the marks of `ddtop.say.said`."""
     snapshot, verdict = builders.hang()
     finding = verdict.findings[0]
-    return at(snapshot, seconds), Verdict(
-        "critical", (replace(finding, summary=summary or finding.summary),), ""
-    )
+    if summary is not None:
+        finding = replace(finding, summary=without(summary), said=Said(summary))
+    return at(snapshot, seconds), Verdict("critical", (finding,), "")
 
 
 def lines(timeline, now=NOW, width=100):
@@ -62,21 +64,38 @@ def test_a_finding_has_a_row_when_it_began_and_one_when_it_was_over():
 
 def test_a_sentence_in_which_only_a_duration_grew_is_the_same_one():
     timeline = watched(
-        stuck(0, "rank 5 sleeps for 31 s"),
-        stuck(9, "rank 5 sleeps for 40 s"),
+        stuck(0, f"rank 5 sleeps{lasting(31)}"),
+        stuck(9, f"rank 5 sleeps{lasting(40)}"),
         stuck(60, "rank 5 is gone"),
     )
     (entry,) = [entry for entry in timeline.entries if entry.what == FINDING]
 
-    assert [words for _, words in entry.words] == ["rank 5 sleeps for 31 s", "rank 5 is gone"]
+    words = [without(words) for _, words in entry.words]
+    assert words == ["rank 5 sleeps for 31 s", "rank 5 is gone"]
 
 
 def test_a_sentence_in_which_only_a_measured_number_changed_is_the_same_one():
-    texts = ("rank 5 uses 60% of 310 ms", "rank 5 uses 55% of 290.5 ms", "rank 6 uses 55% of 1 ms")
+    texts = [
+        f"rank {rank} uses {share(ratio)} of {marked(time)}"
+        for rank, ratio, time in ((5, 0.6, "310 ms"), (5, 0.55, "290.5 ms"), (6, 0.55, "1 ms"))
+    ]
     timeline = watched(*(stuck(at, text) for at, text in enumerate(texts)))
     (entry,) = [entry for entry in timeline.entries if entry.what == FINDING]
 
     assert [words for _, words in entry.words] == [texts[0], texts[2]]
+
+
+def test_a_sentence_of_a_plugin_counts_when_its_ranks_change():
+    """Nobody knows which of its numbers were measured."""
+    _, verdict = stuck(0)
+    theirs = replace(verdict.findings[0], said=None)
+    first, later, other = (replace(theirs, summary=text) for text in "abc")
+    found = (first, later, replace(other, victims=(0, 1)))
+    looks = ((at(builders.healthy(), second), one) for second, one in enumerate(found))
+    timeline = watched(*((moment, Verdict("critical", (one,), "")) for moment, one in looks))
+    (entry,) = [entry for entry in timeline.entries if entry.what == FINDING]
+
+    assert [words for _, words in entry.words] == ["a", "c"]
 
 
 def test_what_was_out_of_sight_while_the_relay_was_replaced_is_one_finding():

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ddtop.diagnosis.finding import Said
 from ddtop.model.facts import Axis, RankFacts, State
 from ddtop.present.events import Timeline
 from ddtop.present.filter import by_column
@@ -354,6 +355,12 @@ def test_on_the_screen_the_banner_leaves_evidence_and_rules_to_the_page_why():
         evidence=("rank 5 (pid 4805): state D, wchan nfs_wait, 2 children",),
         advice="look at train.py:7; every rank must make the same calls; the process group times"
         " out in 9 min",
+        said=Said(
+            verdict.findings[0].summary,
+            advice="look at train.py:7",
+            rule="every rank must make the same calls",
+            countdown="the process group times out in 9 min",
+        ),
     )
     verdict = replace(verdict, findings=(worst,))
 
@@ -368,7 +375,8 @@ def test_on_the_screen_the_banner_leaves_evidence_and_rules_to_the_page_why():
 
 def test_an_advice_that_is_only_a_rule_stays_in_the_banner():
     snapshot, verdict = builders.hang()
-    worst = replace(verdict.findings[0], advice="every rank must make the same collective calls")
+    rule = "every rank must make the same collective calls"
+    worst = replace(verdict.findings[0], advice=rule, said=Said("", rule=rule))
     verdict = replace(verdict, findings=(worst,))
     banner = [plain(line) for line in banner_lines(snapshot, verdict, 120, hint="e: why")]
     assert any("→ every rank must make the same collective calls" in line for line in banner)

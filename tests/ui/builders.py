@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding, Verdict
+from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding, Said, Verdict
 from ddtop.follow.look import Dump, Look
 from ddtop.model.facts import (
     AgentFacts,
@@ -20,6 +20,8 @@ from ddtop.model.facts import (
     State,
     Wait,
 )
+from ddtop.say.evidence import OF_GROUP
+from ddtop.say.said import duration, lasting, without
 from ddtop.wire.records import (
     Collective,
     Exit,
@@ -299,15 +301,21 @@ def _culprit(rank: RankFacts, since: int) -> RankFacts:
 def hang_finding(culprit: int, victims: tuple[int, ...], since: int) -> Finding:
     from ddtop.words.sentences import rank_list
 
+    summary = (
+        f"rank {culprit} has been in the DataLoader (data.py:40 load_image){lasting(31)}; "
+        f"ranks {rank_list(victims)} wait for it in all_reduce #74893 of default_pg"
+    )
     return Finding(
         kind="loader-stuck",
         severity=CRITICAL,
         ranks=(culprit,),
         victims=victims,
         since_unix_ns=since,
-        summary=(
-            f"rank {culprit} has been in the DataLoader (data.py:40 load_image) for 31 s; "
-            f"ranks {rank_list(victims)} wait for it in all_reduce #74893 of default_pg"
+        summary=without(summary),
+        said=Said(
+            summary,
+            advice="check the file server of /data",
+            countdown=f"{OF_GROUP}times out in {duration(29 * 60 + 29)}",
         ),
         evidence=(
             "worker pid 4811 must deliver the next batch: state D, nfs_wait",
@@ -350,16 +358,18 @@ def starting_up() -> tuple[Snapshot, Verdict]:
         watched_s=14.0,
         first_hello_unix_ns=since,
     )
+    summary = (
+        "rank 3 has not come: WORLD_SIZE is 4, ranks 0-2 wait in init_process_group "
+        f"(store node000:29500), {duration(12)} so far"
+    )
     finding = Finding(
         kind="rank-missing",
         severity=CRITICAL,
         ranks=(3,),
         victims=(0, 1, 2),
         since_unix_ns=NOW - 12 * SECOND,
-        summary=(
-            "rank 3 has not come: WORLD_SIZE is 4, ranks 0-2 wait in init_process_group "
-            "(store node000:29500), 12 s so far"
-        ),
+        summary=without(summary),
+        said=Said(summary),
         evidence=("no process with RANK=3 was seen on any host that reports",),
         advice="start it, or fix --nproc-per-node / --nnodes of the launcher",
     )

@@ -12,12 +12,22 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ddtop.diagnosis.finding import CRITICAL, WARNING, Context, Finding, Patience
-from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.nccl import launched_less
-from ddtop.diagnosis.page import Explanation
 from ddtop.diagnosis.patience import Blamed, has_fewer_batches, new_program
-from ddtop.diagnosis.row import OF_WAITS, RUNS, RuleRow
+from ddtop.diagnosis.rule import (
+    CRITICAL,
+    OF_WAITS,
+    RUNS,
+    WARNING,
+    Context,
+    Explanation,
+    Finding,
+    Kind,
+    Patience,
+    Policy,
+    RuleRow,
+    Waits,
+)
 from ddtop.diagnosis.shortage import reporters
 from ddtop.diagnosis.standstill import STILL, severity_of, standstill_of
 from ddtop.diagnosis.stuck_worker import COLLECTIVE, DEAD, HALTED, LOCKED, cause_of
@@ -25,7 +35,6 @@ from ddtop.model.chain import closes_circle, waiting_end
 from ddtop.model.facts import Blame, RankFacts, Snapshot, State
 from ddtop.model.kernel_wait import may_be_io
 from ddtop.model.wait_graph import GONE, LOST, STOPPED, waiters_of
-from ddtop.policy import Policy, Waits
 
 
 @dataclass(frozen=True)
@@ -176,10 +185,6 @@ def _ends(case: _Case) -> bool:
     return (process is not None and process.exiting) or new_program(case.rank) is not None
 
 
-def _has_left(case: _Case) -> bool:
-    return case.rank.reported.phase == "leaving" or has_fewer_batches(*case)
-
-
 def _closes_circle(case: _Case) -> bool:
     end = waiting_end(case.snapshot, case.rank, case.blame.waiters)
     return closes_circle(case.rank, end)
@@ -188,7 +193,8 @@ def _closes_circle(case: _Case) -> bool:
 KINDS: tuple[tuple[Kind, Callable[[_Case], bool]], ...] = (
     (Kind.LEFT_EARLY, _ends),
     (Kind.INTERPRETER_FROZEN, lambda case: case.rank.state is State.SILENT),
-    (Kind.LEFT_EARLY, _has_left),
+    (Kind.LEFT_EARLY, lambda case: case.rank.reported.phase == "leaving"),
+    (Kind.LEFT_EARLY, lambda case: has_fewer_batches(*case)),
     (Kind.WAIT_CYCLE, _closes_circle),
     (Kind.NOT_IN_COLLECTIVE, lambda _: True),
 )

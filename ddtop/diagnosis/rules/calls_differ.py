@@ -9,10 +9,17 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ddtop.diagnosis.finding import CRITICAL, WARNING, Context, Finding
-from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.page import Explanation
-from ddtop.diagnosis.row import CAUSES, RUNS, RuleRow
+from ddtop.diagnosis.rule import (
+    CAUSES,
+    CRITICAL,
+    RUNS,
+    WARNING,
+    Context,
+    Explanation,
+    Finding,
+    Kind,
+    RuleRow,
+)
 from ddtop.model.facts import Parting, Snapshot
 
 

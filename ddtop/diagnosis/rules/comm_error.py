@@ -12,17 +12,22 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from ddtop.diagnosis.finding import CRITICAL, Context, Finding
-from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.nccl import gone_ranks
-from ddtop.diagnosis.page import Explanation
-from ddtop.diagnosis.row import RuleRow, anything_critical
+from ddtop.diagnosis.rule import (
+    CRITICAL,
+    Context,
+    Explanation,
+    Finding,
+    Kind,
+    RuleRow,
+    Waits,
+    anything_critical,
+)
 from ddtop.diagnosis.shortage import reporters
 from ddtop.model.ending import CANCEL_SIGNALS, comm_failure, first_to_go, went_unix_ns
 from ddtop.model.errors import Says, named_in
 from ddtop.model.facts import RankFacts, Snapshot, State
 from ddtop.model.wait_graph import comparable_seq, first_open_seq
-from ddtop.policy import Waits
 from ddtop.wire.records import GroupProgress
 
 
@@ -63,7 +68,10 @@ def rule(context: Context) -> list[Finding]:
         first = first_to_go(snapshot.ranks, context.policy)[0]
         # A launcher ends the others only after one has left: here somebody ends all of them, and
         # the end of the rank that they have lost is not known yet.
-        if not comm_failure(first) or all(_was_ended(snapshot.rank(rank)) for rank in failed):
+        if not comm_failure(first) or all(
+            (end := snapshot.rank(rank).process.exit) is not None and end.signal in CANCEL_SIGNALS
+            for rank in failed
+        ):
             return []
         since, raised = went_unix_ns(first), first.reported.exception
         text = raised.text if raised is not None else first.process.watchdog_error
@@ -108,10 +116,6 @@ def rule(context: Context) -> list[Finding]:
             seen=seen._replace(why=why),
         )
     ]
-
-
-def _was_ended(rank: RankFacts) -> bool:
-    return rank.process.exit is not None and rank.process.exit.signal in CANCEL_SIGNALS
 
 
 def _peers(

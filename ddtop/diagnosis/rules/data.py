@@ -6,13 +6,19 @@ from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
 
-from ddtop.diagnosis.finding import WARNING, Context, Finding
-from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.page import Explanation
-from ddtop.diagnosis.row import MOVES, RuleRow
+from ddtop.diagnosis.rule import (
+    MOVES,
+    WARNING,
+    Context,
+    Explanation,
+    Finding,
+    Kind,
+    Limits,
+    Policy,
+    RuleRow,
+)
 from ddtop.launch.launchers import is_elastic
 from ddtop.model.facts import RankFacts, Snapshot
-from ddtop.policy import Limits, Policy
 from ddtop.wire.records import Feed
 
 # -- `input-bound` and the rules about samplers: what the DataLoader gives the ranks

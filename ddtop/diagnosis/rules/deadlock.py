@@ -12,14 +12,20 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ddtop.diagnosis.finding import CRITICAL, Context, Finding
-from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.page import Explanation
-from ddtop.diagnosis.row import CAUSES, RUNS, RuleRow
+from ddtop.diagnosis.rule import (
+    CAUSES,
+    CRITICAL,
+    RUNS,
+    Context,
+    Explanation,
+    Finding,
+    Kind,
+    RuleRow,
+    Waits,
+)
 from ddtop.diagnosis.waiters import group_by_hand
 from ddtop.model.facts import PeerWait, RankFacts, Snapshot, Wait
 from ddtop.model.wait_graph import AnyWait, Graph
-from ddtop.policy import Waits
 from ddtop.wire.names import GROUP_MAKERS, RECEIVES, SENDS
 from ddtop.wire.records import Group
 

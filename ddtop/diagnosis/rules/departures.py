@@ -10,10 +10,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ddtop.diagnosis.finding import CRITICAL, INFO, WARNING, Context, Finding
-from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.page import Explanation
-from ddtop.diagnosis.row import STARTS, RuleRow
+from ddtop.diagnosis.rule import (
+    CRITICAL,
+    INFO,
+    STARTS,
+    WARNING,
+    Context,
+    Explanation,
+    Finding,
+    Kind,
+    Limits,
+    Policy,
+    RuleRow,
+)
 from ddtop.diagnosis.waiters import first_wait
 from ddtop.model.ending import (
     CANCEL_SIGNALS,
@@ -31,7 +40,6 @@ from ddtop.model.ending import (
 )
 from ddtop.model.facts import Blame, RankFacts, Snapshot, Wait
 from ddtop.model.wait_graph import waiters_of
-from ddtop.policy import Limits, Policy
 from ddtop.wire.records import FailedSave
 
 

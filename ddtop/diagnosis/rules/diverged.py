@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ddtop.diagnosis.finding import WARNING, Context, Finding
-from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.page import Explanation
-from ddtop.diagnosis.row import RUNS, RuleRow
+from ddtop.diagnosis.rule import RUNS, WARNING, Context, Explanation, Finding, Kind, RuleRow
 
 
 class Apart(NamedTuple):

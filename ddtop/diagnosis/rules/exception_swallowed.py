@@ -9,12 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from ddtop.diagnosis.finding import CRITICAL, INFO, Context, Finding
-from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.page import Explanation
-from ddtop.diagnosis.row import RUNS, RuleRow
+from ddtop.diagnosis.rule import (
+    CRITICAL,
+    INFO,
+    RUNS,
+    Context,
+    Explanation,
+    Finding,
+    Kind,
+    Limits,
+    Policy,
+    RuleRow,
+)
 from ddtop.model.facts import RankFacts, Snapshot, State
-from ddtop.policy import Limits, Policy
 from ddtop.wire.records import Caught
 
 

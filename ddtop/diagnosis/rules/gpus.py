@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import NamedTuple
 
-from ddtop.diagnosis.finding import CRITICAL, WARNING, Context, Finding
 from ddtop.diagnosis.gpus import (
     device_of,
     held_by_more_than_load,
@@ -17,13 +16,21 @@ from ddtop.diagnosis.gpus import (
     shares_by_wish,
     strangers,
 )
-from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.page import Explanation
-from ddtop.diagnosis.row import RuleRow, job_has_ended
+from ddtop.diagnosis.rule import (
+    CRITICAL,
+    WARNING,
+    Context,
+    Explanation,
+    Finding,
+    Kind,
+    Limits,
+    Policy,
+    RuleRow,
+    job_has_ended,
+)
 from ddtop.diagnosis.straggler_cause import OF_GPU, cause_of
 from ddtop.model.errors import Says, sharing_a_gpu
 from ddtop.model.facts import Device, GpuLate, RankFacts, Snapshot
-from ddtop.policy import Limits, Policy
 from ddtop.wire.records import Xid
 
 # -- `gpu-shared` if NCCL refuses it: two ranks are on one GPU, and a rank crashes

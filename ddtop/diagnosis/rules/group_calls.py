@@ -15,9 +15,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ddtop.diagnosis.finding import CRITICAL, Context, Finding
-from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.row import RUNS, RuleRow
+from ddtop.diagnosis.rule import CRITICAL, RUNS, Context, Finding, Kind, RuleRow
 from ddtop.diagnosis.waiters import held_by
 from ddtop.model.facts import PeerWait, Snapshot
 from ddtop.model.wait_graph import AnyWait

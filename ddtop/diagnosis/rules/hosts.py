@@ -6,16 +6,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ddtop.diagnosis.finding import CRITICAL, INFO, WARNING, Context, Finding
-from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.page import Explanation
 from ddtop.diagnosis.rendezvous import INIT, Joining, entered_unix_ns, joining_of, says
-from ddtop.diagnosis.row import RuleRow
+from ddtop.diagnosis.rule import (
+    CRITICAL,
+    INFO,
+    WARNING,
+    Context,
+    Explanation,
+    Finding,
+    Kind,
+    Limits,
+    Policy,
+    RuleRow,
+)
 from ddtop.model.ending import comm_failure, first_to_go, has_failed
 from ddtop.model.errors import Says
 from ddtop.model.facts import Blame, HostSeen, RankFacts, Snapshot, State
 from ddtop.model.wait_graph import LOST, waiters_of
-from ddtop.policy import Limits, Policy
 
 # -- `host-lost`: nothing is received from a whole host, its relay and all of its ranks, while the
 #    hub and other hosts report

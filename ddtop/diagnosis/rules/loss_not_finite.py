@@ -5,12 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ddtop.diagnosis.finding import WARNING, Context, Finding
-from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.page import Explanation
-from ddtop.diagnosis.row import RUNS, RuleRow
+from ddtop.diagnosis.rule import RUNS, WARNING, Context, Explanation, Finding, Kind, Limits, RuleRow
 from ddtop.model.facts import RankFacts
-from ddtop.policy import Limits
 from ddtop.wire.records import TrainingProgress
 
 

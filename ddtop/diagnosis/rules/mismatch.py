@@ -13,10 +13,16 @@ from collections.abc import Collection, Mapping, Sequence
 from math import prod
 from typing import NamedTuple
 
-from ddtop.diagnosis.finding import CRITICAL, Context, Finding
-from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.page import Explanation
-from ddtop.diagnosis.row import RUNS, STARTS, RuleRow
+from ddtop.diagnosis.rule import (
+    CRITICAL,
+    RUNS,
+    STARTS,
+    Context,
+    Explanation,
+    Finding,
+    Kind,
+    RuleRow,
+)
 from ddtop.model.ending import fatal_exception, went_unix_ns
 from ddtop.model.errors import Says
 from ddtop.model.facts import RankFacts, Snapshot

@@ -12,10 +12,19 @@ from collections.abc import Iterable
 from math import inf
 from typing import NamedTuple
 
-from ddtop.diagnosis.finding import CRITICAL, INFO, WARNING, Context, Finding, Patience
-from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.page import Explanation
-from ddtop.diagnosis.row import RuleRow, standstill_is_explained
+from ddtop.diagnosis.rule import (
+    CRITICAL,
+    INFO,
+    WARNING,
+    Context,
+    Explanation,
+    Finding,
+    Kind,
+    Patience,
+    Policy,
+    RuleRow,
+    standstill_is_explained,
+)
 from ddtop.diagnosis.standstill import (
     COMMUNICATES,
     Idle,
@@ -28,7 +37,6 @@ from ddtop.diagnosis.standstill import (
 from ddtop.diagnosis.waiters import foreign_waits, held_by
 from ddtop.model.account import fresh_stacks, stack_line
 from ddtop.model.facts import RankFacts, Wait
-from ddtop.policy import Policy
 
 
 class AtOnePlace(NamedTuple):

@@ -9,9 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ddtop.diagnosis.finding import CRITICAL, Context, Finding
-from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.page import Explanation
 from ddtop.diagnosis.rendezvous import (
     LOOPBACK,
     Joining,
@@ -21,10 +18,18 @@ from ddtop.diagnosis.rendezvous import (
     says,
     store_of,
 )
-from ddtop.diagnosis.row import RuleRow
+from ddtop.diagnosis.rule import (
+    CRITICAL,
+    Context,
+    Explanation,
+    Finding,
+    Kind,
+    Policy,
+    RuleRow,
+    Waits,
+)
 from ddtop.model.errors import Says
 from ddtop.model.facts import RankFacts, Snapshot
-from ddtop.policy import Policy, Waits
 from ddtop.wire.records import Hello, Rendezvous, StoreFile
 
 
@@ -215,8 +220,7 @@ def _mismatch(snapshot: Snapshot, joining: Joining) -> list[Finding]:
             continue
         size = len(seen) if name == "WORLD_SIZE" else None
         odd = _minority(values, counts, size, name == "store")
-        differing = Differing(joining, name, values)
-        return _finding(Kind.RENDEZVOUS_MISMATCH, odd, joining, differing)
+        return _finding(Kind.RENDEZVOUS_MISMATCH, odd, joining, Differing(joining, name, values))
     return []
 
 
@@ -285,8 +289,7 @@ def _unreachable_findings(snapshot: Snapshot, joining: Joining) -> list[Finding]
         there = {store_of(rank) for rank in taken}
         found = {rank.rank for rank in (*taken, *joining.inside) if store_of(rank) in there}
         ranks = sorted(found | {rank.rank for rank, _ in strange})
-        seen = Held(joining, taken, strange)
-        return _finding(Kind.MASTER_UNREACHABLE, ranks, joining, seen)
+        return _finding(Kind.MASTER_UNREACHABLE, ranks, joining, Held(joining, taken, strange))
     # Rank 0 creates the store: before it has started, the others cannot connect.
     may_exist = has_entered(snapshot.rank(0))
     cut = [

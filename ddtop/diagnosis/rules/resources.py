@@ -7,10 +7,18 @@ from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
 
-from ddtop.diagnosis.finding import WARNING, Context, Finding
-from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.page import Explanation
-from ddtop.diagnosis.row import MOVES, RuleRow, job_has_ended
+from ddtop.diagnosis.rule import (
+    MOVES,
+    WARNING,
+    Context,
+    Explanation,
+    Finding,
+    Kind,
+    Limits,
+    Policy,
+    RuleRow,
+    job_has_ended,
+)
 from ddtop.diagnosis.shortage import (
     ADDRESSES,
     at_most,
@@ -23,7 +31,6 @@ from ddtop.diagnosis.shortage import (
 )
 from ddtop.diagnosis.straggler_cause import LIMIT, cause_of
 from ddtop.model.facts import RankFacts, Snapshot, State
-from ddtop.policy import Limits, Policy
 from ddtop.wire.records import Disk, HostState, Limit
 
 # -- `memory-pressure` and `disk-full`: resources of a rank or its host that are nearly used up

@@ -8,12 +8,18 @@ from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
 
-from ddtop.diagnosis.finding import INFO, WARNING, Context, Finding
-from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.page import Explanation
-from ddtop.diagnosis.row import MOVES, RuleRow
+from ddtop.diagnosis.rule import (
+    INFO,
+    MOVES,
+    WARNING,
+    Context,
+    Explanation,
+    Finding,
+    Kind,
+    Limits,
+    RuleRow,
+)
 from ddtop.model.facts import RankFacts, Snapshot
-from ddtop.policy import Limits
 from ddtop.wire.records import Speed
 
 

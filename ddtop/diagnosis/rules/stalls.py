@@ -5,10 +5,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ddtop.diagnosis.finding import CRITICAL, Context, Finding
-from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.page import Explanation
-from ddtop.diagnosis.row import RUNS, RuleRow
+from ddtop.diagnosis.rule import CRITICAL, RUNS, Context, Explanation, Finding, Kind, RuleRow
 from ddtop.diagnosis.waiters import first_wait
 from ddtop.model.facts import Blame, RankFacts, Snapshot, State, Wait
 from ddtop.model.wait_graph import waiters_of

@@ -11,15 +11,21 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ddtop import launch
-from ddtop.diagnosis.finding import CRITICAL, WARNING, Context, Finding
-from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.page import Explanation
 from ddtop.diagnosis.rendezvous import LOOPBACK, Joining, has_entered, joining_of, store_of
-from ddtop.diagnosis.row import RuleRow
+from ddtop.diagnosis.rule import (
+    CRITICAL,
+    WARNING,
+    Context,
+    Explanation,
+    Finding,
+    Kind,
+    Policy,
+    RuleRow,
+    Waits,
+)
 from ddtop.diagnosis.standstill import sleep_left_s
 from ddtop.model.ending import CANCEL_SIGNALS, has_failed
 from ddtop.model.facts import Candidate, RankFacts, Snapshot, State
-from ddtop.policy import Policy, Waits
 from ddtop.wire.records import HelperEnd
 
 
@@ -164,7 +170,7 @@ def _stands(rank: RankFacts, policy: Policy) -> bool:
         return False
     if rank.state is State.SILENT:
         return (rank.agent.report_age_s or 0.0) >= policy.wait_s(Starting)
-    if rank.reported.place is not None and rank.reported.place.waits_on == "import":
+    if rank.reported.waits_on == "import":
         return False
     return (
         rank.reported.line_age_s is not None
@@ -236,16 +242,11 @@ def _missing_findings(snapshot: Snapshot, joining: Joining, policy: Policy) -> l
         # The ranks are still starting: those that exist have not called it either.
         return []
     elsewhere = _elsewhere(snapshot)
-    unsure = elsewhere or _may_still_come(snapshot, joining, policy)
+    # Launchers pause between two ranks.
+    early = joining.waited_s < policy.of(Starting).init_missing_critical_s
+    unsure = elsewhere or (early and any(host.launching for host in snapshot.hosts))
     seen, severity = Awaited(joining, elsewhere=elsewhere), WARNING if unsure else CRITICAL
     return [_finding(Kind.RANK_MISSING, missing, seen, severity=severity)]
-
-
-def _may_still_come(snapshot: Snapshot, joining: Joining, policy: Policy) -> bool:
-    """Whether the launcher lives and it is early: launchers pause between two ranks."""
-    return joining.waited_s < policy.of(Starting).init_missing_critical_s and any(
-        host.launching for host in snapshot.hosts
-    )
 
 
 def _elsewhere(snapshot: Snapshot) -> tuple[object, ...]:

@@ -6,15 +6,24 @@ from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
 
-from ddtop.diagnosis.finding import CRITICAL, INFO, WARNING, Context, Finding
-from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.page import Explanation
-from ddtop.diagnosis.row import MOVES, RuleRow, waits_are_explained
+from ddtop.diagnosis.rule import (
+    CRITICAL,
+    INFO,
+    MOVES,
+    WARNING,
+    Context,
+    Explanation,
+    Finding,
+    Kind,
+    Limits,
+    Policy,
+    RuleRow,
+    waits_are_explained,
+)
 from ddtop.diagnosis.shortage import delay_of, threads_delay_of, used_cores_of
 from ddtop.diagnosis.straggler_cause import LIMIT, cause_of, share_of
 from ddtop.model.facts import Balance, GpuLate, Late, RankFacts, Snapshot
 from ddtop.model.stragglers import late_of
-from ddtop.policy import Limits, Policy
 
 # -- `straggler`: the job makes progress, but in most steps all ranks wait for the same ranks
 

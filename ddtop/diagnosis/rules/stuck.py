@@ -5,12 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ddtop.diagnosis.finding import CRITICAL, Context, Finding
-from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.page import Explanation
-from ddtop.diagnosis.row import OF_WAITS, RUNS, RuleRow, backend_reports_error, waits_are_explained
+from ddtop.diagnosis.rule import (
+    CRITICAL,
+    OF_WAITS,
+    RUNS,
+    Context,
+    Explanation,
+    Finding,
+    Kind,
+    RuleRow,
+    Waits,
+    backend_reports_error,
+    waits_are_explained,
+)
 from ddtop.model.facts import RankFacts, State, Wait
-from ddtop.policy import Waits
 from ddtop.wire.names import MPI_FILE_COLLECTIVES
 
 

@@ -11,10 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from ddtop.diagnosis.finding import WARNING, Context, Finding
-from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.page import Explanation
-from ddtop.diagnosis.row import RUNS, RuleRow
+from ddtop.diagnosis.rule import RUNS, WARNING, Context, Explanation, Finding, Kind, RuleRow
 from ddtop.model.facts import RankFacts, State
 from ddtop.wire.records import ThreadStack
 

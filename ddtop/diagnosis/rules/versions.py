@@ -7,13 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ddtop.diagnosis.finding import WARNING, Context, Finding
-from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.page import Explanation
-from ddtop.diagnosis.row import RuleRow
+from ddtop.diagnosis.rule import (
+    WARNING,
+    Context,
+    Explanation,
+    Finding,
+    Kind,
+    Limits,
+    Policy,
+    RuleRow,
+)
 from ddtop.model.errors import Says
 from ddtop.model.facts import Snapshot
-from ddtop.policy import Limits, Policy
 from ddtop.wire.records import CudaState, Hello
 
 # -- `version-skew`: ranks run another Python, torch or script than the others

@@ -11,16 +11,23 @@ import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from ddtop.diagnosis.finding import INFO, WARNING, Context, Finding
-from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.page import Explanation
-from ddtop.diagnosis.row import RuleRow, job_has_ended
+from ddtop.diagnosis.rule import (
+    INFO,
+    WARNING,
+    Context,
+    Explanation,
+    Finding,
+    Kind,
+    Policy,
+    RuleRow,
+    Waits,
+    job_has_ended,
+)
 from ddtop.diagnosis.standstill import COMMUNICATES, OUTSIDE
 from ddtop.diagnosis.waiters import foreign_waits
 from ddtop.model.account import does
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.model.wait_graph import comparable_seq
-from ddtop.policy import Policy, Waits
 from ddtop.wire.records import FarEnd
 from ddtop.words.sentences import (
     WAITS,
@@ -130,7 +137,9 @@ def _absent(snapshot: Snapshot, ends: Ends, old: Finding, policy: Policy) -> Fin
         }
         seq = max(map(comparable_seq, made.values()), default=0)
         ranks = tuple(rank for rank in sorted(made) if comparable_seq(made[rank]) < seq)
-        if not ranks or any(_may_come(snapshot.rank(rank)) for rank in ranks):
+        found = map(snapshot.rank, ranks)
+        # Those that work may come.
+        if not ranks or any(rank.process.working is not False or rank.gone for rank in found):
             continue
         op = next(one.last_op for one in made.values() if comparable_seq(one) == seq)
         return replace(
@@ -146,10 +155,6 @@ def _absent(snapshot: Snapshot, ends: Ends, old: Finding, policy: Policy) -> Fin
             seq=seq,
         )
     return None
-
-
-def _may_come(rank: RankFacts) -> bool:
-    return rank.process.working is not False or rank.gone
 
 
 def _ends(snapshot: Snapshot, rank: RankFacts) -> tuple[FarEnd, ...]:

@@ -3,8 +3,6 @@ do."""
 
 from __future__ import annotations
 
-from ddtop.diagnosis.finding import CRITICAL, WARNING, Context, Finding
-from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.patience import may_have_raised, new_program, phase_of, polls_or_works
 from ddtop.diagnosis.rules.blamed import HeldUp, NotLaunched
 from ddtop.diagnosis.standstill import pauses, sleep_left_s
@@ -24,13 +22,24 @@ from ddtop.say.evidence import (
     place_line,
     process_line,
     stack_lines,
-    waits_on,
     whom_to_ask,
     with_timeout,
 )
 from ddtop.say.nccl import ras_lines
 from ddtop.say.places import phase_clause, where_text
-from ddtop.say.said import Said, Writer
+from ddtop.say.said import (
+    CRITICAL,
+    WARNING,
+    Context,
+    Finding,
+    Kind,
+    Said,
+    Writer,
+    duration,
+    lasting,
+    stacks,
+    that_hold,
+)
 from ddtop.say.waiters import by_hand_line, called_at, waits_clause
 from ddtop.wire.names import (
     FINALIZE,
@@ -48,7 +57,6 @@ from ddtop.words.sentences import (
     ranks_text,
     verb,
 )
-from ddtop.words.units import duration
 
 PLACES_MAX = 3
 BY_STACK = "judged by the stacks of the training threads: ddtop cannot read sequence numbers of"
@@ -60,15 +68,14 @@ def held_up(finding: Finding, seen: HeldUp, at: Context) -> Said:
     kind, severity, ranks, victims = finding.kind, finding.severity, finding.ranks, finding.victims
     blames = list(seen.blames)
     first = min(blames, key=lambda blame: blame.since_unix_ns)
-    waited = duration((now - first.since_unix_ns) / 1e9)
+    waited_s = (now - first.since_unix_ns) / 1e9
     lead = snapshot.rank(ranks[0])
-    subject = (
-        f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {_places(snapshot, ranks, waited)}"
-    )
+    where = _places(snapshot, ranks, lasting(waited_s))
+    subject = f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {where}"
     if kind == Kind.INTERPRETER_FROZEN:
         subject = (
             f"{ranks_text(ranks)} {verb(ranks, 'runs', 'run')}, but C code holds the GIL: "
-            f"no report for {duration(lead.agent.report_age_s or 0)}, {where_text(lead)}"
+            f"no report{lasting(lead.agent.report_age_s or 0)}, {where_text(lead)}"
         )
     elif (became := new_program(lead)) is not None:
         subject = _replaced_text(ranks, lead, became)
@@ -79,10 +86,10 @@ def held_up(finding: Finding, seen: HeldUp, at: Context) -> Said:
             f" {where_text(lead)}"
         )
     elif kind == Kind.LEFT_EARLY:
-        subject = (
-            f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} done{_after_text(lead)} and"
-            f" {where_text(lead)}"
-        )
+        done = lead.progress.iteration
+        after = f" after iteration {done:,}" if done is not None else ""
+        subject = f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} done{after} and"
+        subject += f" {where_text(lead)}"
     elif severity == WARNING and pauses(lead, first, policy):
         ends = verb(ranks, "its sleep ends in", "their sleeps end within")
         left_s = max(sleep_left_s(snapshot.rank(rank)) or 0.0 for rank in ranks)
@@ -110,7 +117,7 @@ def held_up(finding: Finding, seen: HeldUp, at: Context) -> Said:
             if asleep and lead.reported.place
             else where_text(lead)
         )
-        subject = f"{ranks_text(ranks)} {busy}, {spot}, {waited}"
+        subject = f"{ranks_text(ranks)} {busy}, {spot}, {duration(waited_s)}"
     end = waiting_end(snapshot, lead, first.waiters)
     if kind in OF_CHAIN and len(ranks) == 1:
         subject += chain_clause(lead, end)
@@ -118,8 +125,8 @@ def held_up(finding: Finding, seen: HeldUp, at: Context) -> Said:
     if kind == Kind.LEFT_EARLY:
         tail += called_at(snapshot, first.waiters)
     lines = _evidence(snapshot, blames, policy)
-    advice = _next_step(snapshot, kind, severity, lead, first, policy)
-    return Said(f"{subject}; {tail}", lines, with_timeout(advice, snapshot, first))
+    advice, rule = _next_step(finding, lead, first, at)
+    return with_timeout(Said(f"{subject}; {tail}", lines, advice, rule=rule), snapshot, first)
 
 
 def _replaced_text(ranks: tuple[int, ...], lead: RankFacts, became: str) -> str:
@@ -175,20 +182,12 @@ def _places(snapshot: Snapshot, ranks: tuple[int, ...], waited: str) -> str:
     """Where they are; listed one by one if their places differ."""
     texts = {where_text(snapshot.rank(rank)) for rank in ranks}
     if len(texts) == 1:
-        return f"{texts.pop()} for {waited}"
+        return f"{texts.pop()}{waited}"
     shown = "; ".join(
         f"rank {rank} {where_text(snapshot.rank(rank))}" for rank in ranks[:PLACES_MAX]
     )
     more = f"; {len(ranks) - PLACES_MAX} more" if len(ranks) > PLACES_MAX else ""
-    return f"elsewhere for {waited}: {shown}{more}"
-
-
-def _after_text(rank: RankFacts) -> str:
-    return (
-        f" after iteration {rank.progress.iteration:,}"
-        if rank.progress.iteration is not None
-        else ""
-    )
+    return f"elsewhere{waited}: {shown}{more}"
 
 
 def _evidence(snapshot: Snapshot, blames: list[Blame], policy: Policy) -> tuple[str, ...]:
@@ -232,11 +231,12 @@ def _evidence(snapshot: Snapshot, blames: list[Blame], policy: Policy) -> tuple[
     return tuple(line for line in lines if line is not None)
 
 
-def _next_step(
-    snapshot: Snapshot, kind: Kind, severity: str, rank: RankFacts, blame: Blame, policy: Policy
-) -> str:
+def _next_step(finding: Finding, rank: RankFacts, blame: Blame, at: Context) -> tuple[str, str]:
+    """The next step, and the rule that all ranks have to keep."""
+    snapshot, kind, severity, policy = at.snapshot, finding.kind, finding.severity, at.policy
+    shown = stacks(finding, at, f" --rank {rank.rank}")
     word = does(rank).word
-    by_word = _BY_WORD.get((waits_on(rank) if word == "rpc" else None) or word)
+    by_word = _BY_WORD.get((rank.reported.waits_on if word == "rpc" else None) or word)
     if word == "gc" and rank.process.working is False:
         # A collection computes. One that sleeps is in a finalizer or a callback of the program.
         by_word = None
@@ -249,7 +249,7 @@ def _next_step(
         text = special
     elif by_word is not None and stands:
         of_child = step if word in ("child", "rpc") else None
-        text = of_child or by_word.format(pid=rank.pid, rank=rank.rank)
+        text = of_child or by_word.format(pid=rank.pid, stacks=shown, any=stacks(finding, at))
     elif stands and kind in OF_CHAIN and step is not None:
         text = step
     elif (
@@ -269,7 +269,7 @@ def _next_step(
         text = f"see {where}which C call: py-spy dump --native --pid {rank.pid}"
     elif (call := _one_call(rank, blame, policy)) is not None:
         text = (
-            f"check whether the loop in {call} ends: ddtop stacks --rank {rank.rank}; if it just"
+            f"check whether the loop in {call} ends: {shown}; if it just"
             " takes long, do this work on all ranks or outside the collective"
         )
     elif not stands:
@@ -284,15 +284,25 @@ def _next_step(
             f"find out which process should have made, opened or removed {path}; give that wait a"
             " time limit"
         )
-    elif rank.reported.place is not None and (
-        blame.condition == STILL or word not in (COLLECTIVE.word, P2P.word)
-    ):
-        how = _how(rank, blame)
-        asks = "what it waits for" if polls_or_works(rank) else "why it is stuck"
-        text = f"find out {asks} at {file_line(rank.reported.place)}{how}"
     else:
-        text = f"{_rule_of(blame)}" + ("" if blame.peer_wait else " in the same order")
-    return text
+        return _by_rule(rank, blame, word)
+    return text, ""
+
+
+def _by_rule(rank: RankFacts, blame: Blame, word: str) -> tuple[str, str]:
+    """Where to look, and the rule of the call in which the others are, if it is a special one or
+    all that is known."""
+    text, rule, place = "", _rule_of(blame), rank.reported.place
+    if place is not None and (blame.condition == STILL or word not in (COLLECTIVE.word, P2P.word)):
+        asks = "what it waits for" if polls_or_works(rank) else "why it is stuck"
+        text = f"find out {asks} at {file_line(place)}"
+        if rule == EVERY_RANK:
+            return f"{text}{_how(rank)}", ""
+    elif not blame.peer_wait:
+        rule += " in the same order"
+    if rule.startswith(OF_ALL):
+        return text, rule
+    return "; ".join(filter(None, (text, rule))), ""
 
 
 def _special_step(snapshot: Snapshot, kind: Kind, rank: RankFacts, blame: Blame) -> str | None:
@@ -313,11 +323,8 @@ def _special_step(snapshot: Snapshot, kind: Kind, rank: RankFacts, blame: Blame)
     return text
 
 
-def _how(rank: RankFacts, blame: Blame) -> str:
-    """Where to look, or the rule of the call in which the others are if it is a special one."""
-    rule = _rule_of(blame)
-    if rule != EVERY_RANK:
-        return f"; {rule}"
+def _how(rank: RankFacts) -> str:
+    """Where to look."""
     ask = whom_to_ask(rank)
     if ask is not None:
         return f": {_stacks(rank)}; give that wait a timeout, and see {ask}"
@@ -341,35 +348,30 @@ def _one_call(rank: RankFacts, blame: Blame, policy: Policy) -> str | None:
 
 
 def _rule_of(blame: Blame) -> str:
-    if blame.peer_wait is not None and blame.peer_wait.call == FINALIZE:
-        return "MPI_Finalize waits for all ranks"
-    if blame.peer_wait is not None and blame.peer_wait.call in GROUP_MAKERS:
-        return NEW_GROUP_RULE
-    if blame.peer_wait is not None and (
-        blame.peer_wait.by_stack or blame.peer_wait.call in NAME_ONLY
-    ):
-        return "every rank must make the same calls"
-    if blame.peer_wait is not None:
-        return _OF_SINGLE.get(blame.peer_wait.call) or (
-            "each send needs a recv on that rank"
-            if blame.peer_wait.call in SENDS
-            else "each recv needs a send from that rank"
-        )
-    if blame.op in MPI_STARTED:
-        return (
-            "a nonblocking collective progresses only inside MPI calls: call its Wait sooner, or"
-            " call Test in between"
-        )
-    return EVERY_RANK
+    single = blame.peer_wait
+    if single is None:
+        return _OF_STARTED if blame.op in MPI_STARTED else EVERY_RANK
+    return that_hold(
+        (single.call == FINALIZE, "MPI_Finalize waits for all ranks"),
+        (single.call in GROUP_MAKERS, NEW_GROUP_RULE),
+        (single.by_stack or single.call in NAME_ONLY, f"{OF_ALL} calls"),
+        (single.call == "monitored_barrier", "all ranks must reach the barrier"),
+        (single.call in SENDS, "each send needs a recv on that rank"),
+        (True, "each recv needs a send from that rank"),
+    )[0]
 
 
 OF_CHAIN = (Kind.NOT_IN_COLLECTIVE, Kind.WAIT_CYCLE)
-EVERY_RANK = "every rank must make the same collective calls"
+_OF_STARTED = (
+    "a nonblocking collective progresses only inside MPI calls: call its Wait sooner, or call Test"
+    " in between"
+)
+OF_ALL = "every rank must make the same"
+EVERY_RANK = f"{OF_ALL} collective calls"
 _RAY = (
     "see what that task or actor does, waits for or lacks (CPUs, GPUs): ray list tasks, ray list"
     " actors, ray status; give the call a timeout"
 )
-_OF_SINGLE = {"monitored_barrier": "all ranks must reach the barrier"}
 _BY_WORD = {
     "gc": (
         "call gc.freeze() and gc.disable() after start-up, and gc.collect() at the same step on"
@@ -379,10 +381,10 @@ _BY_WORD = {
     "stdin": "nobody can answer there: remove the prompt from the program",
     "debugger": "continue or quit in that debugger",
     OTHER_WORLD: "see where the processes of that world are: ddtop jobs, on their host",
-    "rpc": "check the process that it calls: ddtop stacks",
+    "rpc": "check the process that it calls: {any}",
     "ray.get": _RAY,
     "ray.wait": _RAY,
-    "child": "find out what its child processes wait for: ddtop stacks --rank {rank}",
+    "child": "find out what its child processes wait for: {stacks}",
 }
 """Advice for activities that need special advice, by the word of the class; of RPCs by
 `Place.waits_on`."""
@@ -393,10 +395,10 @@ def not_launched(finding: Finding, seen: NotLaunched, at: Context) -> Said:
     snapshot, policy = at.snapshot, at.policy
     ranks, waiters, first = finding.ranks, finding.victims, snapshot.rank(finding.ranks[0])
     if seen.stands_s is not None:
-        why = f"no rank has enqueued another for {duration(seen.stands_s)}"
+        why = f"no rank has enqueued another{lasting(seen.stands_s)}"
     else:
         held_s = min(snapshot.rank(rank).agent.report_age_s or 0.0 for rank in waiters)
-        why = f"C code has held the GIL there for {duration(held_s)}"
+        why = f"C code has held the GIL there{lasting(held_s)}"
     lines = [
         process_line(first),
         place_line(first) if not seen.frozen else None,

@@ -8,13 +8,25 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from ddtop.diagnosis.finding import CRITICAL, Context, Finding
 from ddtop.diagnosis.rules import calls_differ, group_calls, mismatch, stuck, threads
 from ddtop.model.ending import went_unix_ns
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.say import nccl, waiters
 from ddtop.say.evidence import NEW_GROUP_RULE, SAME_CALLS
-from ddtop.say.said import Around, Said, Writer, age_text, group_text, spot_text, that_hold
+from ddtop.say.said import (
+    CRITICAL,
+    Around,
+    Context,
+    Finding,
+    Said,
+    Writer,
+    age_text,
+    group_text,
+    lasts_text,
+    spot_text,
+    stacks,
+    that_hold,
+)
 from ddtop.wire.names import EQUAL_BYTES
 from ddtop.wire.records import GroupMade
 from ddtop.words.sentences import (
@@ -61,7 +73,7 @@ def all_inside(finding: Finding, seen: stuck.AllInside, at: Context) -> Said:
         ),
     ):
         if holds:
-            where, advice = instead, f"check that {check} (ddtop stacks); if so, {advice}"
+            where, advice = instead, f"check that {check} ({stacks(finding, at)}); if so, {advice}"
             evidence += _places(members)
     summary = f"{inside_text(finding, seen, at)}; no rank is missing: {where}"
     return Said(summary, tuple(evidence), advice)
@@ -70,7 +82,7 @@ def all_inside(finding: Finding, seen: stuck.AllInside, at: Context) -> Said:
 def inside_text(finding: Finding, seen: stuck.AllInside, at: Context) -> str:
     """On which ranks it has not completed, and on which it has."""
     what = collective_text(finding.op, finding.seq, group_text(at, finding.group or ""))
-    lasts = f"has not completed for {age_text(at, max(wait.since_unix_ns for wait in seen.waits))}"
+    lasts = f"has not completed{lasts_text(at, max(wait.since_unix_ns for wait in seen.waits))}"
     inside = sorted(wait.rank for wait in seen.waits if wait.seq == finding.seq)
     passed = [wait.rank for wait in seen.waits if wait.seq != finding.seq]
     if not passed:
@@ -122,7 +134,7 @@ def out_of_step(finding: Finding, seen: calls_differ.OutOfStep, at: Context) -> 
 
 def other_calls(finding: Finding, seen: mismatch.OtherCalls, at: Context) -> Said:
     """What each side has called."""
-    name, age = group_text(at, finding.group or ""), age_text(at, seen.since_unix_ns)
+    name = group_text(at, finding.group or "")
     texts = tuple(_side_text(ranks, seen) for ranks in seen.sides)
     advice = that_hold(
         (finding.op is None, SAME_CALLS),
@@ -143,7 +155,7 @@ def other_calls(finding: Finding, seen: mismatch.OtherCalls, at: Context) -> Sai
         aborted = f"{ranks_text(seen.aborted)} {verb(seen.aborted, 'was', 'were')} aborted for it"
         return Said(
             f"the ranks made different calls in {name}: {', '.join(texts)}; {aborted} (SIGABRT),"
-            f" {age} ago",
+            f" {age_text(at, seen.since_unix_ns)} ago",
             texts,
             advice,
         )
@@ -154,7 +166,7 @@ def other_calls(finding: Finding, seen: mismatch.OtherCalls, at: Context) -> Sai
     )
     return Said(
         f"the ranks made different calls at #{finding.seq} of {name}: {', '.join(texts)};"
-        f" no progress for {age}",
+        f" no progress{lasts_text(at, seen.since_unix_ns)}",
         (*(f"{text} (#{finding.seq})" for text in texts), *places),
         advice,
     )
@@ -205,7 +217,7 @@ def made_apart(finding: Finding, seen: group_calls.MadeApart, at: Context) -> Sa
     texts = tuple(_maker_text(ranks, made, at.snapshot) for ranks, made in seen.sides)
     return Said(
         f"{ranks_text(seen.ranks)} {makes}: {', '.join(texts)}; {ranks_text(seen.here)}"
-        f" {verb(seen.here, 'has', 'have')} waited for {age_text(at, seen.oldest.since_unix_ns)} in"
+        f" {verb(seen.here, 'has', 'have')} waited{lasts_text(at, seen.oldest.since_unix_ns)} in"
         f" {waiters.wait_text(at.snapshot, seen.oldest)}",
         texts,
         f"{NEW_GROUP_RULE}, with the same members",
@@ -252,7 +264,7 @@ def led(finding: Finding, seen: threads.Led, at: Context, inner: Said) -> Said:
     what = (
         inside_text(after, after.seen, at)
         if isinstance(after.seen, stuck.AllInside)
-        else inner.summary
+        else inner.sentence
     )
     return Said(f"{own.summary}; {what}", (*own.evidence, *inner.evidence), own.advice)
 

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddtop.diagnosis.finding import Context, Finding
-from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.rules.deadlock import ByHand, Circle, misses, most_certain, tags_differ
 from ddtop.diagnosis.waiters import group_by_hand
 from ddtop.model.facts import PeerWait, Snapshot
 from ddtop.say import evidence, waiters
-from ddtop.say.said import Said, Writer, age_text, group_text, spot_text, that_hold
+from ddtop.say.said import (
+    Context,
+    Finding,
+    Kind,
+    Said,
+    Writer,
+    group_text,
+    lasting,
+    lasts_text,
+    spot_text,
+    that_hold,
+)
 from ddtop.wire.names import GROUP_MAKERS, RECEIVES, SENDS
 from ddtop.words.sentences import collective_text, quoted, ranks_text, verb
-from ddtop.words.units import duration
 
 
 def circle(finding: Finding, seen: Circle, at: Context) -> Said:
@@ -26,8 +34,8 @@ def circle(finding: Finding, seen: Circle, at: Context) -> Said:
         lone, others = finding.ranks[0], [rank for rank in seen.ranks if rank not in finding.ranks]
         return Said(
             f"{_wait_text(seen, lone, at)}, but {ranks_text(others)} wait for it in"
-            f" {_call_text(seen, others[0], at)}; no progress for"
-            f" {age_text(at, seen.since_unix_ns)}",
+            f" {_call_text(seen, others[0], at)}; no progress"
+            f"{lasts_text(at, seen.since_unix_ns)}",
             tuple(lines),
             evidence.SAME_CALLS,
         )
@@ -35,8 +43,8 @@ def circle(finding: Finding, seen: Circle, at: Context) -> Said:
     more = ["..."] if len(lines) > 3 else []
     shown = (*lines[:3], *more, *(f"but {text}" for text in tags[:1]))
     return Said(
-        f"{ranks_text(seen.ranks)} {verb(seen.ranks, 'has', 'have')} waited for each other for"
-        f" {age_text(at, seen.since_unix_ns)}: {'; '.join(shown)}",
+        f"{ranks_text(seen.ranks)} {verb(seen.ranks, 'has', 'have')} waited for each other"
+        f"{lasts_text(at, seen.since_unix_ns)}: {'; '.join(shown)}",
         (*lines, *(_sent_texts(at.snapshot, single) if tags else ())),
         "make the tags of send and recv match, or receive first what was sent first"
         if tags
@@ -105,7 +113,7 @@ def _unmatched(odd: Sequence[PeerWait], finding: Finding, seen: Circle, at: Cont
     lines = [_wait_text(seen, rank, at) for rank in seen.ranks[:8]]
     return Said(
         f"{subject}, but {_instead_text(first, odd, seen, at)}{f', and {stray}' if stray else ''}"
-        f"{f'; {total}' if total else ''}; no progress for {age_text(at, seen.since_unix_ns)}",
+        f"{f'; {total}' if total else ''}; no progress{lasts_text(at, seen.since_unix_ns)}",
         (*_sent_texts(snapshot, odd), *lines),
         "receive once for each message: a receive from any rank takes only one"
         if total
@@ -164,7 +172,7 @@ def by_hand(finding: Finding, seen: ByHand, at: Context) -> Said:
     )
     return Said(
         f"{ranks_text(finding.ranks)} make groups by hand in different order, and have waited for"
-        f" each other for {duration(seen.waited_s)}: {shown}",
+        f" each other{lasting(seen.waited_s)}: {shown}",
         (
             *(waiters.by_hand_line(rank) or "" for rank in ranks[:8]),
             *(line for rank in ranks[:4] for line in evidence.stack_lines(rank)),

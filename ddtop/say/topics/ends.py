@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddtop.diagnosis.finding import Context, Finding
-from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.rules.comm_error import Failed
 from ddtop.diagnosis.rules.departures import First, Unordered, fatal_save
 from ddtop.diagnosis.shortage import is_full
@@ -19,10 +17,21 @@ from ddtop.model.ending import (
 from ddtop.model.errors import Says, address_in, reason_in
 from ddtop.model.facts import RankFacts
 from ddtop.model.wait_graph import comparable_seq
-from ddtop.say.evidence import end_line, left_advice, size_text
+from ddtop.say.evidence import end_line, left_advice
 from ddtop.say.nccl import ras_lines
 from ddtop.say.places import where_text
-from ddtop.say.said import Said, Writer, group_text, spot_text, that_hold
+from ddtop.say.said import (
+    Context,
+    Finding,
+    Kind,
+    Said,
+    Writer,
+    group_text,
+    lasting,
+    size_text,
+    spot_text,
+    that_hold,
+)
 from ddtop.say.waiters import called_at, waits_clause
 from ddtop.wire.mpi import MpiCall
 from ddtop.wire.records import Exit, HelperEnd, LastException, WorkerEnd
@@ -36,7 +45,6 @@ from ddtop.words.sentences import (
     ranks_text,
     verb,
 )
-from ddtop.words.units import duration
 
 _TEXT_CHARACTERS = 100
 _OF_SIGNALS = {
@@ -105,9 +113,10 @@ def first(finding: Finding, seen: First, at: Context) -> Said:
     pids = " ".join(map(str, orphans[:8]))
     held = f"{outlived} (pids {pids}): as long as they live, its peers see no disconnect"
     return Said(
-        "; ".join(filter(None, (said.summary, then, outlived))),
+        said.summary,
         (*said.evidence, *_evidence(rank, at), *that_hold((orphans and sockets, held))),
         f"{said.advice}; end these processes: kill {pids}" if orphans else said.advice,
+        "; ".join(filter(None, (said.others, then, outlived))),
     )
 
 
@@ -118,13 +127,15 @@ def _crashed(finding: Finding, rank: RankFacts, at: Context) -> Said:
         return said
     full = is_full(save.free_bytes, save.total_bytes, at.policy)
     left = f"{size_text(save.free_bytes)} of {size_text(save.total_bytes)} left"
+    failed = f"{save.call} to {clipped(save.path, _TEXT_CHARACTERS)} had failed"
+    failed += f": its disk is full ({left})" if full else ""
     return Said(
-        f"{said.summary}; {save.call} to {clipped(save.path, _TEXT_CHARACTERS)} had failed"
-        + (f": its disk is full ({left})" if full else ""),
+        said.summary,
         (f"{save.call} to {save.path}: {save.error}",),
         "free some space or save elsewhere: df -h; the file is incomplete"
         if full
         else f"find out why {quoted(save.path)} cannot be written: {quoted(save.error)}",
+        "; ".join(filter(None, (said.others, failed))),
     )
 
 
@@ -132,7 +143,7 @@ def _raised(ranks: Sequence[int], rank: RankFacts, error: LastException, at: Con
     who, several = ranks_text(ranks), len(ranks) > 1
     every = several and len(ranks) == len(at.snapshot.ranks)
     whose = f"the process of rank {rank.rank}" if several else "its process"
-    alive = f"; {whose} is still alive" if rank.process.exit is None else ""
+    alive = f"{whose} is still alive" if rank.process.exit is None else ""
     text = f" {error.type}: {error.text}"
     cures = (cure.format(rank.rank) for part, cure in _CURES.items() if part in text)
     advice = (
@@ -143,9 +154,10 @@ def _raised(ranks: Sequence[int], rank: RankFacts, error: LastException, at: Con
     )
     worker_gone = Says.WORKER_GONE.within(error.text)
     return Said(
-        f"{'all ranks' if every else who} {_raised_text(error)}{alive}",
+        f"{'all ranks' if every else who} {_raised_text(error)}",
         (),
         _worker_advice(error.worker) if worker_gone else next(cures, advice),
+        alive,
     )
 
 
@@ -174,7 +186,10 @@ def _exited(ranks: Sequence[int], rank: RankFacts) -> Said:
 
 
 def _killed(rank: RankFacts, ended: Exit) -> Said:
-    name, by_ddtop = f"rank {rank.rank} (pid {ended.pid})", _was_crashed_by_ddtop(ended)
+    # The agent's thread reads other threads' frames in less than a thousandth of the time, and no
+    # other Python code runs in that moment.
+    by_ddtop = ended.walking and ended.signal in _CRASHES
+    name = f"rank {rank.rank} (pid {ended.pid})"
     how, iteration = exit_text(ended.code, ended.signal, ended.oom), rank.progress.iteration
     died = (
         f"{name} is gone, and it is not known how it ended"
@@ -206,14 +221,6 @@ def _killed(rank: RankFacts, ended: Exit) -> Said:
             (True, "find out who sent the signal, then start the job again"),
         )[0],
     )
-
-
-def _was_crashed_by_ddtop(ended: Exit) -> bool:
-    """The process crashed in the moment in which the agent's thread reads other threads' frames.
-
-    That moment takes less than a thousandth of the time, and no other Python code runs in it.
-    """
-    return ended.walking and ended.signal in _CRASHES
 
 
 def _raised_text(error: LastException) -> str:
@@ -380,7 +387,7 @@ _WHY = {
         "is dead or unresponsive according to NCCL",
         "are dead or unresponsive according to NCCL",
     ),
-    "silent": ("has not reported for {age}", "have not reported for {age}"),
+    "silent": ("has not reported{age}", "have not reported{age}"),
 }
 """By `Failed.why`."""
 
@@ -396,7 +403,7 @@ def failed(finding: Finding, seen: Failed, at: Context) -> Said:
     because = f"{error}; no rank has crashed or been killed or stopped: check the network, not the"
     because += " rank that reports the error"
     if ranks:
-        age = duration(max(rank.agent.report_age_s or 0.0 for rank in ranks))
+        age = lasting(max(rank.agent.report_age_s or 0.0 for rank in ranks))
         why = verb(ranks, *_WHY[seen.why]).format(at=_at_text(ranks), age=age)
         because = f"{ranks_text(finding.ranks)} {why}"
     reporting, address = list(map(at.snapshot.rank, finding.victims)), address_in(text)

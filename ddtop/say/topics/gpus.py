@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from statistics import median
 
-from ddtop.diagnosis.finding import Context, Finding
 from ddtop.diagnosis.gpus import (
     device_of,
     free_gpus,
@@ -13,7 +12,6 @@ from ddtop.diagnosis.gpus import (
     lasting_strangers,
     strangers,
 )
-from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.rules.gpus import (
     HARDWARE,
     Broken,
@@ -28,7 +26,18 @@ from ddtop.model.errors import Says
 from ddtop.model.facts import Device, RankFacts
 from ddtop.model.gpus import VISIBLE
 from ddtop.say.evidence import ONE_GPU_EACH
-from ddtop.say.said import Around, Said, Writer, age_text, that_hold, waits_text
+from ddtop.say.said import (
+    Around,
+    Context,
+    Finding,
+    Kind,
+    Said,
+    Writer,
+    age_text,
+    size,
+    that_hold,
+    waits_text,
+)
 from ddtop.wire.records import AMD, Gpu, GpuProcess
 from ddtop.words.sentences import quoted, rank_list, ranks_text, verb
 
@@ -46,13 +55,6 @@ _THROTTLES = {
     "hw_slowdown": "the hardware",
     "sw_power_cap": "its power cap",
 }
-
-
-def size(value: int | None) -> str:
-    """`31.0 GiB`."""
-    if value is None:
-        return "?"
-    return f"{value / 2**30:.1f} GiB" if value >= 1 << 30 else f"{value / 2**20:.0f} MiB"
 
 
 def gpu_text(device: Device) -> str:
@@ -210,10 +212,8 @@ def unavailable(finding: Finding, seen: Unavailable, at: Context, inner: Said) -
         held, steps = _held_text(rank, device, at)
         summary, advice = f"{summary}{held}", advice or steps
         lines = _memory_lines(rank, device)
-    # What has happened to the others stands behind the crash.
-    _, found, others = inner.summary.partition("; ")
-    summary += f"; {others}" if found and seen.finding.victims else ""
-    return Said(summary, (*inner.evidence, *lines), advice or _WHO_HOLDS_THEM)
+    others = inner.others if seen.finding.victims else ""
+    return Said(summary, (*inner.evidence, *lines), advice or _WHO_HOLDS_THEM, others)
 
 
 def _held_text(rank: RankFacts, device: Device, at: Context) -> tuple[str, str]:

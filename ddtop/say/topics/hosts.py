@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from ddtop.diagnosis.finding import INFO, WARNING, Context, Finding
 from ddtop.diagnosis.rendezvous import INIT
 from ddtop.diagnosis.rules.hosts import Lost, NotReturned, PartedHosts, dials, waited_s
 from ddtop.model.errors import remote_in
 from ddtop.model.facts import HostSeen, RankFacts, Snapshot
-from ddtop.say.said import Said, Writer, age_text, spot_text
+from ddtop.say.said import (
+    INFO,
+    WARNING,
+    Context,
+    Finding,
+    Said,
+    Writer,
+    duration,
+    lasting,
+    lasts_text,
+    spot_text,
+    stacks,
+)
 from ddtop.say.topics.rendezvous import path_lines
 from ddtop.say.waiters import waits_clause
 from ddtop.words.sentences import clipped, quoted, ranks_text, tensor_text, verb
-from ddtop.words.units import duration
 
 HOSTS_NAMED = 4
 
@@ -23,11 +33,11 @@ def lost(finding: Finding, seen: Lost, at: Context) -> Said:
     named = [host.host for host, _ in hosts[:HOSTS_NAMED]]
     more = f" and {len(hosts) - HOSTS_NAMED} more" if len(hosts) > HOSTS_NAMED else ""
     name = f"{verb(hosts, 'host', 'hosts')} {', '.join(named)}{more} ({ranks_text(ranks)})"
-    age = age_text(at, min(host.heard_unix_ns for host, _ in hosts))
+    age = lasts_text(at, min(host.heard_unix_ns for host, _ in hosts))
     evidence = _evidence(seen, snapshot)
     if finding.severity == INFO:
         return Said(
-            f"only ddtop's connection to {name} has been cut for {age}: collectives with {its}"
+            f"only ddtop's connection to {name} has been cut{age}: collectives with {its}"
             " ranks still complete, and the job continues",
             evidence,
             "nothing to fix in the job; ddtop cannot see these ranks until the connection is back:"
@@ -40,7 +50,7 @@ def lost(finding: Finding, seen: Lost, at: Context) -> Said:
         else calm or "no other rank makes progress"
     )
     return Said(
-        f"{name} {verb(hosts, 'has', 'have')} not reported for {age}; {then}",
+        f"{name} {verb(hosts, 'has', 'have')} not reported{age}; {then}",
         evidence,
         f"check that {it} {verb(hosts, 'is', 'are')} up and reachable: ping"
         f" {' '.join(map(quoted, named))}; then check power, link and scheduler state",
@@ -113,7 +123,7 @@ def apart(finding: Finding, seen: PartedHosts, at: Context) -> Said:
         )
     dialled = sorted({dial for rank in seen.ranks for dial in dials(rank)})
     whose = f"{ranks_text(finding.ranks)} at " if finding.ranks else ""
-    waited = duration(max(waited_s(snapshot, rank) for rank in seen.ranks))
+    waited = lasting(max(waited_s(snapshot, rank) for rank in seen.ranks))
     lines = [
         f"rank {rank.rank} on {rank.host} tries to connect to {', '.join(dials(rank))} and gets no"
         " answer"
@@ -122,7 +132,7 @@ def apart(finding: Finding, seen: PartedHosts, at: Context) -> Said:
     found = map(snapshot.rank, finding.ranks[:4])
     return Said(
         f"{ranks_text(callers)} {verb(callers, 'has', 'have')} reached the store, but not {whose}"
-        f"{', '.join(dialled[:4])}{_kind_of(dialled, snapshot)}, in {INIT} for {waited}",
+        f"{', '.join(dialled[:4])}{_kind_of(dialled, snapshot)}, in {INIT}{waited}",
         (*lines, *filter(None, map(_interface_line, found))),
         advice,
     )
@@ -147,14 +157,14 @@ def _interface_line(rank: RankFacts) -> str:
     return f"rank {rank.rank} on {rank.host}: {', '.join(names) or 'GLOO_SOCKET_IFNAME is not set'}"
 
 
-def not_returned(_: Finding, seen: NotReturned, at: Context) -> Said:
+def not_returned(finding: Finding, seen: NotReturned, at: Context) -> Said:
     """That all are inside, and that nobody knows why it does not return."""
     inside, snapshot = seen.joining.inside, at.snapshot
-    waited = duration(min(waited_s(snapshot, rank) for rank in inside))
-    evidence = [f"all {snapshot.world_size} ranks are inside, the last one for {waited}"]
+    waited = lasting(min(waited_s(snapshot, rank) for rank in inside))
+    evidence = [f"all {snapshot.world_size} ranks are inside, the last one{waited}"]
     advice = (
-        "see which call they are in: ddtop stacks --native; name the interface that the hosts"
-        " share: GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME"
+        f"see which call they are in: {stacks(finding, at)} --native; name the interface that the"
+        " hosts share: GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME"
     )
     if snapshot.attempt:
         evidence.append(
@@ -163,7 +173,7 @@ def not_returned(_: Finding, seen: NotReturned, at: Context) -> Said:
         )
         advice = f"{_AGAIN}; {advice}"
     return Said(
-        f"{ranks_text(seen.joining.victims)} have all been in {INIT} for {waited}; no rank is"
+        f"{ranks_text(seen.joining.victims)} have all been in {INIT}{waited}; no rank is"
         " missing, and none makes progress",
         (*evidence, *path_lines(inside[:4])),
         advice,

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from ddtop.diagnosis.finding import Context, Finding
 from ddtop.diagnosis.rules.no_progress import AtOnePlace, ForOutside, Stands
 from ddtop.diagnosis.standstill import COMMUNICATES, STILL, Standstill, word_of
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.say.chain import chain_lines, chain_step
 from ddtop.say.evidence import call_lines, place_line, process_line, stack_lines, whom_to_ask
 from ddtop.say.places import where_text
-from ddtop.say.said import Said, Writer
+from ddtop.say.said import Context, Finding, Said, Writer, lasting, stacks
 from ddtop.say.waiters import foreign_text
 from ddtop.words.sentences import quoted, ranks_text, verb
-from ddtop.words.units import duration, plural
+from ddtop.words.units import plural
 
 CLASSES_MAX = 3
 
@@ -20,7 +19,7 @@ CLASSES_MAX = 3
 def for_outside(_: Finding, seen: ForOutside, at: Context) -> Said:
     """For which processes outside of the job they wait."""
     still, ranks, victims = seen.still, seen.ranks, seen.victims
-    summary = f"no progress for {duration(still.quiet_s)}: {foreign_text(at.snapshot, seen.waits)}"
+    summary = f"no progress{lasting(still.quiet_s)}: {foreign_text(at.snapshot, seen.waits)}"
     if victims:
         summary += (
             f"; {ranks_text(victims)} {verb(victims, 'waits', 'wait')} for"
@@ -33,7 +32,7 @@ def for_outside(_: Finding, seen: ForOutside, at: Context) -> Said:
     )
 
 
-def stands(_: Finding, seen: Stands, at: Context) -> Said:
+def stands(finding: Finding, seen: Stands, at: Context) -> Said:
     """Where the ranks are, those at fault first."""
     still, classes, idle = seen
     snapshot = at.snapshot
@@ -50,9 +49,9 @@ def stands(_: Finding, seen: Stands, at: Context) -> Said:
     shown += [f"{ranks_text(unseen)} {verb(unseen, 'was', 'were')} not seen"] if unseen else []
     lead_in = "idle" if idle else "no progress"
     return Said(
-        f"{lead_in} for {duration(still.quiet_s)}: {'; '.join(shown)}",
+        f"{lead_in}{lasting(still.quiet_s)}: {'; '.join(shown)}",
         _evidence(snapshot, classes, still),
-        _advice(lead, still, idle),
+        _advice(lead, still, idle, stacks(finding, at)),
     )
 
 
@@ -85,7 +84,7 @@ def _evidence(snapshot: Snapshot, classes: list[AtOnePlace], still: Standstill) 
     return tuple(line for line in lines if line is not None)
 
 
-def _advice(lead: RankFacts, still: Standstill, idle: bool) -> str:
+def _advice(lead: RankFacts, still: Standstill, idle: bool, shown: str) -> str:
     place = lead.reported.place
     if still.unseen:
         return (
@@ -101,14 +100,14 @@ def _advice(lead: RankFacts, still: Standstill, idle: bool) -> str:
         )
     if all(word_of(rank) in COMMUNICATES for rank in still.alive):
         return (
-            "all ranks must make the same calls in the same order: compare their lines, ddtop"
-            " stacks shows them side by side"
+            "all ranks must make the same calls in the same order: compare their lines,"
+            f" {shown} shows them side by side"
         )
     if not still.any_is(STILL):
-        return "let it finish, or check whether its loop ends: ddtop stacks"
+        return f"let it finish, or check whether its loop ends: {shown}"
     ask = whom_to_ask(lead)
     about = f"; give the wait of rank {lead.rank} a timeout, and see {ask}" if ask else ""
-    return chain_step(lead) or f"see what each rank waits for: ddtop stacks{about}"
+    return chain_step(lead) or f"see what each rank waits for: {shown}{about}"
 
 
 WRITERS: dict[type, Writer] = {Stands: stands, ForOutside: for_outside}

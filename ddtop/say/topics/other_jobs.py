@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from ddtop.diagnosis.finding import Context, Finding
 from ddtop.diagnosis.rules.waits_for_job import Absent, Crossed, Ends
 from ddtop.diagnosis.standstill import COMMUNICATES
 from ddtop.diagnosis.waiters import first_wait
 from ddtop.model.facts import Snapshot
 from ddtop.say.places import where_text
-from ddtop.say.said import Around, Said
+from ddtop.say.said import Around, Context, Finding, Said, lasting
 from ddtop.say.waiters import waits_clause
 from ddtop.wire.records import FarEnd
 from ddtop.words.sentences import (
@@ -21,7 +20,6 @@ from ddtop.words.sentences import (
     ranks_text,
     verb,
 )
-from ddtop.words.units import duration
 
 
 def crossed(finding: Finding, seen: Crossed, at: Context, inner: Said) -> Said:
@@ -71,7 +69,7 @@ def _summary(finding: Finding, seen: Crossed, snapshot: Snapshot) -> str:
         does += f" ({file_line(place)} {function_text(place)})"
     text = (
         f"{ranks_text(ranks)} {verb(ranks, 'waits', 'wait')} for {_name(seen.end)}, which has been"
-        f" {does} for {duration(seen.still_s)}"
+        f" {does}{lasting(seen.still_s)}"
     )
     first = first_wait(snapshot, [snapshot.rank(rank) for rank in victims], ranks)
     return f"{text}; {waits_clause(snapshot, first, ranks, victims)}" if victims and first else text

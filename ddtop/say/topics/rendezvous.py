@@ -7,15 +7,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ddtop.diagnosis.finding import Context, Finding
 from ddtop.diagnosis.rendezvous import INIT, Joining, entered_unix_ns, store_of
 from ddtop.diagnosis.rules import rendezvous
 from ddtop.model.facts import RankFacts, State
 from ddtop.say.places import where_text
-from ddtop.say.said import Said, Writer, age_text
+from ddtop.say.said import Context, Finding, Said, Writer, age_text, duration, lasts_text
 from ddtop.wire.records import Hello
 from ddtop.words.sentences import by_value, clipped, quoted, ranks_text, verb
-from ddtop.words.units import duration
 
 
 class Words(NamedTuple):
@@ -165,11 +163,11 @@ def _claims(rank: RankFacts) -> list[str]:
 def child(finding: Finding, seen: Hello, at: Context) -> Said:
     """What the child of a rank does, and who waits for that rank."""
     pid, rank, victims = seen.pid, at.snapshot.rank(finding.ranks[0]), finding.victims
-    waited, name = age_text(at, seen.init_unix_ns or 0), f"rank {rank.rank}"
+    began, name = seen.init_unix_ns or 0, f"rank {rank.rank}"
     joins = (
-        f"joined this job's group with the same number {waited} ago"
+        f"joined this job's group with the same number {age_text(at, began)} ago"
         if seen.joined
-        else f"has been in this job's {INIT} for {waited}"
+        else f"has been in this job's {INIT}{lasts_text(at, began)}"
     )
     waits = f"; {ranks_text(victims)} {verb(victims, 'waits', 'wait')} for {name}"
     return Said(
@@ -232,12 +230,12 @@ def cut_off(finding: Finding, seen: rendezvous.CutOff, at: Context) -> Said:
         else "",
     )
     why = ", and ".join(filter(None, reasons))
-    waited = age_text(at, entered_unix_ns(seen.lead) or seen.joining.since_unix_ns)
+    waited = lasts_text(at, entered_unix_ns(seen.lead) or seen.joining.since_unix_ns)
     advice = "check MASTER_ADDR and MASTER_PORT, and that rank 0 is running"
     return Said(
         f"{ranks_text(finding.ranks)} cannot reach the store at {store}"
         + (f" ({why})" if why else "")
-        + (f", in {INIT} for {waited}" if seen.ways else f" and gave up in {INIT}"),
+        + (f", in {INIT}{waited}" if seen.ways else f" and gave up in {INIT}"),
         (*path_lines(rank for rank, _ in seen.ways[:6]), *_ends(seen.joining)),
         _REACH_IT.get(probe, advice).format(store=quoted(store)),
     )

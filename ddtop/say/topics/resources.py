@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ddtop.diagnosis.finding import Context, Finding
 from ddtop.diagnosis.rules.resources import (
     CGROUP,
     FILES,
@@ -19,10 +18,19 @@ from ddtop.diagnosis.rules.resources import (
 )
 from ddtop.diagnosis.shortage import ADDRESSES, delay_of, is_full, threads_delay_of, used_cores_of
 from ddtop.model.facts import RankFacts
-from ddtop.say.evidence import size_text
-from ddtop.say.said import Said, Writer, that_hold, waits_text
+from ddtop.say.said import (
+    Context,
+    Finding,
+    Said,
+    Writer,
+    about,
+    share,
+    size_text,
+    that_hold,
+    waits_text,
+)
 from ddtop.wire.records import HostLoad, HostState
-from ddtop.words.sentences import about, ranks_text, verb
+from ddtop.words.sentences import ranks_text, verb
 
 RANKS_MOST, CROWDED_MOST = 4, 8
 
@@ -99,7 +107,7 @@ def memory(finding: Finding, seen: Short, at: Context) -> Said:
     lines = _largest_lines(ranks) if line == _LARGEST else [line] if line else []
     late = ranks[0].late
     if finding.victims and late is not None:
-        text = f"{text}; {waits_text(late.waiters)} {late.share_ratio:.0%} of the time for it"
+        text = f"{text}; {waits_text(late.waiters)} {share(late.share_ratio)} of the time for it"
         lines.append(
             f"it is late in {late.late_ratio:.0%} of the last {late.steps} steps; the waiting ranks"
             " have room below their limits"

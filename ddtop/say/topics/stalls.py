@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddtop.diagnosis.finding import Context, Finding
 from ddtop.diagnosis.rules.blamed import IoStalled, WorkerStuck
 from ddtop.diagnosis.rules.stalls import Halted
 from ddtop.diagnosis.stuck_worker import (
@@ -24,10 +23,9 @@ from ddtop.model.progress import is_helpless
 from ddtop.say.chain import chain_clause, chain_lines, chain_step
 from ddtop.say.evidence import loader_line, place_line, process_line, stack_lines, with_timeout
 from ddtop.say.places import where_text
-from ddtop.say.said import Said, Writer
+from ddtop.say.said import Context, Finding, Said, Writer, lasting, lasts_text, stacks
 from ddtop.say.waiters import waits_clause
 from ddtop.words.sentences import ranks_text, verb
-from ddtop.words.units import duration
 
 
 def _waits(finding: Finding, blames: Sequence[Blame], snapshot: Snapshot) -> str:
@@ -44,7 +42,6 @@ def io_stalled(finding: Finding, seen: IoStalled, at: Context) -> Said:
     stalled = [snapshot.rank(rank) for rank in ranks]
     lead = stalled[0]
     wchan = lead.process.report.wchan if lead.process.report is not None else None
-    lasts = duration((snapshot.time_unix_ns - finding.since_unix_ns) / 1e9)
     lines = [
         line
         for rank in stalled[:4]
@@ -52,19 +49,13 @@ def io_stalled(finding: Finding, seen: IoStalled, at: Context) -> Said:
     ]
     return Said(
         f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been in uninterruptible sleep"
-        f" ({wchan or 'state D'}) for {lasts}, {where_text(lead)}"
+        f" ({wchan or 'state D'}){lasts_text(at, finding.since_unix_ns)}, {where_text(lead)}"
         f"{_waits(finding, seen.blames, snapshot)}",
         tuple(line for line in lines if line is not None),
-        _io_advice(lead),
-    )
-
-
-def _io_advice(rank: RankFacts) -> str:
-    if does(rank).word == "child":
-        return f"find out what its child waits for: ddtop stacks --rank {rank.rank}"
-    return (
-        "fix the file server or disk behind it (dmesg names it); kill -9 has no effect until it"
-        " answers"
+        f"find out what its child waits for: {stacks(finding, at, f' --rank {lead.rank}')}"
+        if does(lead).word == "child"
+        else "fix the file server or disk behind it (dmesg names it); kill -9 has no effect until"
+        " it answers",
     )
 
 
@@ -76,18 +67,19 @@ def worker_stuck(finding: Finding, seen: WorkerStuck, at: Context) -> Said:
     assert lead.loader.report is not None
     since = finding.since_unix_ns
     begun = min(lead.loader.report.waiting_since_unix_ns or since, since)
-    lasts = duration((snapshot.time_unix_ns - begun) / 1e9)
     waits = chain_clause(lead) if len(stuck) == 1 and seen.cause in _WAITING else ""
     step = chain_step(lead) if waits else None
-    advice = step or _ADVICE[seen.cause].format(pid=lead.loader.report.owing_pid, rank=lead.rank)
+    command = stacks(finding, at, f" --rank {lead.rank}")
+    advice = step or _ADVICE[seen.cause].format(pid=lead.loader.report.owing_pid, stacks=command)
     first = min(seen.blames, key=lambda blame: blame.since_unix_ns, default=None)
-    return Said(
-        f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {where_text(lead)} for"
-        f" {lasts}: {_worker_text(stuck)} {_worker_line(lead, len(stuck))}{waits}"
+    said = Said(
+        f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {where_text(lead)}"
+        f"{lasts_text(at, begun)}: {_worker_text(stuck)} {_worker_line(lead, len(stuck))}{waits}"
         f"{_waits(finding, seen.blames, snapshot)}",
         tuple(line for rank in stuck[:4] for line in _evidence(snapshot, rank)),
-        with_timeout(advice, snapshot, first) if first is not None else advice,
+        advice,
     )
+    return with_timeout(said, snapshot, first) if first is not None else said
 
 
 def _worker_text(stuck: list[RankFacts]) -> str:
@@ -140,8 +132,7 @@ def _evidence(snapshot: Snapshot, rank: RankFacts) -> list[str]:
         stood_s = (snapshot.time_unix_ns - (rank.loader.stuck_since_unix_ns or 0)) / 1e9
         at = f", wchan {loader.owing_wchan}" if loader.owing_wchan else ""
         lines.append(
-            f"worker pid {loader.owing_pid}: no CPU, no I/O and no wake-up for"
-            f" {duration(stood_s)}{at}"
+            f"worker pid {loader.owing_pid}: no CPU, no I/O and no wake-up{lasting(stood_s)}{at}"
         )
     stack = _worker_stack(rank)
     own = stack_lines(rank)
@@ -164,7 +155,7 @@ _ADVICE = {
     ),
     HALTED: "let it continue: kill -CONT {pid} (if a debugger holds it, detach the debugger)",
     LOCKED: (
-        "see what it waits for: ddtop stacks --rank {rank}; fork does not copy the rank's other"
+        "see what it waits for: {stacks}; fork does not copy the rank's other"
         " threads, so a lock that one of them held is never released in the worker"
         " (multiprocessing_context='spawn', cv2.setNumThreads(0), TOKENIZERS_PARALLELISM=false),"
         " and a collective never completes"
@@ -175,7 +166,7 @@ _ADVICE = {
     ),
     DISK: ("fix the file server or disk that the dataset is on (dmesg names it)"),
     STUCK: (
-        "see where in the dataset it is stuck: ddtop stacks --rank {rank}; set a timeout for the"
+        "see where in the dataset it is stuck: {stacks}; set a timeout for the"
         " call that it waits in"
     ),
 }
@@ -186,13 +177,12 @@ def halted(finding: Finding, seen: Halted, at: Context) -> Said:
     snapshot, ranks = at.snapshot, finding.ranks
     stopped = [snapshot.rank(rank) for rank in ranks]
     how, advice = _stop_texts(stopped)
-    lasts = duration((snapshot.time_unix_ns - finding.since_unix_ns) / 1e9)
-    waits = ""
+    lasts, waits = lasts_text(at, finding.since_unix_ns), ""
     if seen.first is not None:
         waits = f"; {waits_clause(snapshot, seen.first, ranks, finding.victims)}"
     lines = (process_line(rank) for rank in stopped[:8])
     return Said(
-        f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {how} for {lasts}{waits}",
+        f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {how}{lasts}{waits}",
         tuple(line for line in lines if line is not None),
         advice,
     )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddtop.diagnosis.finding import CRITICAL, WARNING, Context, Finding
-from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.rendezvous import INIT, Joining
 from ddtop.diagnosis.rules.starting import Awaited, timeout_s
 from ddtop.launch.launchers import is_elastic
@@ -13,10 +11,23 @@ from ddtop.model.facts import Candidate, Snapshot, WaitingLauncher
 from ddtop.model.stacks import Owner, owner_of
 from ddtop.say.evidence import place_line, process_line, stack_lines
 from ddtop.say.places import where_text
-from ddtop.say.said import Said, Writer, age_text, that_hold
+from ddtop.say.said import (
+    CRITICAL,
+    WARNING,
+    Context,
+    Finding,
+    Kind,
+    Said,
+    Writer,
+    age_text,
+    duration,
+    lasting,
+    lasts_text,
+    stacks,
+    that_hold,
+)
 from ddtop.say.topics.rendezvous import WHY_NOT, path_lines, so_far, wait_text, words_of
 from ddtop.words.sentences import exit_text, file_line, quoted, rank_list, ranks_text, verb
-from ddtop.words.units import duration
 
 
 def awaited(finding: Finding, seen: Awaited, at: Context) -> Said:
@@ -31,8 +42,7 @@ def awaited(finding: Finding, seen: Awaited, at: Context) -> Said:
             f"every rank must enter {joining.init}, even a rank that has nothing to do",
         )
     write = _OF.get(finding.kind, _candidates if seen.candidates else _late)
-    said = write(finding, seen, at)
-    return said._replace(advice=f"{said.advice}; {_left_to_wait(joining)}")
+    return write(finding, seen, at)._replace(countdown=_left_to_wait(joining))
 
 
 def _left_to_wait(joining: Joining) -> str:
@@ -66,10 +76,10 @@ def _late(finding: Finding, seen: Awaited, at: Context) -> Said:
     lead, place = late[0], late[0].reported.place
     still, since = lead.process.working is False, place.since_unix_ns if place is not None else None
     if finding.severity == CRITICAL:
-        here = f" for {age_text(at, since)}" if since is not None and still else ""
+        here = lasts_text(at, since) if since is not None and still else ""
         doing = f"{verb(ranks, 'has', 'have')} been {where_text(lead)}{here}, not in {init} yet"
     else:
-        imports = place is not None and place.waits_on == "import"
+        imports = lead.reported.waits_on == "import"
         works = "working " if lead.process.working and not imports else ""
         doing = f"{verb(ranks, 'is', 'are')} not in {init} yet, still {works}{where_text(lead)}"
     lines = (line for rank in late[:4] for line in (process_line(rank), place_line(rank)))
@@ -85,8 +95,8 @@ def _late(finding: Finding, seen: Awaited, at: Context) -> Said:
             ),
             (
                 still,
-                f"see what {verb(ranks, 'it waits', 'they wait')} for: ddtop stacks"
-                f" {quoted(at.snapshot.job)} --rank {rank_list(ranks)}",
+                f"see what {verb(ranks, 'it waits', 'they wait')} for:"
+                f" {stacks(finding, at, f' {quoted(at.snapshot.job)} --rank {rank_list(ranks)}')}",
             ),
             (
                 init == INIT,
@@ -233,19 +243,19 @@ _OF = {Kind.RANK_KILLED: _killed, Kind.RANK_MISSING: _missing}
 
 def launcher(_: Finding, seen: WaitingLauncher, __: Context) -> Said:
     """For what it waits: torchrun waits for other nodes, or for the store where they meet."""
-    waited, missing = duration(seen.waited_s), seen.nodes - (seen.nodes_there or 0)
+    missing = seen.nodes - (seen.nodes_there or 0)
     others = f"the other nodes of {seen.nodes}"
     nodes = f"{missing} of {seen.nodes} nodes" if seen.nodes_there else others
     why = WHY_NOT.get(seen.probe or "", seen.probe)
     waits, advice = (
         (
-            f"has waited {waited} for {nodes} at {seen.place}",
+            f"has waited {duration(seen.waited_s)} for {nodes} at {seen.place}",
             "start it on the other nodes, with the same --nnodes and the same address; to test the"
             " connection from there",
         )
         if seen.probe is None
         else (
-            f"cannot reach the store at {seen.place} ({why}), for {waited}",
+            f"cannot reach the store at {seen.place} ({why}){lasting(seen.waited_s, ', for')}",
             "start the node that opens the store there; check --rdzv-endpoint or --master-addr",
         )
     )

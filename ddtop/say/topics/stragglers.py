@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
-from ddtop.diagnosis.finding import Context, Finding
 from ddtop.diagnosis.gpus import device_of, held_by_more_than_load, lasting_strangers
-from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.rules.straggler import Communication, Imbalance, SyncBound
 from ddtop.diagnosis.shortage import delay_of
 from ddtop.diagnosis.straggler_cause import (
@@ -35,12 +33,24 @@ from ddtop.model.facts import Balance, Device, GpuLate, Late, RankFacts
 from ddtop.model.stragglers import LateByStack
 from ddtop.policy import Policy
 from ddtop.say.places import where_text
-from ddtop.say.said import Said, Writer, group_text, that_hold, waits_text
+from ddtop.say.said import (
+    Context,
+    Finding,
+    Kind,
+    Said,
+    Writer,
+    about,
+    group_text,
+    long_size,
+    marked,
+    share,
+    that_hold,
+    waits_text,
+)
 from ddtop.say.topics.gpus import CLOCKS, COOL, COOLING, command, gpu_text, holders_text, why_held
 from ddtop.say.topics.resources import running_text
 from ddtop.wire.records import ACTIVITIES, HostLoad, ProcessLoad, Spot, by_function
-from ddtop.words.sentences import about, ranks_text, verb
-from ddtop.words.units import long_size
+from ddtop.words.sentences import ranks_text, verb
 
 RANKS_MOST = 4
 NOT_MEASURED = "not measured"
@@ -81,7 +91,7 @@ _CAUSES = {
         COOL,
     ),
     COMPUTES: (
-        "computes longer on its GPU: the others' GPUs are 100% busy at {amount:.0%} of its power,"
+        "computes longer on its GPU: the others' GPUs are 100% busy at {amount_share} of its power,"
         " so they wait in NCCL",
         "does rank {rank} have more to compute (longer sequences, more tokens for its experts, an"
         " extra loss)? If not, compare its GPU with the others': {clocks}",
@@ -124,6 +134,7 @@ def cause_text(cause: Cause, rank: RankFacts, at: Context) -> tuple[str, str]:
         "rank": rank.rank,
         "share": about(cause.amount),
         "amount": cause.amount,
+        "amount_share": share(cause.amount),
         "pages": round(cause.amount, -1),
         "usual": usual,
         "spot": spot,
@@ -181,7 +192,7 @@ def _of_gpu(device: Device, policy: Policy) -> dict[str, object]:
 
 def late(_: Finding, seen: Late, at: Context) -> Said:
     """Whom the others wait for, by the times of arrival: what that costs, and why."""
-    ranks, share, snapshot = seen.ranks, seen.share_ratio, at.snapshot
+    ranks, ratio, snapshot = seen.ranks, seen.share_ratio, at.snapshot
     causes = {
         number: cause_text(
             cause_of(snapshot.rank(number), seen, snapshot, at.policy), snapshot.rank(number), at
@@ -190,14 +201,14 @@ def late(_: Finding, seen: Late, at: Context) -> Said:
     }
     cause, advice = causes[ranks[0]]
     cost = f"{_ms(seen.cost_ms)} of each {_ms(seen.step_ms)} step for {verb(ranks, 'it', 'them')}"
-    cost += f" ({share:.0%})"
+    cost += f" ({share(ratio)})"
     if not seen.counted:
-        cost = f"{share:.0%} of the time for {verb(ranks, 'it', 'them')}"
+        cost = f"{share(ratio)} of the time for {verb(ranks, 'it', 'them')}"
     lines = []
     for number, (text, __) in causes.items():
         rank = snapshot.rank(number)
         # 1 means as fast as the ranks that wait, or as fast as its own best.
-        scores = f"{1 - share:.0%} of the others' speed"
+        scores = f"{1 - ratio:.0%} of the others' speed"
         if best_ms := rank.progress.step_best_ms:
             best = f"{min(1.0, best_ms / seen.step_ms):.0%} of its own best"
             scores += f", {best} (a step of {_ms(best_ms)})"
@@ -264,7 +275,7 @@ def _spot(spot: Spot) -> str:
 
 
 def _ms(value: float) -> str:
-    return f"{value:.0f} ms" if value >= 10 else f"{value:.1f} ms"
+    return marked(f"{value:.0f} ms" if value >= 10 else f"{value:.1f} ms")
 
 
 def late_gpu(_: Finding, seen: GpuLate, at: Context) -> Said:
@@ -284,7 +295,7 @@ def late_gpu(_: Finding, seen: GpuLate, at: Context) -> Said:
         why = (
             f"{gpus} {verb(ranks, 'computes', 'compute')} while {verb(waiters, 'that', 'those')} of"
             f" {waits_text(waiters)} in NCCL, 100% busy at"
-            f" {seen.others_watts / seen.power_watts:.0%} of {its} power"
+            f" {share(seen.others_watts / seen.power_watts)} of {its} power"
         )
         gpu = command(CLOCKS, device.gpu) if device is not None else ""
         advice = _CAUSES[COMPUTES][1].format(rank=ranks[0], clocks=gpu) if gpu else ""
@@ -320,8 +331,8 @@ def late_by_stack(_: Finding, seen: LateByStack, at: Context) -> Said:
     spot = f"; rank {first.rank} is {where_text(first)}" if look and look.kind is None else ""
     return Said(
         f"{_are_stragglers(seen.ranks)}, judged by stacks: {ranks_text(waiters)}"
-        f" {verb(waiters, 'is', 'are')} in a collective in at least {seen.wait_ratio:.0%} of the"
-        f" looks, {late} in {seen.call_ratio:.0%}{spot}",
+        f" {verb(waiters, 'is', 'are')} in a collective in at least {share(seen.wait_ratio)} of the"
+        f" looks, {late} in {share(seen.call_ratio)}{spot}",
         (
             f"at least {seen.looks} looks at the main thread of each rank over"
             f" {seen.seconds:.0f} s; a rank that is late hardly waits, and the others wait for it"
@@ -353,7 +364,7 @@ def communication(finding: Finding, seen: Communication, at: Context) -> Said:
         speed = balance.step_bytes / (ratio * balance.step_ms / 1000)
         summary += (
             f"transfers, and no rank is late: {long_size(round(balance.step_bytes))} of {group} in"
-            f" each step of {balance.step_ms:.0f} ms, {long_size(round(speed))}/s"
+            f" each step of {marked(f'{balance.step_ms:.0f} ms')}, {long_size(round(speed))}/s"
             f" {f'between {len(hosts)} hosts' if len(hosts) > 1 else 'on one host'}"
         )
         advice = (
@@ -363,7 +374,7 @@ def communication(finding: Finding, seen: Communication, at: Context) -> Said:
     else:
         summary += (
             f"communication: {balance.per_step} collectives of {group} in each step of"
-            f" {balance.step_ms:.0f} ms"
+            f" {marked(f'{balance.step_ms:.0f} ms')}"
         )
         advice = (
             "remove the barriers: each collective waits for all ranks anyway"
@@ -400,7 +411,7 @@ def imbalance(_: Finding, seen: Balance, at: Context) -> Said:
         reverse=True,
     )
     least = at.policy.of(Imbalance).phase_ratio
-    spent = [f"{share:.0%} {name}" for share, name in shares if share >= least]
+    spent = [f"{ratio:.0%} {name}" for ratio, name in shares if ratio >= least]
     return Said(
         f"each step waits for some rank, and each time for another: {ranks_text(seen.ranks)} lose"
         f" {about(seen.usual_ratio)} of the time, {_ms(seen.usual_ratio * seen.step_ms)} of each"

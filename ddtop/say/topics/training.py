@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from statistics import median
 
-from ddtop.diagnosis.finding import Context, Finding
-from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.rules.data import Alone, WaitsForData, one_is_slow
 from ddtop.diagnosis.rules.diverged import Apart
 from ddtop.diagnosis.rules.exception_swallowed import PLACES_MAX, AlsoCatches, Swallowed
@@ -25,9 +23,9 @@ from ddtop.diagnosis.rules.slowdown import (
 )
 from ddtop.model.facts import RankFacts
 from ddtop.policy import Policy
-from ddtop.say.said import Around, Said, Writer
+from ddtop.say.said import Around, Context, Finding, Kind, Said, Writer, about, marked
 from ddtop.wire.records import Caught, Feed
-from ddtop.words.sentences import about, file_line, number, quoted, ranks_text, verb
+from ddtop.words.sentences import file_line, number, quoted, ranks_text, verb
 
 EVIDENCE_MOST, LOADERS_MOST = 4, 8
 
@@ -232,9 +230,10 @@ def slowdown(finding: Finding, seen: Slower, _: Context) -> Said:
     now, then = (median(one.wait_ratio for one in speeds) for speeds in (found.now, found.then))
     lines.append(f"in collectives: {now:.0%} of the time now, {then:.0%} {when}")
     now, then = (median(one.per_s for one in speeds) for speeds in (found.now, found.then))
+    slower = marked(f"{round(found.slower * 20) * 5}%")
     return Said(
-        f"the job trains {round(found.slower * 20) * 5}% slower than {when}: {number(now)} instead"
-        f" of {number(then)} {unit}/s; {why}",
+        f"the job trains {slower} slower than {when}: {number(now)} instead of {number(then)}"
+        f" {unit}/s; {why}",
         tuple(lines),
         "check what changed at that time: other jobs on these hosts, GPU clocks, the data, the"
         " length of the samples",

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from ddtop.diagnosis.finding import Context, Finding
 from ddtop.diagnosis.rules.versions import Backend, Skew
-from ddtop.say.said import Said, Writer
-from ddtop.say.topics.gpus import size
+from ddtop.say.said import Context, Finding, Said, Writer, size
 from ddtop.words.sentences import by_value, ranks_text, verb
 
 VALUES_MOST, NAMED_MOST, RANKS_MOST = 6, 3, 4
