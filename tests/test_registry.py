@@ -263,16 +263,6 @@ def test_a_symlinked_job_file_is_not_followed(home, tmp_path):
     assert registry.read_entries() == []
 
 
-@given(st.binary(max_size=200))
-def test_random_bytes_in_a_job_file_are_passed_over(tmp_path_factory, data):
-    folder = tmp_path_factory.getbasetemp() / "random-state"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DDTOP_STATE", str(folder))
-        (registry.state_dir() / "x.json").write_bytes(data)
-
-        assert registry.read_entries() == []
-
-
 # -- live, lost, ended
 
 
