@@ -3,13 +3,11 @@
 import subprocess
 import sys
 
-import msgspec
 import pytest
 
-from ddtop.relay.gpus.nvml import NO_DRIVER, Nvml, NvmlError
+from ddtop.relay.gpus.nvml import Nvml
 from ddtop.wire.records import Gpu
-from tests.nvml import GIB, IS_LOST, NOT_SUPPORTED, FakeCard, FakeNvml
-from tests.nvml import NO_DRIVER as NOT_LOADED
+from tests.nvml import GIB, NOT_SUPPORTED, FakeCard, FakeNvml
 
 
 def test_a_gpu_at_work_is_read_in_units_of_its_names():
@@ -68,12 +66,6 @@ def test_what_is_not_supported_is_not_asked_again():
     assert nv.calls["nvmlDeviceGetPowerUsage"] == 5
 
 
-def test_an_older_driver_has_the_older_struct_of_memory():
-    (card,) = Nvml(FakeNvml(FakeCard(raises={"memory v2": 13}))).sample()
-
-    assert (card.used_bytes, card.total_bytes) == (41 * GIB, 80 * GIB)
-
-
 def test_dear_calls_are_rare():
     """Eight GPUs must not cost 1 % of a core: processes every 5 s, links every 30 s."""
     nv = FakeNvml(*[FakeCard(uuid=f"GPU-{number}") for number in range(8)])
@@ -85,19 +77,6 @@ def test_dear_calls_are_rare():
     assert nv.calls["nvmlDeviceGetComputeRunningProcesses"] == 8 * 6
     assert nv.calls["nvmlDeviceGetRemappedRows"] == 8
     assert nv.calls["nvmlDeviceGetNvLinkState"] == 8 * FakeNvml.NVML_NVLINK_MAX_LINKS
-
-
-def test_a_gpu_that_falls_off_the_bus_is_lost_and_keeps_its_name():
-    """Xid 79: from then on every call for that GPU fails, and the other GPUs answer."""
-    nv = FakeNvml(FakeCard(uuid="GPU-a"), FakeCard(uuid="GPU-b"))
-    nvml = Nvml(nv)
-    nvml.sample(0.0)
-    nv.cards[0].raises = {"*": IS_LOST, "nvmlDeviceGetHandleByIndex": IS_LOST}
-
-    lost, other = nvml.sample(1.0)
-
-    assert (lost.uuid, lost.lost, lost.util_ratio) == ("GPU-a", True, None)
-    assert (other.lost, other.util_ratio) == (False, 0.97)
 
 
 def test_mig_instances_have_their_own_memory_and_no_utilisation():
@@ -121,27 +100,6 @@ def test_bytes_of_a_process_that_the_driver_does_not_tell_are_not_measured():
         (1, None),
         (3, None),
     ]
-
-
-def test_without_a_driver_a_plain_sentence_says_so():
-    with pytest.raises(NvmlError, match=f"^{NO_DRIVER} \\(Driver Not Loaded\\)$"):
-        Nvml(FakeNvml(driver=False))
-    assert NOT_LOADED == 9
-
-
-def test_a_driver_that_is_unloaded_ends_the_session():
-    nv = FakeNvml(FakeCard())
-    nvml = Nvml(nv)
-    nv.driver = False
-
-    with pytest.raises(NvmlError, match="does not answer"):
-        nvml.sample()
-
-
-def test_what_is_read_fits_the_record():
-    nv = FakeNvml(FakeCard(mig=(FakeCard(uuid="MIG-a"),)))
-    for card in Nvml(nv).sample():
-        assert msgspec.msgpack.decode(msgspec.msgpack.encode(card), type=Gpu) == card
 
 
 def test_the_library_is_not_loaded_where_there_is_no_driver():
