@@ -95,18 +95,13 @@ def test_none_free_is_exit_code_1(driver, capsys):
     assert json.loads(capsys.readouterr().out)["gpus"][0]["free"] is False
 
 
-def test_json_is_versioned_and_has_every_key(driver, capsys):
+def test_json_is_versioned_and_says_who_holds_a_gpu(driver, capsys):
     driver(host)
     gpus(as_json=True)
     said = json.loads(capsys.readouterr().out)
 
     assert (said["schema"], said["driver"]) == ("ddtop.gpus/1", "580.65.06")
     busy, free = said["gpus"]
-    assert set(busy) == {
-        "index", "uuid", "name", "free", "free_bytes", "total_bytes", "util_ratio", "power_watts",
-        "celsius", "exclusive", "prohibited", "mig_parent", "lost",
-        "vendor", "processes",
-    }  # fmt: skip
     assert (busy["free_bytes"], busy["total_bytes"]) == (39 * GIB, 80 * GIB)
     (holder,) = busy["processes"]
     assert (holder["pid"], holder["used_bytes"], bool(holder["user"])) == (ME, 40 * GIB, True)
