@@ -12,6 +12,7 @@ from ddtop.follow import live
 from ddtop.follow.looks import look_once
 from ddtop.wire import frames
 from ddtop.wire.records import HostClock, HostState, HubLink, Reply
+from tests import entries
 from tests.jobs import FakeJob, unix_ns
 
 
@@ -22,24 +23,9 @@ def home(tmp_path, monkeypatch):
 
 
 def entry(**changes):
-    found = {
-        "schema": registry.SCHEMA,
-        "job": "train",
-        "run": "r1",
-        "host": "h",
-        "sender": "elsewhere",
-        "relay_pid": 1,
-        "relay_start_ticks": 1,
-        "address": "127.0.0.1",
-        "port": 9,
-        "socket": "",
-        "script": "train",
-        "world_size": 2,
-        "reporting": 0,
-        "started_unix_ns": 0,
-        "heartbeat_unix_ns": 0,
-    }
-    return registry.JobEntry(**(found | changes))
+    told = {"host": "h", "sender": "elsewhere", "relay_pid": 1, "port": 9, "socket": ""}
+    told |= {"world_size": 2, "reporting": 0, "started_unix_ns": 0, "heartbeat_unix_ns": 0}
+    return entries.entry(**(told | changes))
 
 
 def as_frames(job):

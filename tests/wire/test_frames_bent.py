@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddtop import journal
-from ddtop.registry import SCHEMA, JobEntry, entry_of
+from ddtop.registry import SCHEMA, entry_of
 from ddtop.wire import bridge, frames
 from ddtop.wire import page as layout
 from ddtop.wire.mpi import read_mpi
 from ddtop.wire.records import LastException
+from tests.entries import entry
 from tests.wire.strategies import RECORDS, simplest
 
 WHOLE = [
@@ -32,25 +33,7 @@ WHOLE = [
     )
     for cls in RECORDS
 ]
-ENTRY = msgspec.json.encode(
-    JobEntry(
-        SCHEMA,
-        "train",
-        "r1",
-        "h",
-        "0" * 12,
-        1,
-        1,
-        "127.0.0.1",
-        5000,
-        "/s",
-        "train.py",
-        4,
-        4,
-        1 << 60,
-        1 << 60,
-    )
-)
+ENTRY = msgspec.json.encode(entry())
 CHANGES = st.lists(
     st.tuples(
         st.integers(0, 1 << 16), st.integers(0, 255), st.sampled_from(["set", "drop", "add"])
