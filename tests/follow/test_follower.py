@@ -44,23 +44,6 @@ def as_frames(job):
     ]
 
 
-def test_the_last_state_of_a_job_whose_relay_is_gone_names_who_went_first(home):
-    job = FakeJob(2)
-    job.trains(5)
-    job.ranks[1].ends(code=None, signal=9)
-    job.ranks[0].ends(code=None, signal=15, later_s=0.2)
-    job.passes(2)
-    journal.write(registry.state_dir() / "train.last", as_frames(job))
-
-    snapshot, verdict = look_once(entry(last_state=str(registry.state_dir() / "train.last")), 0.0)
-
-    assert not snapshot.live
-    assert snapshot.ended.first_rank == 1
-    assert [(finding.kind, finding.ranks) for finding in verdict.findings] == [
-        ("rank-killed", (1,))
-    ]
-
-
 @pytest.mark.parametrize("left", ["a last state", "the journal only"])
 def test_the_hang_before_a_kill_is_told_whatever_the_relay_left(home, left):
     job = FakeJob(3)
