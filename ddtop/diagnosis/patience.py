@@ -18,6 +18,7 @@ from ddtop.diagnosis.shortage import timeout_s
 from ddtop.diagnosis.standstill import Idle, pauses
 from ddtop.diagnosis.waiters import makes_by_hand
 from ddtop.model.account import NOTHING, SHORT_SLEEPS, does, wakes_often
+from ddtop.model.chain import chain_of
 from ddtop.model.facts import Blame, RankFacts, Snapshot
 from ddtop.model.wait_graph import GONE, LOST, STILL, STOPPED, UNKNOWN, WORKING, waiters_of
 from ddtop.policy import Limits, Policy, Waits
@@ -27,6 +28,7 @@ from ddtop.wire.records import (
     COMPILE,
     SANITY_CHECK,
     TEST,
+    TIMED,
     VALIDATE,
     TrainingProgress,
 )
@@ -137,6 +139,11 @@ def _finishes(case: Case) -> bool:
     return last and does(case.rank).word in ("child", "sleep")
 
 
+def _has_limit(case: Case) -> bool:
+    """Whether the await at which its event loop stands ends by itself."""
+    return any(link.does == TIMED for link in chain_of(case.rank)[-1:])
+
+
 class Row(NamedTuple):
     """A reason to wait. `holds`: whether there is this reason. `seconds`: how long the wait may
     last, s."""
@@ -176,6 +183,7 @@ GOES_ON = (
         lambda case: case.polls and case.new_place,
         lambda case: case.limits.new_place_s,
     ),
+    Row("its await has a time limit", _has_limit, _working_s),
     Row("its child may work", _finishes, _working_s),
     Row("it may work", lambda case: case.blame.condition == UNKNOWN, _working_s),
     Row("it works", lambda case: case.blame.condition == WORKING, _working_s),

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 
 from ddtop.model.facts import RankFacts, State
 from ddtop.model.kernel_wait import READS, WRITES, child_text, path_of, short, sleeps, wait_of
-from ddtop.model.stacks import Owner, is_birth, owner_of
+from ddtop.model.stacks import Owner, owner_of
 from ddtop.policy import Limits
 from ddtop.wire.mpi import is_outside
-from ddtop.wire.names import P2P_CALLS, word_of
+from ddtop.wire.names import P2P_CALLS, is_birth, word_of
 from ddtop.wire.records import (
     StackFrame,
     Stacks,

@@ -17,6 +17,7 @@ from ddtop.policy import Limits, Policy
 from ddtop.wire.frames import Envelope
 from ddtop.wire.records import (
     ACTIVITIES,
+    CONNECTION,
     AnyRecord,
     Arrivals,
     CommStatus,
@@ -26,6 +27,7 @@ from ddtop.wire.records import (
     Groups,
     Hello,
     HostState,
+    Link,
     Order,
     Place,
     ProcessState,
@@ -382,10 +384,23 @@ class Job(JobMemory):
             if memory.hello.pid != process.pid or memory.sender != envelope.sender:
                 continue
             here[process.rank] = memory
-            self._on_process(memory, process, envelope.unix_ns)
+            chain = self._on_other_hosts(process.chain)
+            known_process = msgspec.structs.replace(process, chain=chain) if chain else process
+            self._on_process(memory, known_process, envelope.unix_ns)
             memory.rendezvous = routes.get(process.pid)
         if host.gpus or envelope.sender in self.gpus:
             gpus.take_in(self, envelope.sender, host, envelope.unix_ns, here)
+
+    def _on_other_hosts(self, links: tuple[Link, ...]) -> tuple[Link, ...]:
+        """The chain, continued by the process of another host at the address where it ends."""
+        end = links[-1] if links else None
+        if end is None or end.resource != CONNECTION or end.pid is not None:
+            return links
+        for _, host in self.hosts.values():
+            for first, *more in filter(None, host.served):
+                if first.named == end.named:
+                    return (*links[:-1], msgspec.structs.replace(first, does=end.does), *more)
+        return links
 
     def _on_process(self, memory: RankMemory, process: ProcessState, at: int) -> None:
         before, seconds = memory.process, (at - memory.process_unix_ns) / 1e9

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from ddtop.model import gpus, hosts, stragglers, wait_graph
 from ddtop.model import progress as job_progress
 from ddtop.model.call_order import compare, partings_of, uneven
+from ddtop.model.chain import follow_rpc
 from ddtop.model.ending import find_end
 from ddtop.model.facts import (
     Axis,
@@ -51,6 +52,7 @@ def snapshot(job: JobMemory, now_unix_ns: int) -> Snapshot:
     devices = gpus.all_devices(by_relay) if by_relay else ()
     if by_relay:
         stragglers.mark_late_gpus(facts, groups, devices, now_unix_ns, job.policy)
+    follow_rpc(facts.values())
     end = _find_end(job, facts.values(), seen)
     ranks = tuple(
         [

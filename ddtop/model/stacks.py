@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
 
+from ddtop.wire.names import is_birth
 from ddtop.wire.records import StackFrame, Stacks, ThreadStack
 
 
@@ -53,17 +54,6 @@ def _judge(file: str, user: bool | None) -> Owner:
         Owner.FRAMEWORK
         if user is False or file.startswith("<") or _LIBRARY.search(file)
         else Owner.USER
-    )
-
-
-def is_birth(function: str, file: str) -> bool:
-    """Whether multiprocessing starts a process in this frame. The frames further out come from the
-    parent of a forked worker.
-
-    py-spy and agents put the class before the function's name, faulthandler does not.
-    """
-    return function.rpartition(".")[2] == "_bootstrap" and file.endswith(
-        "multiprocessing/process.py"
     )
 
 

@@ -11,10 +11,11 @@ from typing import Any
 
 from ddtop.diagnosis.finding import UNKNOWN, Finding, Muted, Verdict
 from ddtop.diagnosis.rank_state import culprits
+from ddtop.model.chain import chain_of
 from ddtop.model.facts import Ended, RankFacts, Snapshot
 from ddtop.model.progress import as_it_stands, probes_off
 from ddtop.model.stacks import Frame, Merged, StackClass
-from ddtop.say.chain import links_of, waits_text
+from ddtop.say.chain import waits_text
 from ddtop.wire.records import (
     Expectation,
     Group,
@@ -224,7 +225,7 @@ def _rank(snapshot: Snapshot, rank: RankFacts, blamed: bool) -> Json:
         "blamed": blamed,
         "phase": rank.reported.phase,
         "place": _place(rank),
-        "chain": [_link(link) for link in links_of(rank)],
+        "chain": [_link(link) for link in chain_of(rank)],
         "iteration": rank.progress.iteration,
         "iteration_source": rank.progress.iteration_source,
         "step_ms": rank.progress.step_ms,
@@ -279,7 +280,10 @@ def _link(link: Link) -> Json:
         "named": link.named,
         "who": link.who,
         "pid": link.pid,
+        "host": link.host,
+        "rank": link.rank,
         "nobody": link.nobody,
+        "circle": link.circle,
         "text": waits_text(link),
     }
 

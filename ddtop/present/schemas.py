@@ -160,7 +160,10 @@ KEYS: Mapping[str, Keys] = {
         ),
         "ranks[].chain[].resource": (
             "string",
-            "`child`, `pipe`, `file lock`, `connection`, `lock`, `thread`, `task` or `loop`",
+            (
+                "`child`, `process`, `pipe`, `file lock`, `connection`, `lock`, `object` (a"
+                " queue, a future, an event), `thread`, `task`, `loop` or `store key`"
+            ),
         ),
         "ranks[].chain[].named": ("string", "a path, an address, the text of a condition"),
         "ranks[].chain[].who": (
@@ -168,7 +171,10 @@ KEYS: Mapping[str, Keys] = {
             "the program, the thread or the task that has it",
         ),
         "ranks[].chain[].pid": ("int or null", "of a process"),
+        "ranks[].chain[].host": ("string or null", "of a process on another host than the rank"),
+        "ranks[].chain[].rank": ("int or null", "of a process that is a rank of this job"),
         "ranks[].chain[].nobody": ("bool", "all were looked at, and none has it"),
+        "ranks[].chain[].circle": ("bool", "the one that has it stands earlier in the chain"),
         "ranks[].chain[].text": ("string", "the step in words"),
         "ranks[].iteration": ("int or null", "iterations that the rank has finished"),
         "ranks[].iteration_source": (

@@ -604,11 +604,14 @@ class Server:
             + self._history.forgotten
             + self._journal.dropped
         )
+        states, asked = (
+            self._far_ends.look(here, looked, now),
+            self._role.ends(self._chains.elsewhere, now / 1e9),
+        )
         self.publish(
             self._probe.look(
-                self._chains.look(
-                    waiting_of(here, now), self._far_ends.look(here, looked, now), now
-                ),
+                self._chains.look(waiting_of(here, now), states, now, asked),
+                served=self._chains.served(self.host),
                 rendezvous=met.ways,
                 candidates=met.candidates,
                 candidacies=met.candidacies,

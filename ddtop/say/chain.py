@@ -10,6 +10,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from ddtop.model.account import does
+from ddtop.model.chain import chain_of, closes_circle
+from ddtop.model.ending import fatal_exception
 from ddtop.model.facts import RankFacts
 from ddtop.model.kernel_wait import short, wait_of
 from ddtop.wire.records import (
@@ -19,7 +22,10 @@ from ddtop.wire.records import (
     KEY,
     LOCK,
     LOOP,
+    OBJECT,
     PIPE,
+    PROCESS,
+    RPC,
     TASK,
     THREAD,
     Link,
@@ -29,61 +35,85 @@ from ddtop.wire.records import (
 from ddtop.words.sentences import WAITS, file_line, function_text
 
 _STATES = {"R": "computes", "T": "is stopped", "t": "is held by a debugger", "Z": "has ended"}
-_CONNECTS = "SYN_SENT"
+_CONNECTS, _MAIN = "SYN_SENT", "MainThread"
 
 
-def links_of(rank: RankFacts) -> tuple[Link, ...]:
-    """What it waits for: first in Python, then in the kernel."""
-    in_python, process = rank.reported.chain, rank.process.report
-    if process is None or (in_python and in_python[-1].resource == KEY):
-        return in_python
-    return in_python + process.chain
-
-
-def chain_clause(rank: RankFacts) -> str:
+def chain_clause(rank: RankFacts, end: RankFacts | None = None) -> str:
     """`: it waits for its child cat (pid 88), which waits for the pipe /d/shard-100, which no
-    other process writes`; empty if no chain is known."""
-    links = links_of(rank)
+    other process writes`; empty if no chain is known. `end`: as in `closes_circle`."""
+    links = chain_of(rank)
     if not links:
         return ""
-    ends = [] if links[-1].nobody else [_does(links[-1])]
-    doing = [*map(waits_text, links[1:]), *filter(None, ends)]
+    text, *then = _texts(rank, end)
     if links[0].resource == CHILD:
         # The sentence has said that it waits for it.
-        text = " ".join([_who(links[0]), *doing[:1]])
-        doing = doing[1:]
+        text = " ".join([_who(links[0]), *(one.partition(" ")[2] for one in then[:1])])
+        then = then[1:]
     elif links[0].resource == PIPE and links[0].nobody:
         # The sentence has said that it reads one.
         named = f"the pipe {short(links[0].named)}" if links[0].named else "that pipe"
         text = f"no other process {links[0].does} {named}"
     else:
-        text = f"it {waits_text(links[0])}"
-    return ": " + ", ".join([text, *(f"which {one}" for one in doing)])
+        text = f"it {text}"
+    return ": " + ", ".join([text, *then]) + (f": {CIRCLE}" if closes_circle(rank, end) else "")
 
 
-def chain_lines(rank: RankFacts) -> list[str]:
+def chain_lines(rank: RankFacts, end: RankFacts | None = None) -> list[str]:
     """The chain as a small tree, a line for each link."""
-    links = links_of(rank)
+    texts = _texts(rank, end)
     lines = [
-        (f"rank {rank.rank} " if not deep else "  " * deep + "└ which ") + waits_text(link)
-        for deep, link in enumerate(links)
+        "  " * deep + "└ " + text if deep else f"rank {rank.rank} {text}"
+        for deep, text in enumerate(texts)
     ]
-    if links and (does := _does(links[-1])) is not None:
-        lines.append("  " * len(links) + f"└ which {does}")
-    return lines
+    return [*lines[:-1], f"{lines[-1]}: {CIRCLE}"] if closes_circle(rank, end) else lines
 
 
-def chain_step(rank: RankFacts) -> str | None:
+def _texts(rank: RankFacts, end: RankFacts | None) -> list[str]:
+    """A text for each link, and one for what the last one does: `which waits for a pipe`."""
+    links = chain_of(rank)
+    texts = list(map(waits_text, links))
+    texts += filter(None, [_end_text(link, rank, end) for link in links[-1:]])
+    if len(links) > 1 and links[-1].resource == CHILD and links[-1].does:
+        # Nothing shows that the loop waits for it.
+        texts[-2:] = [f"has a child, {_who(links[-1])}, that {texts[-1]}"]
+    # The rank itself does what follows the condition of its loop.
+    joins = ["and" if link.resource == LOOP else "which" for link in links]
+    return texts[:1] + [f"{join} {text}" for join, text in zip(joins, texts[1:], strict=False)]
+
+
+def _end_text(link: Link, rank: RankFacts, end: RankFacts | None) -> str | None:
+    """What the last one does."""
+    if end is not None and link.place is None:
+        return f"waits for rank {rank.rank}"
+    return _does(link) if not link.nobody and not link.circle else None
+
+
+def chain_step(rank: RankFacts, end: RankFacts | None = None) -> str | None:
     """What to do about the end of the chain; None where none is known."""
-    links = links_of(rank)
-    end = next((one for one in ENDS if links and one.holds(links[-1])), None)
-    return end.step(links[-1]) if end is not None else None
+    links = chain_of(rank)
+    if closes_circle(rank, end):
+        return next(step for holds, step in _CIRCLES if holds(links[-1]))
+    error, loops = rank.reported.exception, bool(links) and links[-1].resource == LOOP
+    in_python = loops or (not links and does(rank).word in ("queue", "lock"))
+    if in_python and error is not None and not fatal_exception(rank):
+        at = f" in {function_text(error.place)} ({file_line(error.place)})" if error.place else ""
+        return (
+            f"repair {error.type}{at}, with which its thread {error.thread} has ended, and let the"
+            " program notice the end of such a thread"
+        )
+    known = next((one for one in ENDS if links and one.holds(links[-1])), None)
+    return known.step(links[-1]) if known is not None else None
 
 
 def _who(link: Link) -> str:
     """`cat (pid 88)`, `its thread refresher`."""
+    if link.rank is not None:
+        return f"rank {link.rank}"
     if link.pid is not None:
-        return f"{link.who or 'a process'} (pid {link.pid})"
+        host = f" on {link.host}" if link.host is not None else ""
+        return f"{link.who or 'a process'} (pid {link.pid}{host})"
+    if link.who == _MAIN:
+        return "its main thread"
     return f"its {'task' if link.resource == TASK else 'thread'} {link.who}"
 
 
@@ -106,9 +136,22 @@ def _of_pipe(link: Link) -> str:
 
 
 def _of_connection(link: Link) -> str:
-    if link.does == _CONNECTS:
-        return f"connects to {link.named}, which does not answer"
-    return _owned(f"waits for an answer of {link.named}", link, "serves")
+    if link.does != _CONNECTS:
+        return _owned(f"waits for an answer of {link.named or 'a socket'}", link, "serves")
+    why = "which does not answer" if link.pid is None else f"where {_who(link)} does not accept it"
+    return f"connects to {link.named}, {why}"
+
+
+def _of_task(link: Link) -> str:
+    at = f" in {function_text(link.place)} ({file_line(link.place)})" if link.place else ""
+    limit = f", and that {link.does}" if link.does else ""
+    return f"waits for {_who(link)}, which stands at `{link.named}`{at}{limit}"
+
+
+def _of_object(link: Link) -> str:
+    if not link.named:
+        return f"depends on {_who(link)}"
+    return f"waits for the {link.named} that {_who(link)} {link.does}"
 
 
 _WAITS: dict[str, Callable[[Link], str]] = {
@@ -121,7 +164,10 @@ _WAITS: dict[str, Callable[[Link], str]] = {
     LOCK: lambda link: _owned(f"waits for `{link.named}`", link, "has"),
     LOOP: _of_loop,
     PIPE: _of_pipe,
-    TASK: lambda link: f"waits for {_who(link)}, which stands at `{link.named}`",
+    OBJECT: _of_object,
+    PROCESS: lambda link: f"waits for {_who(link)}",
+    RPC: lambda link: f"waits for a call that {_who(link)} runs",
+    TASK: _of_task,
     THREAD: lambda link: f"waits for {_who(link)}",
     # A newer agent may send a kind of its own.
     "": lambda link: _owned(f"waits for {short(link.named) or link.resource}", link, "has"),
@@ -146,21 +192,23 @@ def _spot(link: Link) -> str:
 
 def _does(link: Link) -> str | None:
     """What the one does that has it: `is asleep`, `computes`; None where that is not known."""
+    if link.resource == TASK:
+        return None
     if link.resource == CHILD and link.does:
         return f"ended with {link.does}"
     if link.place is not None and link.pid is None:
         known = WAITS.get(link.place.waits_on or "")
         where = f"{function_text(link.place)} ({file_line(link.place)})"
-        does = f"is {known.phrase + ' ' if known else ''}in {where}"
-        return does if link.resource not in (LOOP, KEY) else None
+        now = f"is {known.phrase + ' ' if known else ''}in {where}"
+        return now if link.resource not in (LOOP, KEY) else None
     process = link.process
     if process is None:
         return "is a process of another user" if link.pid is not None else None
     state, sleeps_in, call, file = msgspec.structs.astuple(process)
     wait = wait_of(ProcessState(None, link.pid or 0, state, sleeps_in, syscall=call, file=file))
-    does = f"is {wait[1]}" if wait is not None else _STATES.get(process.state, "is asleep")
+    now = f"is {wait[1]}" if wait is not None else _STATES.get(process.state, "is asleep")
     spot = link.place and f" in {function_text(link.place)} ({file_line(link.place)})"
-    return does + (spot or "")
+    return now + (spot or "")
 
 
 class End(NamedTuple):
@@ -182,7 +230,38 @@ def _named(link: Link) -> str:
     return short(link.named) or f"that {link.resource}"
 
 
+CIRCLE = "a circle"
+_CIRCLES = (
+    (
+        lambda link: _is(link, PIPE) and link.does == "reads",
+        "they wait for each other: read what the other one writes before you wait for it"
+        " (subprocess: communicate()), or let one of them not wait",
+    ),
+    (
+        lambda link: _is(link, PIPE),
+        "they wait for each other: write what the other one waits for, or close that end, before"
+        " you wait for it",
+    ),
+    (
+        lambda link: _is(link, LOCK),
+        "they wait for each other: release that lock before you wait for the thread that needs it",
+    ),
+    (
+        lambda _: True,
+        "they wait for each other: let one of them go on first, or give one of these waits a time"
+        " limit",
+    ),
+)
+"""What to do about a circle, by its last link."""
+
 ENDS = (
+    End(
+        lambda link: link.process is not None and link.process.state in ("T", "t"),
+        lambda link: (
+            f"let {_who(link)} go on: kill -CONT {link.pid}; find out who stopped it (a debugger,"
+            " a scheduler, a terminal)"
+        ),
+    ),
     End(
         lambda link: _is(link, CHILD) and bool(link.does),
         lambda link: (
@@ -205,6 +284,13 @@ ENDS = (
         ),
     ),
     End(
+        lambda link: _is(link, CONNECTION) and link.does == _CONNECTS and link.pid is not None,
+        lambda link: (
+            f"repair {_who(link)}: it listens at {link.named} and accepts nobody (it"
+            f" {_does(link)}); give that call a timeout"
+        ),
+    ),
+    End(
         lambda link: _is(link, CONNECTION) and link.does == _CONNECTS,
         lambda link: (
             f"check that a server listens at {link.named}, and the way to it; give that call a"
@@ -218,6 +304,13 @@ ENDS = (
     End(
         lambda link: link.resource in (PIPE, CONNECTION, CHILD) and _runs(link.process),
         lambda link: f"let {_who(link)} finish, or check whether its loop ends",
+    ),
+    End(
+        lambda link: _is(link, CHILD),
+        lambda link: (
+            f"find out whether {_who(link)} ends by itself: it {_does(link)}; give the wait for it"
+            " a time limit"
+        ),
     ),
     End(
         lambda link: _is(link, CONNECTION),
@@ -236,6 +329,13 @@ ENDS = (
     End(
         lambda link: link.pid is not None,
         lambda link: f"repair {_who(link)}: it {_does(link)}; give the wait for it a time limit",
+    ),
+    End(
+        lambda link: _is(link, TASK),
+        lambda link: (
+            f"find out who should end `{link.named}` ({_spot(link)}), and why it has not"
+            + ("" if link.does else "; give that await a time limit (asyncio.timeout)")
+        ),
     ),
     End(
         lambda link: _is(link, LOOP),

@@ -457,3 +457,14 @@ def rank_of(meaning: str) -> tuple[int, int, str]:
     """A sort key: the most specific names first, and dimensions in the order of a grid."""
     place = ORDER.index(meaning) if meaning in ORDER else len(ORDER)
     return meaning in WHOLE, place, meaning
+
+
+def is_birth(function: str, file: str) -> bool:
+    """Whether multiprocessing starts a process in this frame. The frames further out come from the
+    parent of a forked worker.
+
+    py-spy and agents put the class before the function's name, faulthandler does not.
+    """
+    return function.rpartition(".")[2] == "_bootstrap" and file.endswith(
+        "multiprocessing/process.py"
+    )

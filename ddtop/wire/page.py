@@ -44,7 +44,7 @@ WALKING_AT = 20  # 1 while the agent's thread reads frames of other threads
 MEMBER_AT, MEMBERS_AT, MET_AT = 21, 22, 23
 # The kernel's number of the thread for which the rank's thread waits; 0: none; -1: it waits for its
 # children, -2: for what one of them may have to put.
-AWAITED_AT, ITS_CHILDREN, OF_CHILDREN = 24, -1, -2
+AWAITED_AT, ITS_CHILDREN, OF_CHILDREN, ENDED_CHILD = 24, -1, -2, -3
 
 WHEREABOUTS_SEQUENCE_AT, WHEREABOUTS_BYTES_AT = 30, 31
 

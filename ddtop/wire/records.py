@@ -1431,7 +1431,10 @@ class ProcessState(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 CHILD, PIPE, FILE_LOCK, CONNECTION = "child", "pipe", "file lock", "connection"
 LOCK, THREAD, TASK, LOOP, KEY = "lock", "thread", "task", "loop", "store key"
+OBJECT, PROCESS, RPC = "object", "process", "rpc"
 """What a process or a thread may wait for: `Link.resource`."""
+TIMED = "has a time limit"
+"""`Link.does` of an await that ends by itself."""
 
 
 class Sleeper(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -1449,10 +1452,12 @@ class Link(msgspec.Struct, frozen=True, array_like=True, gc=False):
     `named`: a path, an address, the text of a loop's condition; empty if it has no name. `who`: the
     program or the thread that has it; None if that is not known. `pid`, `process`: of a process,
     which waits for the next link of the chain; `process` is None where another user's may not be
-    read. `place`: where the thread is that has it. `nobody`: every process of this user, or every
-    thread of this process, was looked at, and none has it. `does`: of a connection its state, of a
-    pipe what the other end must do, of a loop or a key the values in its text, of a child that has
-    ended how.
+    read. `rank`: that of the process, in this job. `host`: that of the process, if it is another
+    one than that of the rank. `place`: where the thread is that has it.
+    `nobody`: every process of this user, or every thread of this process, was looked at, and none
+    has it. `circle`: the one that has it stands earlier in the chain. `does`: of a connection its
+    state, of a pipe what the other end must do, of an object what the thread does with it, of a
+    loop or a key the values in its text, of a child that has ended how.
     """
 
     resource: str
@@ -1463,6 +1468,9 @@ class Link(msgspec.Struct, frozen=True, array_like=True, gc=False):
     place: Place | None = None
     nobody: bool = False
     does: str = ""
+    rank: int | None = None
+    circle: bool = False
+    host: str | None = None
 
 
 class HostState(Record, frozen=True, array_like=True):
@@ -1473,6 +1481,9 @@ class HostState(Record, frozen=True, array_like=True):
     that of their environment. `candidacies`: one for each candidate. `launching`: what started the
     ranks inside still lives and is no interactive shell, so it may start more; None while no rank
     is inside. `clock`: None on the hub itself, and where it has not been measured.
+
+    `served`: for each address of this host at which a rank of another host waits, the process there
+    and what that one waits for.
 
     Of a job that was started without ddtop: `looks`, how its ranks are looked at, and `notes`, what
     the look cannot see, one sentence each.
@@ -1506,6 +1517,7 @@ class HostState(Record, frozen=True, array_like=True):
     helpers: tuple[HelperEnd, ...] = ()
     notes: tuple[str, ...] = ()
     looks: str = ""
+    served: tuple[tuple[Link, ...], ...] = ()
 
 
 class Exit(Record, frozen=True, array_like=True):

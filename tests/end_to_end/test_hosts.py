@@ -194,3 +194,38 @@ def test_the_hub_can_be_told_where_to_listen(apart):
     assert hub.moving(10)["findings"] == []
     (entry,) = hub.entries()
     assert entry.public_port == 7777
+
+
+SERVER = """
+import socket, sys, time
+def rebuild_index():
+    time.sleep(900)
+one = socket.create_server(("", 0))
+print(one.getsockname()[1], flush=True)
+kept = one.accept()
+rebuild_index()
+"""
+
+
+def test_a_rank_that_waits_for_a_server_on_another_host_says_what_that_one_does(net):
+    address = net.folder / "address"
+    net.torchrun("asks_afar", str(address), nodes=["node0", "node1"], ranks=1)
+    view = net["login"]
+    view.moving(10, ranks=2)
+    server = net["node0"].start_command([sys.executable, "-c", SERVER])
+    port = view.until(lambda: net["node0"].output(server)[0], 60, "a server").strip()
+    address.write_text(f"{net['node0'].address} {port}")
+
+    view.finding("not-in-collective", 60)
+    finding = view.until(
+        lambda: next(
+            (one for one in view.diagnose()["findings"] if "rebuild_index" in one["summary"]), None
+        ),
+        60,
+        "the line of the server",
+    )
+
+    assert finding["ranks"] == [1]
+    assert f"it waits for an answer of {net['node0'].address}:{port}, which" in finding["summary"]
+    assert "on node0) serves, which is asleep in rebuild_index" in finding["summary"]
+    assert finding["advice"].startswith("repair python")

@@ -9,6 +9,7 @@ from ddtop.wire.records import (
     FILE_LOCK,
     LOCK,
     LOOP,
+    OBJECT,
     PIPE,
     TASK,
     THREAD,
@@ -81,9 +82,49 @@ CASES = {
     ),
     "an await": (
         (Link(TASK, "await self.full.wait()", "Task-2", place=TAKE),),
-        ": it waits for its task Task-2, which stands at `await self.full.wait()`, which is in take"
+        ": it waits for its task Task-2, which stands at `await self.full.wait()` in take"
         " (shelf.py:16)",
-        "see why its task Task-2 does not go on",
+        "find out who should end `await self.full.wait()` (shelf.py:16), and why it has not",
+    ),
+    "a queue that another thread uses": (
+        (Link(OBJECT, "queue", "feeder", place=REFRESH, does="uses"),),
+        ": it waits for the queue that its thread feeder uses, which is waiting on a socket in"
+        " refresh (cache.py:22)",
+        "see why its thread feeder does not go on",
+    ),
+    "a loop that another thread should end": (
+        (
+            Link(LOOP, "not done.is_set()", place=COLLECT),
+            Link(OBJECT, who="indexer", place=REFRESH),
+            Link(FILE_LOCK, "/d/x", "index.py", 88, Sleeper("T")),
+        ),
+        ": it goes on while `not done.is_set()` (train.py:31), and depends on its thread indexer,"
+        " which waits for the lock on /d/x, which index.py (pid 88) has, which is stopped",
+        "let index.py (pid 88) go on: kill -CONT 88",
+    ),
+    "a loop beside a child that has ended": (
+        (
+            Link(LOOP, "buf[0] == 0", place=COLLECT),
+            Link(CHILD, who="draw.py", pid=88, process=Sleeper("Z"), does="signal 9"),
+        ),
+        ": it goes on while `buf[0] == 0` (train.py:31), and has a child, draw.py (pid 88), that"
+        " ended with signal 9",
+        "find out why draw.py (pid 88) ended with signal 9",
+    ),
+    "a server that accepts nobody": (
+        (Link(CONNECTION, "127.0.0.1:80", "serve.py", 88, ASLEEP, does="SYN_SENT"),),
+        ": it connects to 127.0.0.1:80, where serve.py (pid 88) does not accept it, which is"
+        " asleep",
+        "repair serve.py (pid 88): it listens at 127.0.0.1:80 and accepts nobody (it is asleep)",
+    ),
+    "threads that wait for each other": (
+        (
+            Link(THREAD, who="saver", place=REFRESH),
+            Link(LOCK, "self.lock", "MainThread", place=COLLECT, circle=True),
+        ),
+        ": it waits for its thread saver, which waits for `self.lock`, which its main thread has:"
+        " a circle",
+        "they wait for each other: release that lock before you wait for the thread",
     ),
     "a loop": (
         (Link(LOOP, "len(seen) < need", place=COLLECT, does="len(seen) is 3, need is 4"),),

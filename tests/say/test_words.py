@@ -10,7 +10,7 @@ import ddtop
 
 FILES = sorted((Path(ddtop.__file__).parent / "say").rglob("*.py"))
 READ_BY_OURSELVES = re.compile(
-    r"\blsof\b|\bss -|\bps -|\bstrace\b|ls -l /proc|cat /proc|py-spy dump(?! --native)"
+    r"\blsof\b|\bfuser\b|\bss -|\bps -|\bstrace\b|ls -l /proc|cat /proc|py-spy dump(?! --native)"
 )
 """Commands whose answer ddtop could read itself. py-spy is named where C code must be seen."""
 

@@ -55,6 +55,7 @@ def _unshared_count() -> int:
 _UNSHARED = _unshared_count()
 """What `getrefcount` says, in `Walk.texts`, of locals that only their frame holds."""
 _function = attrgetter("f_code.co_filename", "f_code.co_name")
+_file = attrgetter("f_code.co_filename")
 _instruction = attrgetter("f_code", "f_lasti")
 _flags, _names = attrgetter("f_code.co_flags"), attrgetter("f_code.co_names")
 _place = attrgetter(
@@ -70,6 +71,13 @@ _file_name = vars(OSError)["filename"].__get__
 _type_name = vars(type)["__name__"].__get__
 """Not `attrgetter`: a metaclass of the program may have a `__name__` of its own."""
 _traced = attrgetter("tb_frame.f_code.co_filename", "tb_frame.f_code.co_name", "tb_lineno")
+_type_flags = vars(type)["__flags__"].__get__
+_WRITTEN_IN_PYTHON = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+_MASK = _WRITTEN_IN_PYTHON | 1 << 8 | 0xFD << 24
+"""... and not Py_TPFLAGS_IMMUTABLETYPE, which C code sets, nor one for the subclasses of list,
+tuple, dict and the like (object.h): those may have a million items."""
+HELD_MAX = 256
+"""Variables and attributes of a thread that are looked at, at each step."""
 TRACEBACK_MOST = 100
 VALUE_MAX = 80
 """Characters of a value that is shown."""
@@ -316,9 +324,7 @@ class Walk:
         found: dict[str, list[object]] = {name: [] for name in names}
         sizes: dict[str, list[int]] = {name: [] for name in names}
         held: list[object] = []
-        fits = map(eq, map(and_, map(_flags, frames), repeat(_FUNCTION)), repeat(_FUNCTION))
-        fits = map(and_, map(SEES_LOCALS.isdisjoint, map(_names, frames)), fits)
-        fits = map(and_, map(not_, map(attrgetter("f_trace"), frames)), fits)
+        fits = _readable(frames)
         own = map(eq, map(sys.getrefcount, seen), repeat(_UNSHARED))
         steps: list[Iterable[object]] = []
         for name in names:
@@ -345,6 +351,74 @@ class Walk:
         shown = {name: _shown(found[name][0]) for name in names if found[name]}
         lengths = {f"len({name})": str(size[0]) for name, size in sizes.items() if size}
         return {name: text for name, text in (lengths | shown).items() if text is not None}
+
+    def named(self, thread_id: int, name: str, most: int) -> list[tuple[str, int, str]]:
+        """This variable in each of its functions that has it, innermost first: the file, the id
+        and the class of what it holds. Numbers, texts and the like are left out: two of them may be
+        one object."""
+        frames: list[FrameType] = []
+        seen: list[Any] = []
+        files: list[str] = []
+        held: list[object] = []
+        found: list[tuple[str, int, str]] = []
+        here = compress(frames, _readable(frames))
+        own = map(eq, map(sys.getrefcount, seen), repeat(_UNSHARED))
+        kinds = map(_type_name, map(type, held))
+        differ = map(not_, map(_PLAIN.__contains__, map(id, map(type, held))))
+        self._run(
+            frames,
+            _collect(thread_id, most, frames),
+            starmap(files.extend, ((map(_file, compress(frames, _readable(frames))),),)),
+            starmap(seen.extend, ((map(attrgetter("f_locals"), here),),)),
+            starmap(held.extend, ((map(methodcaller("get", name), seen),),)),
+            starmap(
+                found.extend, ((compress(zip(files, map(id, held), kinds, strict=True), differ),),)
+            ),
+            starmap(held.clear, _ONCE),
+            starmap(dict.clear, compress(zip(seen, strict=True), own) if _LOCALS_STAY else ()),
+            starmap(seen.clear, _ONCE),
+        )
+        return found
+
+    def held(self, thread_id: int, most: int) -> set[int]:
+        """The ids of what its functions hold: their variables, and the attributes of those that
+        are objects of a class written in Python.
+
+        The collector's list of what an object refers to is asked, so no code of the program runs.
+        """
+        frames: list[FrameType] = []
+        seen: list[Any] = []
+        every: list[object] = []
+        found: set[int] = set()
+        own = map(eq, map(sys.getrefcount, seen), repeat(_UNSHARED))
+        of_frames = islice(chain.from_iterable(map(methodcaller("values"), seen)), HELD_MAX)
+        kinds = map(_MASK.__and__, map(_type_flags, map(type, every)))
+        objects = compress(every, map(eq, kinds, repeat(_WRITTEN_IN_PYTHON)))
+        refers = chain.from_iterable(map(gc.get_referents, objects))
+        inside: list[object] = []
+        dicts = compress(inside, map(eq, map(id, map(type, inside)), repeat(id(dict))))
+        small: list[dict[Any, Any]] = []
+        few = map(HELD_MAX.__gt__, map(len, small))
+        attributes = chain.from_iterable(map(dict.values, compress(small, few)))
+        self._run(
+            frames,
+            _collect(thread_id, most, frames),
+            starmap(
+                seen.extend, ((map(attrgetter("f_locals"), compress(frames, _readable(frames))),),)
+            ),
+            starmap(every.extend, ((of_frames,),)),
+            starmap(found.update, ((map(id, every),),)),
+            starmap(inside.extend, ((islice(refers, HELD_MAX),),)),
+            starmap(found.update, ((map(id, inside),),)),
+            starmap(small.extend, ((dicts,),)),
+            starmap(found.update, ((map(id, attributes),),)),
+            starmap(small.clear, _ONCE),
+            starmap(inside.clear, _ONCE),
+            starmap(every.clear, _ONCE),
+            starmap(dict.clear, compress(zip(seen, strict=True), own) if _LOCALS_STAY else ()),
+            starmap(seen.clear, _ONCE),
+        )
+        return found
 
     def _switch_off(self, reason: str) -> None:
         self.off = reason
@@ -389,6 +463,13 @@ class Walk:
             self._switch_off(
                 "the program has another interpreter, whose frames cannot be read safely"
             )
+
+
+def _readable(frames: list[FrameType]) -> Iterable[object]:
+    """Whether each of these frames is one of a function whose variables may be read."""
+    of_function = map(eq, map(and_, map(_flags, frames), repeat(_FUNCTION)), repeat(_FUNCTION))
+    fits = map(and_, map(SEES_LOCALS.isdisjoint, map(_names, frames)), of_function)
+    return map(and_, map(not_, map(attrgetter("f_trace"), frames)), fits)
 
 
 def _shown(value: object) -> str | None:

@@ -62,7 +62,7 @@ def taken_at(lines: Sequence[str], line: int) -> str | None:
 def held_at(lines: Sequence[str], line: int) -> Iterator[str]:
     """What the blocks around the line hold, the innermost first."""
     for _, text in _heads(lines, line):
-        if (head := _head(text, "with ")) is not None:
+        if (head := _head(text.removeprefix("async "), "with ")) is not None:
             yield head.partition(" as ")[0].strip()
 
 

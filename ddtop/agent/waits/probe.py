@@ -18,23 +18,26 @@ from time import monotonic
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+
 from ddtop.agent.plain import peek, text
 from ddtop.agent.probe import Probe, Tick
-from ddtop.agent.stacks.frames import OTHER
+from ddtop.agent.stacks.frames import LOADER, OTHER
 from ddtop.agent.waits import lines
 from ddtop.patience import LatestResult
 from ddtop.redaction import redact
 from ddtop.wire import page as layout
-from ddtop.wire.records import KEY, LOCK, LOOP, TASK, THREAD, Link, Place
+from ddtop.wire.records import FILE_LOCK, KEY, LOCK, LOOP, OBJECT, TASK, THREAD, TIMED, Link, Place
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from asyncio import Task
+    from collections.abc import Mapping, Sequence
 
     from ddtop.agent.rank import Rank
 
 AFTER_NS, EVERY_NS = 2_000_000_000, 5_000_000_000
 """A rank that makes no progress is looked at after this time, and then this often."""
-THREADS_MAX, FRAMES_MAX, TASKS_MAX, AWAITS_MAX = 64, 60, 64, 32
+THREADS_MAX, FRAMES_MAX, TASKS_MAX, AWAITS_MAX, LINKS_MAX = 64, 60, 512, 32, 4
 STALE_S = 30.0
 SOURCE_MAX = 1 << 20
 """Characters of a file that are read."""
@@ -45,10 +48,20 @@ _CHILDREN = {
     "pool": layout.ITS_CHILDREN,
     "future": layout.ITS_CHILDREN,
     "queue": layout.OF_CHILDREN,
+    "DataLoader": layout.OF_CHILDREN,
     "pipe": layout.OF_CHILDREN,
 }
 """Waits that children of the process may have to end, by the word of the place."""
-_STORE = re.compile(r"\w*store\w*\.(?:get|wait)\((.+)\)")
+_SEMAPHORE = "multiprocessing/synchronize.py"
+_OBJECTS = ("/threading.py", "/queue.py", "concurrent/futures/_base.py")
+"""Files whose classes let threads wait for each other."""
+POOL = ("concurrent/futures/thread.py", "_worker")
+_ON_THREADS = ("run_in_executor", "to_thread")
+_TASKS, _TIMED = "asyncio/tasks.py", ("wait_for", "sleep")
+_ASKS_CHILD = re.compile(r"\.(?:poll|is_alive)\(\)|\.(?:returncode|exitcode)\b")
+_STORE = re.compile(
+    r"""\w*store\w*\.(?:get|wait)\(\[?(f?"[^"]*"|f?'[^']*'|[^\],)]+)""", re.IGNORECASE
+)
 
 
 class _Spot(NamedTuple):
@@ -61,20 +74,40 @@ class _Spot(NamedTuple):
 
 
 class _Task(NamedTuple):
-    """A pending task of asyncio, and the innermost of the program's lines on its awaits."""
+    """A pending task of asyncio, and the innermost of the program's lines on its awaits. `timed`:
+    the await ends by itself."""
 
     name: str
     spot: _Spot
+    timed: bool
 
 
 class _Thread(NamedTuple):
-    """Another thread: its name, the kernel's number, the program's lines on its stack, and what the
-    innermost of them waits on."""
+    """A thread: its name, the kernel's number, the program's lines on its stack, and what the
+    innermost of them waits on. `stack`: (file, function) of its innermost frames. `depth`: how many
+    of them are inside the program's innermost line. `pooled`: an executor's thread, which works for
+    a future."""
 
+    ident: int
     name: str
     tid: int
     spots: tuple[_Spot, ...]
-    waits_on: str | None
+    waits_on: str
+    stack: tuple[tuple[str, str], ...]
+    depth: int
+    pooled: bool
+
+
+class _Texts(NamedTuple):
+    """What was read from files: the lines of the program, and the lock file for which it polls,
+    if another process has it."""
+
+    files: Mapping[str, Sequence[str]]
+    locked: Link | None
+
+    def of(self, spot: _Spot) -> Sequence[str]:
+        """The lines of its file."""
+        return self.files.get(spot.file, ())
 
 
 class WaitChain(Probe):
@@ -85,32 +118,32 @@ class WaitChain(Probe):
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
         self._asked_at = 0
-        self._spots: tuple[_Spot, ...] = ()
+        self._lead: _Thread | None = None
         self._threads: tuple[_Thread, ...] = ()
         self._tasks: tuple[_Task, ...] = ()
-        self._waits_on = ""
+        self._polls: str | None = None
         self._texts = LatestResult(self._read)
         self._chain: tuple[Link, ...] = ()
 
     def sample(self, tick: Tick) -> None:
         """Look at a wait that lasts."""
         seen, page = tick.seen, self._rank.page.words
-        stands = seen is not None and seen.activity == OTHER and not tick.waits
+        stands = seen is not None and seen.activity in (OTHER, LOADER) and not tick.waits
         if not stands or tick.now - max(tick.moved_at, tick.line_since) < AFTER_NS:
-            if self._chain:
+            if self._chain or page[layout.AWAITED_AT]:
                 self._chain, page[layout.AWAITED_AT] = (), 0
             self._asked_at = 0
             return
         if tick.now - self._asked_at >= EVERY_NS:
             self._asked_at = tick.now
-            self._spots = self._spots_of(self._rank.lead_id)
+            self._lead = self._thread(self._rank.lead_id)
             self._threads = tuple(self._others())
-            self._waits_on = (seen.waits_on if seen is not None else None) or ""
-            in_loop = self._waits_on == "asyncio"
-            self._tasks = tuple(_awaits(self._rank.frames.is_user)) if in_loop else ()
+            in_loop = self._lead is not None and self._lead.waits_on == "asyncio"
+            self._tasks = tuple(self._awaits()) if in_loop else ()
+            self._polls = self._rank.frames.polled_path(self._rank.lead_id)
             self._texts.ask(monotonic())
-        elif (texts := self._texts.result(monotonic(), STALE_S)) is not None:
-            self._chain, page[layout.AWAITED_AT] = self._find(texts)
+        elif (texts := self._texts.result(monotonic(), STALE_S)) is not None and self._lead:
+            self._chain, page[layout.AWAITED_AT] = self._find(self._lead, texts)
 
     def fields(self, _tick: Tick) -> Mapping[str, Any]:
         """`chain`."""
@@ -118,87 +151,248 @@ class WaitChain(Probe):
 
     # -- What is read
 
-    def _spots_of(self, ident: int) -> tuple[_Spot, ...]:
-        stack, is_user = self._rank.frames.walk.stack(ident, FRAMES_MAX), self._rank.frames.is_user
-        return tuple(
+    def _thread(self, ident: int) -> _Thread | None:
+        """The thread; None if it runs no code of the program."""
+        frames = self._rank.frames
+        stack = frames.walk.stack(ident, FRAMES_MAX)
+        spots = tuple(
             _Spot(function, file, line or 0, not deep)
             for deep, ((file, function, _, line), _) in enumerate(stack)
-            if is_user(file)
+            if frames.is_user(file)
+        )
+        if not spots:
+            return None
+        known = threading._active.get(ident)  # type: ignore[attr-defined]
+        seen, places = frames.look(ident), tuple(place[:2] for place, _ in stack)
+        return _Thread(
+            ident,
+            text(peek(known, "_name")) or f"{ident}",
+            frames.walk.native_id(ident),
+            spots,
+            (seen.waits_on if seen is not None else None) or "",
+            places,
+            next(deep for deep, (file, _) in enumerate(places) if frames.is_user(file)),
+            any(file.endswith(POOL[0]) and name == POOL[1] for file, name in places),
         )
 
     def _others(self) -> Iterator[_Thread]:
         """The other threads that run code of the program."""
-        walk, own = self._rank.frames.walk, threading.get_ident()
-        idents = [one for one in walk.threads() if one not in (own, self._rank.lead_id)]
-        for ident in idents[:THREADS_MAX]:
-            if spots := self._spots_of(ident):
-                known = threading._active.get(ident)  # type: ignore[attr-defined]
-                name = text(peek(known, "_name")) or f"{ident}"
-                seen = self._rank.frames.look(ident)
-                yield _Thread(
-                    name, walk.native_id(ident), spots, seen.waits_on if seen is not None else None
-                )
+        own = (threading.get_ident(), self._rank.lead_id)
+        idents = [one for one in self._rank.frames.walk.threads() if one not in own]
+        return filter(None, map(self._thread, idents[:THREADS_MAX]))
 
-    def _read(self) -> dict[str, list[str]]:
-        """Read the text of the files. A separate thread calls it."""
-        spots = [*self._spots, *(one.spot for one in self._tasks)]
-        spots += [spot for one in self._threads for spot in one.spots]
-        return {file: _lines_of(file) for file in {spot.file for spot in spots}}
+    def _read(self) -> _Texts:
+        """Read the files. A separate thread calls it."""
+        every = [one for one in (self._lead, *self._threads) if one is not None]
+        spots = [*(one.spot for one in self._tasks), *(at for one in every for at in one.spots)]
+        found = {file: _lines_of(file) for file in {spot.file for spot in spots}}
+        pid = locked_by(self._polls) if self._polls else None
+        return _Texts(found, Link(FILE_LOCK, self._polls or "", pid=pid) if pid else None)
 
     # -- What it means
 
-    def _find(self, texts: Mapping[str, Sequence[str]]) -> tuple[tuple[Link, ...], int]:
+    def _find(self, lead: _Thread, texts: _Texts) -> tuple[tuple[Link, ...], int]:
         """The chain, and what the relay is to follow it with: `layout.AWAITED_AT`."""
-        if self._tasks:
-            return (_of_task(self._tasks[0], texts),), 0
-        if self._waits_on in _CHILDREN or not self._spots:
-            return (), _CHILDREN.get(self._waits_on, 0)
-        spot = self._spots[0]
-        source = texts.get(spot.file, ())
-        taken = lines.taken_at(source, spot.line) or ""
-        joined = self._joined()
-        other = joined or self._holder(taken, texts)
-        if other is not None:
-            return self._of_thread(THREAD if joined else LOCK, "" if joined else taken, other)
-        return self._of_text(spot, source) if spot.inner else (), 0
+        chain: list[Link] = []
+        passed, thread = [lead], lead
+        while len(chain) < LINKS_MAX:
+            links, other = self._step(thread, texts)
+            chain += links
+            if other is None:
+                break
+            if other in passed:
+                chain[-1] = msgspec.structs.replace(chain[-1], circle=True)
+                return tuple(chain), 0
+            passed.append(other)
+            thread = other
+        loops = any(link.resource == LOOP for link in chain)
+        return tuple(chain), self._on_with(thread, lead, texts) or loops * layout.ENDED_CHILD
 
-    def _of_text(self, spot: _Spot, source: Sequence[str]) -> tuple[Link, ...]:
-        """The key of a store for which it waits, or the condition of its loop."""
-        key = _STORE.search(lines.statement(source, spot.line))
-        named = key[1] if key is not None else lines.condition_of(source, spot.line)
-        if named is None:
-            return ()
-        walk, names = self._rank.frames.walk, lines.names_in(named)
-        values = walk.values(self._rank.lead_id, names[:_NAMES_MAX])
-        shown = ", ".join(f"{name} is {redact(value)}" for name, value in values.items())
-        place = Place(spot.function, spot.file, spot.line)
-        return (Link(KEY if key else LOOP, redact(named), place=place, does=shown),)
+    def _on_with(self, thread: _Thread, lead: _Thread, texts: _Texts) -> int:
+        if thread is not lead:
+            return thread.tid
+        if texts.locked is not None and texts.locked.pid is not None:
+            return texts.locked.pid
+        asks = _ASKS_CHILD.search(_condition(thread, texts) or "")
+        of_semaphore = any(file.endswith(_SEMAPHORE) for file, _ in thread.stack)
+        return (
+            layout.ITS_CHILDREN
+            if asks
+            else _CHILDREN.get(thread.waits_on, layout.OF_CHILDREN if of_semaphore else 0)
+        )
 
-    def _joined(self) -> _Thread | None:
-        """The thread that it joins."""
-        file, function = _JOINS
-        walk, lead = self._rank.frames.walk, self._rank.lead_id
-        places = [place for place, _ in walk.stack(lead, 4)]
-        found = next((one for one in places if one[0].endswith(file) and one[1] == function), None)
-        name = found and walk.text_of_self(lead, found[0], function, "_name")
-        return next((one for one in self._threads if one.name == name), None)
+    def _step(self, thread: _Thread, texts: _Texts) -> tuple[list[Link], _Thread | None]:
+        """What this thread waits for, and the thread that has it."""
+        spot = thread.spots[0]
+        taken = lines.taken_at(texts.of(spot), spot.line) or ""
+        if thread is self._lead and self._tasks:
+            found = self._of_task(self._tasks[-1], texts)
+        elif thread is self._lead and texts.locked is not None:
+            found = [texts.locked], None
+        elif (other := self._joined(thread)) is not None:
+            found = [_of_thread(THREAD, other)], other
+        elif (other := self._holder(thread, taken, texts)) is not None:
+            found = [_of_thread(LOCK, other, taken)], other
+        else:
+            found = self._of_loop(thread, texts) if spot.inner else self._of_object(thread)
+        return found
 
-    def _holder(self, taken: str, texts: Mapping[str, Sequence[str]]) -> _Thread | None:
-        """The first other thread that is inside a `with` of the same name. One that waits there for
-        a condition does not have its lock meanwhile."""
-        for other in self._threads:
-            at = [(texts.get(spot.file, ()), spot.line) for spot in other.spots]
-            waits = any(f"{taken}.wait" in lines.statement(*one) for one in at)
-            if not waits and any(taken in lines.held_at(*one) for one in at):
+    def _of_loop(self, thread: _Thread, texts: _Texts) -> tuple[list[Link], _Thread | None]:
+        """The condition of its loop, and the thread that has one of the objects in it."""
+        found = self._of_text(thread, texts.of(thread.spots[0]))
+        if found is None:
+            return [], None
+        names = lines.names_in(found.named)
+        objects = {number for name in names for _, number, _ in self._named(thread, name, 1)}
+        other = self._user_of(objects, thread)
+        return [found, *([_of_thread(OBJECT, other)] if other is not None else [])], other
+
+    def _of_object(self, thread: _Thread) -> tuple[list[Link], _Thread | None]:
+        """The queue, future or the like for which it waits, and the thread that has it too."""
+        selves = self._named(thread, "self", thread.depth) if thread.depth else []
+        awaited = [one for one in selves if one[0].endswith(_OBJECTS)]
+        other = self._user_of({number for _, number, _ in awaited}, thread)
+        of_future = thread.waits_on == "future"
+        if other is None and of_future:
+            other = next((one for one in self._threads if one.pooled), None)
+        if other is None:
+            return [], None
+        named = awaited[-1][2].lower() if awaited else "future"
+        return [_of_thread(OBJECT, other, named, "computes" if of_future else "uses")], other
+
+    def _named(self, thread: _Thread, name: str, most: int) -> list[tuple[str, int, str]]:
+        return self._rank.frames.walk.named(thread.ident, name, most)
+
+    def _user_of(self, objects: set[int], thread: _Thread) -> _Thread | None:
+        """The first other thread that has one of these objects, and does not itself wait for it."""
+        walk = self._rank.frames.walk
+        for other in self._threads if objects else ():
+            if other.ident == thread.ident or objects.isdisjoint(
+                walk.held(other.ident, FRAMES_MAX)
+            ):
+                continue
+            waits = self._named(other, "self", other.depth) if other.depth else []
+            if not any(file.endswith(_OBJECTS) and one in objects for file, one, _ in waits):
                 return other
         return None
 
-    def _of_thread(
-        self, resource: str, named: str, thread: _Thread
-    ) -> tuple[tuple[Link, ...], int]:
+    def _of_text(self, thread: _Thread, source: Sequence[str]) -> Link | None:
+        """The key of a store for which it waits, or the condition of its loop."""
         spot = thread.spots[0]
-        place = Place(spot.function, spot.file, spot.line, thread.waits_on)
-        return (Link(resource, named, thread.name, place=place),), thread.tid
+        key = _STORE.search(lines.statement(source, spot.line))
+        named = key[1] if key is not None else lines.condition_of(source, spot.line)
+        if named is None:
+            return None
+        walk, names = self._rank.frames.walk, lines.names_in(named)
+        values = walk.values(thread.ident, names[:_NAMES_MAX])
+        shown = ", ".join(f"{name} is {redact(value)}" for name, value in values.items())
+        place = Place(spot.function, spot.file, spot.line)
+        return Link(KEY if key else LOOP, redact(named), place=place, does=shown)
+
+    def _joined(self, thread: _Thread) -> _Thread | None:
+        """The thread that it joins."""
+        file, function = _JOINS
+        places = thread.stack[:4]
+        found = next((one for one in places if one[0].endswith(file) and one[1] == function), None)
+        walk = self._rank.frames.walk
+        name = found and walk.text_of_self(thread.ident, found[0], function, "_name")
+        return next((one for one in self._every() if one.name == name), None)
+
+    def _every(self) -> Iterator[_Thread]:
+        yield from self._threads
+        if self._lead is not None:
+            yield self._lead
+
+    def _holder(self, thread: _Thread, taken: str, texts: _Texts) -> _Thread | None:
+        """The first other thread that is inside a `with` of the same name. One that waits there for
+        a condition does not have its lock meanwhile."""
+        for other in self._every() if taken else ():
+            at = [(texts.of(spot), spot.line) for spot in other.spots]
+            waits = any(f"{taken}.wait" in lines.statement(*one) for one in at)
+            if (
+                other is not thread
+                and not waits
+                and any(taken in lines.held_at(*one) for one in at)
+            ):
+                return other
+        return None
+
+    def _of_task(self, task: _Task, texts: _Texts) -> tuple[list[Link], _Thread | None]:
+        function, file, line, _ = task.spot
+        source = texts.of(task.spot)
+        awaited = redact(lines.statement(source, line))
+        timed = task.timed or any("timeout" in held for held in lines.held_at(source, line))
+        place = Place(function, file, line)
+        link = Link(TASK, awaited, task.name, place=place, does=TIMED if timed else "")
+        on_thread = any(word in awaited for word in _ON_THREADS)
+        pooled = [one for one in self._threads if one.pooled and on_thread]
+        return [link, *(_of_thread(THREAD, one) for one in pooled[:1])], next(iter(pooled), None)
+
+    def _awaits(self) -> Iterator[_Task]:
+        """The task that the loop runs until it is done, and those for which it waits, one for the
+        other, the last one at the end: those that run code of the program."""
+        module = sys.modules.get("asyncio.tasks")
+        held = vars(module) if module is not None else {}
+        known = held.get("_scheduled_tasks", held.get("_all_tasks"))
+        tasks = {id(task): task for task in list(known)[:TASKS_MAX]} if known is not None else {}
+        run = self._rank.frames.walk.named(self._rank.lead_id, "future", FRAMES_MAX)
+        task = next((tasks[one] for _, one, _ in run if one in tasks), None)
+        for _ in range(AWAITS_MAX):
+            # A class of the program may have methods of its own.
+            if task is None or type(task) is not held["Task"] or task.done():
+                return
+            spot, timed = self._awaited_at(task)
+            if spot is not None:
+                yield _Task(task.get_name(), spot, timed)
+            awaited = peek(task, "_fut_waiter")
+            gathers = awaited is not None and type(awaited) is held.get("_GatheringFuture")
+            parts = object.__getattribute__(awaited, "_children") if gathers else ()
+            waits = (one for one in parts if id(one) in tasks and not tasks[id(one)].done())
+            task = tasks.get(id(awaited)) or next(waits, None)
+
+    def _awaited_at(self, task: Task[Any]) -> tuple[_Spot | None, bool]:
+        """The innermost of the program's lines on its awaits, and whether a call of asyncio inside
+        that line ends the wait."""
+        spot: _Spot | None = None
+        timed = False
+        coroutine: Any = task.get_coro()
+        for _ in range(AWAITS_MAX):
+            if type(coroutine) is not CoroutineType or coroutine.cr_frame is None:
+                break
+            code, line = coroutine.cr_code, coroutine.cr_frame.f_lineno
+            if self._rank.frames.is_user(code.co_filename):
+                spot, timed = _Spot(code.co_name, code.co_filename, line), False
+            timed = timed or (code.co_name in _TIMED and code.co_filename.endswith(_TASKS))
+            coroutine = coroutine.cr_await
+        return spot, timed
+
+
+def locked_by(path: str) -> int | None:
+    """The other process that has a lock on this file.
+
+    Source: /proc/locks, by the numbers of the device and the file. Check: `lslocks`.
+    """
+    try:
+        found = os.stat(path)
+        with open("/proc/locks", encoding="ascii") as file:
+            every = [line.split() for line in file]
+    except OSError:
+        return None
+    device = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    pids = [int(one[4]) for one in every if len(one) > 5 and one[5] == device and one[1] != "->"]
+    return next((pid for pid in pids if pid > 0 and pid != os.getpid()), None)
+
+
+def _condition(thread: _Thread, texts: _Texts) -> str | None:
+    spot = thread.spots[0]
+    return lines.condition_of(texts.of(spot), spot.line) if spot.inner else None
+
+
+def _of_thread(resource: str, thread: _Thread, named: str = "", does: str = "") -> Link:
+    """The link that this thread has."""
+    spot = thread.spots[0]
+    place = Place(spot.function, spot.file, spot.line, thread.waits_on or None)
+    return Link(resource, named, thread.name, place=place, does=does)
 
 
 def _lines_of(file: str) -> list[str]:
@@ -211,31 +405,3 @@ def _lines_of(file: str) -> list[str]:
             return source.read(SOURCE_MAX).splitlines()
     except (OSError, ValueError):
         return []
-
-
-def _of_task(task: _Task, texts: Mapping[str, Sequence[str]]) -> Link:
-    function, file, line, _ = task.spot
-    awaited = redact(lines.statement(texts.get(file, ()), line))
-    return Link(TASK, awaited, task.name, place=Place(function, file, line))
-
-
-def _awaits(is_user: Callable[[str], bool]) -> Iterator[_Task]:
-    """The pending tasks of asyncio that run code of the program."""
-    module = sys.modules.get("asyncio.tasks")
-    known = vars(module).get("_scheduled_tasks", vars(module).get("_all_tasks")) if module else None
-    if known is None:
-        return
-    for task in list(known)[:TASKS_MAX]:
-        # A class of the program may have methods of its own.
-        if type(task) is not vars(module)["Task"] or task.done():
-            continue
-        spot, coroutine = None, task.get_coro()
-        for _ in range(AWAITS_MAX):
-            if type(coroutine) is not CoroutineType or coroutine.cr_frame is None:
-                break
-            code, line = coroutine.cr_code, coroutine.cr_frame.f_lineno
-            if is_user(code.co_filename):
-                spot = _Spot(code.co_name, code.co_filename, line)
-            coroutine = coroutine.cr_await
-        if spot is not None:
-            yield _Task(task.get_name(), spot)

@@ -21,6 +21,7 @@ from ddtop.diagnosis.row import OF_WAITS, RUNS, RuleRow
 from ddtop.diagnosis.shortage import reporters
 from ddtop.diagnosis.standstill import STILL, severity_of, standstill_of
 from ddtop.diagnosis.stuck_worker import COLLECTIVE, DEAD, HALTED, LOCKED, cause_of
+from ddtop.model.chain import closes_circle, waiting_end
 from ddtop.model.facts import Blame, RankFacts, Snapshot, State
 from ddtop.model.kernel_wait import may_be_io
 from ddtop.model.wait_graph import GONE, LOST, STOPPED, waiters_of
@@ -179,10 +180,16 @@ def _has_left(case: _Case) -> bool:
     return case.rank.reported.phase == "leaving" or has_fewer_batches(*case)
 
 
+def _closes_circle(case: _Case) -> bool:
+    end = waiting_end(case.snapshot, case.rank, case.blame.waiters)
+    return closes_circle(case.rank, end)
+
+
 KINDS: tuple[tuple[Kind, Callable[[_Case], bool]], ...] = (
     (Kind.LEFT_EARLY, _ends),
     (Kind.INTERPRETER_FROZEN, lambda case: case.rank.state is State.SILENT),
     (Kind.LEFT_EARLY, _has_left),
+    (Kind.WAIT_CYCLE, _closes_circle),
     (Kind.NOT_IN_COLLECTIVE, lambda _: True),
 )
 """The first that holds is the kind of the finding about a rank that no disk or worker holds."""
@@ -362,6 +369,7 @@ ROWS = (
             Kind.INTERPRETER_FROZEN,
             Kind.IO_STALL,
             Kind.LOADER_STUCK,
+            Kind.WAIT_CYCLE,
         ),
         "which ranks are blamed for waits, where they are instead, and whether their disk or a"
         " DataLoader worker holds them",

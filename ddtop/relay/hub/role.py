@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Protocol
 
 import msgspec
@@ -18,7 +19,14 @@ from ddtop.link.leaf_side import PLACES_MAX
 from ddtop.link.relay_side import VIEW, RelayLink
 from ddtop.relay.history import LATEST_HUB_MAX, FrameHistory
 from ddtop.relay.hub.topology import HubSearch, Topology, names_of_this_host, topology_of
-from ddtop.relay.hub.uplink import LOST_S, VERSION, Uplink
+from ddtop.relay.hub.uplink import (
+    ADDRESS_MAX,
+    ENDS,
+    ENDS_ASKED_MAX,
+    LOST_S,
+    VERSION,
+    Uplink,
+)
 from ddtop.relay.requests import RelayRequests
 from ddtop.relay.state_files import RelayPlace
 from ddtop.wire import frames
@@ -100,7 +108,8 @@ class Leaf:
 
     `peer`: the connection that it uses; `others`: further connections over which it has asked to
     enlist. `pids`: its living ranks by process; `stuck`: the processes whose last report says that
-    they are stuck; `asked`: for each request the processes that have not answered yet.
+    they are stuck; `asked`: for each request the processes that have not answered yet; `elsewhere`:
+    the addresses at which its ranks wait for other hosts.
     """
 
     sender: str
@@ -115,6 +124,7 @@ class Leaf:
     pids: dict[int, int | None] = field(default_factory=dict)
     stuck: set[int] = field(default_factory=set)
     asked: dict[str, set[int]] = field(default_factory=dict)
+    elsewhere: tuple[str, ...] = ()
     credit: float = 0.0
     credit_at: float = 0.0
     refused: int = 0
@@ -154,6 +164,7 @@ class Hub:
         self._ranks = 0
         self.where = Topology()
         self.ended = False
+        self.elsewhere: tuple[str, ...] = ()
         self.garbled = self.dropped = 0
 
     # -- what comes in
@@ -271,8 +282,11 @@ class Hub:
             leaf.connected = True
             if leaf.others:
                 self._settle(leaf, peer)
+            leaf.elsewhere = tuple(one for one in record.arguments[3:] if len(one) <= ADDRESS_MAX)
             text = f"{record.arguments[0][:20]},{had},{time.time_ns()}"
             self._say(peer, Reply("beat", text=text, instance=self._instance))
+            if ends := self.ends():
+                self._say(peer, Command(ENDS, instance=self._instance, arguments=ends))
         elif isinstance(record, Reply) and record.name == "signal":
             order = self._orders.get(record.instance)
             if order is not None and order.leaf == peer:
@@ -415,6 +429,12 @@ class Hub:
             return None
         worst = max(flooding, key=lambda leaf: leaf.refused)
         return f"{worst.host} floods: {worst.refused} frames of it were dropped"
+
+    def ends(self) -> tuple[str, ...]:
+        """The addresses at which ranks wait for other hosts."""
+        leaves = (leaf.elsewhere for leaf in self._leaves.values() if leaf.connected)
+        every = chain(self.elsewhere, chain.from_iterable(leaves))
+        return tuple(dict.fromkeys(every))[:ENDS_ASKED_MAX]
 
     # -- orders
 
@@ -674,6 +694,17 @@ class HubRole:
         why = self._unbound or self.hub.complaint(now)
         address = f"{self._public_host()}:{self._port}" if self._port else None
         return HubLink(HUB, address, None, why, None, 0, self.hub.connected)
+
+    def ends(self, elsewhere: tuple[str, ...], now: float) -> tuple[str, ...]:
+        """Tell the hub at which addresses ranks of this host wait for other hosts. Returns those of
+        all hosts, as far as they are known here."""
+        if self.uplink is not None:
+            self.uplink.elsewhere = elsewhere
+            return self.uplink.asked_ends(now)
+        if self.hub is None:
+            return ()
+        self.hub.elsewhere = elsewhere
+        return self.hub.ends()
 
     def clock(self) -> HostClock | None:
         """This host's clock against the hub's."""

@@ -270,6 +270,8 @@ MANY_RANKS, MOST_RANKS = 512, 4096
 once a second."""
 MESSAGES_AT_ONCE = 8
 LAST_WORDS_MS = 200
+ENDS, ENDS_ASKED_MAX, ADDRESS_MAX = "ends", 64, 64
+"""The hub's word with the addresses at which ranks wait, how many of them, and their length."""
 VERSION = "1"
 """Version of the messages between leaf and hub other than the records."""
 
@@ -289,6 +291,8 @@ class Ends(Protocol):
 
 class Uplink:
     """The leaf's side. Times are monotonic s of the relay's loop.
+
+    `elsewhere`: the addresses at which ranks of this host wait for other hosts.
 
     `seal` puts a record of ours in its envelope; `facts` and `everything` return the lasting facts
     and all frames of the history; `obey` follows an order of the hub.
@@ -326,6 +330,8 @@ class Uplink:
         self._heard = self._seek_at = self._ask_at = self._beat_at = self._flush_at = 0.0
         self._beats = 0
         self._role: tuple[str, ...] = ()
+        self.elsewhere: tuple[str, ...] = ()
+        self._asked_ends: tuple[float, tuple[str, ...]] = 0.0, ()
         self._lost_unix_ns: int | None = None
         self._dropped = 0
 
@@ -357,6 +363,11 @@ class Uplink:
     def connected(self) -> bool:
         """The hub has accepted this leaf and answers: it decides for all hosts."""
         return self.state == ENLISTED
+
+    def asked_ends(self, now: float) -> tuple[str, ...]:
+        """The addresses at which ranks of other hosts wait, as the hub last said."""
+        until, found = self._asked_ends
+        return found if now < until else ()
 
     def due(self) -> float:
         """When `on_time` wants to be called next."""
@@ -443,9 +454,8 @@ class Uplink:
         if now >= self._beat_at:
             self._beat_at = now + (BEAT_S if self._beats >= BEATS_FIRST else BEAT_FIRST_S)
             self._beats += 1
-            beat = Command(
-                "beat", instance=self.instance, arguments=(str(time.time_ns()), *now_role)
-            )
+            words = (str(time.time_ns()), *now_role, *self.elsewhere)
+            beat = Command("beat", instance=self.instance, arguments=words)
             self._send([self._seal(beat)])
         if self._outbox and now >= self._flush_at:
             world = self._where.world_size or 0
@@ -485,6 +495,9 @@ class Uplink:
         if isinstance(record, Reply):
             self._on_reply(place, record, now, came)
         elif isinstance(record, Command) and self.state == ENLISTED and place == self._place:
+            if record.name == ENDS:
+                self._asked_ends = now + LOST_S, record.arguments[:ENDS_ASKED_MAX]
+                return
             answer = self._obey(record)
             if answer is not None:
                 self._send([self._seal(answer)])

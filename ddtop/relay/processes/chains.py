@@ -1,11 +1,11 @@
 """What a rank that makes no progress waits for in the kernel, and what that one waits for: its
 child, the other end of a pipe, the holder of a file lock, the process at the other end of a TCP
-connection.
+connection or a unix socket.
 
 Source: /proc/PID/syscall, fd and fdinfo, /proc/locks, the TCP table. Nothing is opened or asked by
 name, so that a dead file server holds up nothing. Caveat: processes of another user show only that
-they exist; a unix socket, and an epoll set, have no other end here. Check: `lslocks`,
-`ss -tanp`, `lsof FILE`.
+they exist; of an epoll set only the single connection in it has another end here. Check: `lslocks`,
+`ss -anp`, `lsof FILE`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import contextlib
 import os
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 from typing import NamedTuple
 
 import msgspec
@@ -28,17 +29,20 @@ from ddtop.procfs import (
     own_letter,
     read,
     stat_fields,
+    tasks,
     wchan,
 )
 from ddtop.relay.processes import sockets
 from ddtop.relay.processes.pyspy import PySpy
 from ddtop.relay.processes.sample import Watched, ending, stands_for
-from ddtop.wire.page import ITS_CHILDREN, OF_CHILDREN
+from ddtop.wire.names import is_birth
+from ddtop.wire.page import ENDED_CHILD, ITS_CHILDREN, OF_CHILDREN
 from ddtop.wire.records import (
     CHILD,
     CONNECTION,
     FILE_LOCK,
     PIPE,
+    PROCESS,
     Link,
     Place,
     ProcessState,
@@ -48,19 +52,28 @@ from ddtop.wire.records import (
 
 WAITS_S, EVERY_S = 2.0, 5.0
 """A rank that makes no progress is looked at after this time, and then this often."""
-LINKS_MAX, DESCRIPTORS_MAX, POLLED_MAX = 8, 4096, 4
-"""Links of a chain, descriptors of other processes that are read for one rank, and descriptors in
-a poll that are looked at."""
+LINKS_MAX, DESCRIPTORS_MAX, POLLED_MAX, ENDS_MAX = 8, 4096, 4, 8
+"""Links of a chain, descriptors of other processes that are read for one rank, descriptors in a
+poll that are looked at, and addresses for which other hosts are asked."""
 _READS = frozenset({"read", "readv", "pread64"})
 _WRITES = frozenset({"write", "writev", "pwrite64"})
 _LOCKS = frozenset({"flock", "fcntl"})
 _POLLS = frozenset({"poll", "ppoll"})
-_TALKS = _READS | _WRITES | _POLLS | {"recvfrom", "recvmsg", "connect", "sendto", "sendmsg"}
+_EPOLLS = frozenset({"epoll_wait", "epoll_pwait"})
+_TALKS = {"recvfrom", "recvmsg", "connect", "sendto", "sendmsg"}
+_TALKS |= _READS | _WRITES | _POLLS | _EPOLLS
+_WAITS_FOR_NOBODY = frozenset("TtZX")
+"""States of a process that makes nothing ready, whatever it waits for."""
 _OPENS, _SLEEPS = frozenset({"open", "openat"}), frozenset({"nanosleep", "clock_nanosleep"})
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen")
 READS_AT_ONCE = 2
 _CHILDS = frozenset({"wait4", "waitid"})
-_O_ACCMODE, _O_WRONLY = 3, 1
+_O_ACCMODE, _O_WRONLY, _ANY_CHILD = 3, 1, 0xFFFFFFFF
+_WAITS_INSIDE = ("/threading.py", "/queue.py", "/selectors.py", "concurrent/futures/_base.py")
+"""Where a thread waits for other threads of its process, or for the next request."""
+_TALKING = ("ZMQbg/IO", "event_engine")
+"""Threads that have all connections of a library, by the beginnings of their names: those of ZeroMQ
+and gRPC."""
 _POLLFD = struct.Struct("=ihh")
 
 
@@ -70,26 +83,51 @@ class Chains:
     def __init__(self) -> None:
         self._due = 0.0
         self._found: dict[int, tuple[Link, ...]] = {}
+        self._served: dict[str, tuple[Link, ...]] = {}
         self._reads: dict[int, PySpy] = {}
-        self._places: dict[int, Place] = {}
+        self._places: dict[int, tuple[Sleeper | None, Place]] = {}
 
     def look(
-        self, waiting: Mapping[int, int], states: Sequence[ProcessState], now_mono_ns: int
+        self,
+        waiting: Mapping[int, int],
+        states: Sequence[ProcessState],
+        now_mono_ns: int,
+        asked: Sequence[str] = (),
     ) -> tuple[ProcessState, ...]:
         """The states, with the chains of the ranks that make no progress. `waiting`: what each of
-        them waits for, as in `chain_of`, by its pid."""
-        if not waiting:
-            self._due, self._found, self._places = 0.0, {}, {}
+        them waits for, as in `chain_of`, by its pid. `asked`: addresses at which ranks of other
+        hosts wait."""
+        if not waiting and not asked:
+            self._due, self._found, self._served, self._places = 0.0, {}, {}, {}
         elif now_mono_ns >= self._due:
             self._due = now_mono_ns + EVERY_S * 1e9
-            self._found = {pid: chain_of(pid, awaited) for pid, awaited in waiting.items()}
-            self._read_ends({state.pid for state in states})
+            ranks = {state.pid: state.rank for state in states}
+            self._found = {
+                pid: _with_ranks(chain_of(pid, awaited), ranks) for pid, awaited in waiting.items()
+            }
+            served = {address: _with_ranks(serving(address), ranks) for address in asked}
+            self._served = {address: chain for address, chain in served.items() if chain}
+            self._read_ends(set(ranks))
         self._take()
         if not any(self._found.values()):
             return tuple(states)
         return tuple(
             msgspec.structs.replace(state, chain=self._with_place(self._found.get(state.pid, ())))
             for state in states
+        )
+
+    @property
+    def elsewhere(self) -> tuple[str, ...]:
+        """The addresses at which chains end, because no process of this host serves them."""
+        ends = (chain[-1] for chain in self._found.values() if chain)
+        found = (end.named for end in ends if end.resource == CONNECTION and end.pid is None)
+        return tuple(dict.fromkeys(found))[:ENDS_MAX]
+
+    def served(self, host: str) -> tuple[tuple[Link, ...], ...]:
+        """What is known of the addresses that were asked for. `host`: the name of this one."""
+        return tuple(
+            tuple(msgspec.structs.replace(link, host=host) for link in self._with_place(chain))
+            for chain in self._served.values()
         )
 
     def close(self) -> None:
@@ -100,7 +138,8 @@ class Chains:
 
     def _read_ends(self, ranks: set[int]) -> None:
         """Ask py-spy for the line of the Python at the end of a chain, without stopping it."""
-        ends = {found[-1].pid for found in self._found.values() if found}
+        every = (*self._found.values(), *self._served.values())
+        ends = {found[-1].pid for found in every if found}
         for pid in ends - ranks - self._reads.keys():
             if pid is not None and is_python(pid) and len(self._reads) < READS_AT_ONCE:
                 self._reads[pid] = PySpy(pid, nonblocking=True)
@@ -108,17 +147,45 @@ class Chains:
     def _take(self) -> None:
         for pid, spy in list(self._reads.items()):
             found = spy.poll()
-            if found is not None:
-                del self._reads[pid]
-                place = _own_line(found) if not isinstance(found, str) else None
-                if place is not None:
-                    self._places[pid] = place
+            if found is None:
+                continue
+            del self._reads[pid]
+            at = _own_line(found) if not isinstance(found, str) else None
+            if at is not None:
+                thread, place = at
+                tid = spy.tids.get(thread.thread_id or 0, pid)
+                self._places[pid] = _sleeper(pid, tid), place
 
     def _with_place(self, links: tuple[Link, ...]) -> tuple[Link, ...]:
-        place = self._places.get(links[-1].pid or 0) if links else None
-        if place is None:
+        known = self._places.get(links[-1].pid or 0) if links else None
+        if known is None:
             return links
-        return (*links[:-1], msgspec.structs.replace(links[-1], place=place))
+        process, place = known
+        return (*links[:-1], msgspec.structs.replace(links[-1], process=process, place=place))
+
+
+def _with_ranks(chain: Sequence[Link], ranks: Mapping[int, int | None]) -> tuple[Link, ...]:
+    return tuple(msgspec.structs.replace(link, rank=ranks.get(link.pid or 0)) for link in chain)
+
+
+def serving(address: str) -> tuple[Link, ...]:
+    """The process of this host that serves this address, and what it waits for: the only one that
+    has a connection there, else the one that listens."""
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    if not port.isdigit() or not sockets.is_local(host):
+        return ()
+    table = sockets.table(os.getpid()) or ()
+    here = [one for one in table if one.port == int(port)]
+    talks = {one.inode for one in here if one.local == host and one.state == "ESTABLISHED"}
+    listens = [one.inode for one in here if one.state == "LISTEN"]
+    owners = {pid for one in talks if one and (pid := sockets.owner(one, ())) is not None}
+    if len(owners) != 1:
+        owners = {pid for one in listens[:1] if (pid := sockets.owner(one, ())) is not None}
+    for pid in owners:
+        found = _held(Link(CONNECTION, address, does="ESTABLISHED"), pid)
+        return (found, *_follow(pid, pid, _Budget(DESCRIPTORS_MAX)))
+    return ()
 
 
 def waiting_of(here: Sequence[Watched], now_mono_ns: int) -> dict[int, int]:
@@ -130,27 +197,74 @@ def waiting_of(here: Sequence[Watched], now_mono_ns: int) -> dict[int, int]:
     }
 
 
-def _own_line(threads: Sequence[ThreadStack]) -> Place | None:
-    """The innermost line of the main thread that is in no library."""
-    main = next((thread for thread in threads if thread.main), None)
-    for frame in main.frames if main is not None else ():
-        if not any(part in frame.file for part in _LIBRARIES) and frame.line:
-            return Place(frame.function, frame.file, frame.line)
+def _own_line(threads: Sequence[ThreadStack]) -> tuple[ThreadStack, Place] | None:
+    """The innermost line that is in no library, and its thread: the main one, or another one if the
+    main one only waits for others of its process."""
+    for thread in sorted(threads, key=lambda thread: (_waits_inside(thread), not thread.main)):
+        # What lies further out is of the parent that has forked it.
+        own = takewhile(lambda frame: not is_birth(frame.function, frame.file), thread.frames)
+        for frame in own:
+            if not any(part in frame.file for part in _LIBRARIES) and frame.line:
+                return thread, Place(frame.function, frame.file, frame.line)
     return None
+
+
+def _waits_inside(thread: ThreadStack) -> bool:
+    return bool(thread.frames) and thread.frames[0].file.endswith(_WAITS_INSIDE)
+
+
+def _sleeper(pid: int, tid: int) -> Sleeper | None:
+    """Where this thread of the process is; None if it is gone, or another user's."""
+    fields, sleep = stat_fields(f"{pid}/task/{tid}"), sockets.sleeping_in(pid, tid)
+    if fields is None:
+        return None
+    letter = own_letter(pid, fields[0])
+    return Sleeper(letter, wchan(f"{pid}/task/{tid}"), sleep.call, sleep.file)
 
 
 def chain_of(pid: int, awaited: int = 0) -> tuple[Link, ...]:
     """What this process waits for, the nearest first; empty if that is no other process's doing.
 
     `awaited`: as on the state page. The kernel's number of the thread of it that counts, 0: the
-    main thread.
+    main thread, or the number of another process.
     """
     budget = _Budget(DESCRIPTORS_MAX)
+    if awaited > 0 and link(pid, f"task/{awaited}/exe") is None:
+        return (_held(Link(PROCESS), awaited), *_follow(awaited, awaited, budget, [pid]))
     found = tuple(_follow(pid, max(awaited, 0) or pid, budget))
+    if not found and not awaited:
+        # The main thread waits for a thread of a library that talks for it.
+        talking = (tuple(_follow(pid, tid, budget)) for tid in _talking_threads(pid))
+        found = next(filter(None, talking), ())
+    if awaited == ENDED_CHILD and not found and (ended := _ended_child(pid)) is not None:
+        return (ended,)
     if awaited in (ITS_CHILDREN, OF_CHILDREN) and (not found or found[-1].nobody):
-        child = _ended_child(pid) or (_busy_child(pid) if awaited == ITS_CHILDREN else None)
-        return (child,) if child is not None else found
+        return _of_children(pid, awaited == ITS_CHILDREN, budget) or found
     return found
+
+
+def _talking_threads(pid: int) -> Iterator[int]:
+    """The threads of this process that have the connections of a library."""
+    for task in tasks(pid):
+        if (command_name(task) or "").startswith(_TALKING):
+            yield int(task.rpartition("/")[2])
+
+
+def _of_children(pid: int, theirs: bool, budget: _Budget) -> tuple[Link, ...]:
+    """The child that holds it up, and what that one waits for: the first that a signal or an error
+    has ended, else one that waits for another process than its parent. `theirs`: only children can
+    end the wait, so it is one that runs, or the only one."""
+    if (ended := _ended_child(pid)) is not None:
+        return (ended,)
+    states = {child: (stat_fields(child) or "Z")[0] for child in children(pid)}
+    living = [child for child, state in states.items() if state != "Z"]
+    for child in living:
+        found = tuple(_follow(child, child, budget, [pid]))
+        if found and not found[-1].circle:
+            return (_held(Link(CHILD), child), *found)
+    busy = (child for child in living if states[child] == "R")
+    child = next(busy, living[0] if len(living) == 1 else 0) if theirs else 0
+    return (_held(Link(CHILD), child),) if child else ()
 
 
 class _Budget:
@@ -160,17 +274,21 @@ class _Budget:
         self.left = left
 
 
-def _follow(pid: int, tid: int, budget: _Budget) -> Iterator[Link]:
-    seen: list[int] = []
-    while len(seen) < LINKS_MAX and pid not in seen:
-        seen.append(pid)
+def _follow(pid: int, tid: int, budget: _Budget, passed: Sequence[int] = ()) -> Iterator[Link]:
+    """The chain from this thread on. `passed`: processes that wait for it."""
+    seen = [*passed, pid]
+    while len(seen) <= LINKS_MAX:
         found = _link_of(pid, tid, budget)
-        if found is None:
+        if found is None or found.pid is None or found.process is None:
+            if found is not None:
+                yield found
             return
-        yield found
-        if found.pid is None or found.process is None:
+        circle = found.pid in seen
+        yield msgspec.structs.replace(found, circle=circle)
+        if circle or found.process.state in _WAITS_FOR_NOBODY:
             return
         pid = tid = found.pid
+        seen.append(pid)
 
 
 class _Call(NamedTuple):
@@ -196,7 +314,7 @@ def _link_of(pid: int, tid: int, budget: _Budget) -> Link | None:
         return None
     call = _Call(pid, tid, name, arguments)
     if name in _CHILDS:
-        return _child(call)
+        return _child(call, budget)
     if name in _LOCKS:
         return _file_lock(call)
     if name in _SLEEPS:
@@ -205,14 +323,30 @@ def _link_of(pid: int, tid: int, budget: _Budget) -> Link | None:
 
 
 def _of_descriptor(call: _Call, budget: _Budget) -> Link | None:
-    """The other end of the pipe or the socket that it reads, writes or polls."""
-    number = call.arguments[0] & 0xFFFFFFFF
+    """The other end of the pipe or the socket that it reads or writes, or of the only one of those
+    that it polls."""
+    first = call.arguments[0] & 0xFFFFFFFF
+    numbers = _watched(call, first)
+    found = [link for one in numbers if (link := _far_end(call, one, budget)) is not None]
+    return found[0] if len(found) == 1 or (found and len(numbers) == 1) else None
+
+
+def _watched(call: _Call, number: int) -> list[int]:
+    """The descriptors for which it waits."""
     if call.name in _POLLS:
-        number = next(iter(_polled(call)), -1)
-    target = call.target(number) if number >= 0 else ""
+        return _polled(call)
+    if call.name not in _EPOLLS:
+        return [number]
+    text = (read(call.pid, f"fdinfo/{number}") or b"").decode()
+    found = [int(line.split()[1]) for line in text.splitlines() if line.startswith("tfd:")]
+    return found if len(found) <= POLLED_MAX else []
+
+
+def _far_end(call: _Call, number: int, budget: _Budget) -> Link | None:
+    target = call.target(number)
     if target.startswith("socket:"):
         return _connection(call, number) if call.name in _TALKS else None
-    reads = call.name in _READS | _POLLS
+    reads = call.name in _READS | _POLLS | _EPOLLS
     fifo = target.startswith("/") and call.sleeps_in("pipe")
     if (reads or call.name in _WRITES) and (fifo or target.startswith("pipe:")):
         return _other_end(call.pid, target, reads, budget)
@@ -221,11 +355,9 @@ def _of_descriptor(call: _Call, budget: _Budget) -> Link | None:
 
 def _held(link: Link, pid: int) -> Link:
     """The link, with this process as the one that has what is awaited."""
-    fields, words = stat_fields(pid), command_line(pid)
-    if fields is None:
+    words, state = command_line(pid), _sleeper(pid, pid)
+    if state is None:
         return msgspec.structs.replace(link, pid=pid)
-    sleep = sockets.sleeping_in(pid)
-    state = Sleeper(own_letter(pid, fields[0]), wchan(pid), sleep.call, sleep.file)
     who = _program(words or ()) or command_name(pid)
     return msgspec.structs.replace(link, pid=pid, who=who, process=state)
 
@@ -236,12 +368,14 @@ def _program(words: Sequence[str]) -> str | None:
     return next((name for name in names if name.endswith(".py")), names[0] if names else None)
 
 
-def _child(call: _Call) -> Link | None:
+def _child(call: _Call, budget: _Budget) -> Link | None:
     asked = call.arguments[0] if call.name == "wait4" else call.arguments[1]
     asked &= 0xFFFFFFFF
-    mine = children(call.pid)
-    pid = asked if asked in mine else mine[0] if len(mine) == 1 else None
-    return _held(Link(CHILD), pid) if pid is not None else None
+    mine = [one for one in children(call.pid) if asked in (one, _ANY_CHILD)] or [asked]
+    # Of several it waits for the one that does not end by itself.
+    waits = (one for one in mine if len(mine) == 1 or _link_of(one, one, budget) is not None)
+    pid = next(waits, None)
+    return _held(Link(CHILD), pid) if pid in children(call.pid) and pid else None
 
 
 def _ended_child(pid: int) -> Link | None:
@@ -254,12 +388,6 @@ def _ended_child(pid: int) -> Link | None:
             how = f"signal {end.signal}" if end.signal is not None else f"exit code {end.code}"
             return _held(Link(CHILD, does=how), child)
     return None
-
-
-def _busy_child(pid: int) -> Link | None:
-    """The first child that runs."""
-    busy = next((one for one in children(pid) if (stat_fields(one) or "?")[0] == "R"), None)
-    return _held(Link(CHILD), busy) if busy is not None else None
 
 
 def _locked_by_other(pid: int) -> Link | None:
@@ -324,10 +452,19 @@ def _other_end(pid: int, target: str, reads: bool, budget: _Budget) -> Link:
         if budget.left < 0:
             whole = False
             break
-        for number in numbers:
-            if link(other, f"fd/{number}") == target and _is_open_to(other, number, reads):
-                return _held(Link(PIPE, named, does=role), other)
+        if _has_open(other, numbers, target, reads):
+            # A shell that waits for its children still has the pipes that it has made for them.
+            theirs = (one for one in children(other) if one != pid)
+            users = (one for one in theirs if _has_open(one, names_in(one, "fd"), target, reads))
+            return _held(Link(PIPE, named, does=role), next(users, other))
     return Link(PIPE, named, does=role, nobody=whole)
+
+
+def _has_open(pid: int, numbers: Sequence[str] | None, target: str, write: bool) -> bool:
+    return any(
+        link(pid, f"fd/{number}") == target and _is_open_to(pid, number, write)
+        for number in numbers or ()
+    )
 
 
 def _is_open_to(pid: int, number: str, write: bool) -> bool:
@@ -356,10 +493,22 @@ def _connection(call: _Call, number: int) -> Link | None:
     table = sockets.table(call.pid) or ()
     own = next((one for one in table if one.inode == inode and one.remote_port), None)
     if own is None:
-        return None
+        return _unix_socket(call, inode) if inode is not None else None
+    if own.state == "SYN_SENT":
+        server = next((one for one in table if one.listens_for(own)), None)
+        pid = sockets.owner(server.inode, ()) if server is not None else None
+        found = Link(CONNECTION, own.far_end, does=own.state)
+        return found if pid is None else _held(found, pid)
     if own.state != "ESTABLISHED":
         return Link(CONNECTION, own.far_end, does=own.state)
     far = next((inode for one, inode in sockets.both_ends(table) if one.inode == own.inode), None)
     pid = sockets.owner(far, ()) if far is not None else None
     found = Link(CONNECTION, own.far_end, does=own.state)
     return found if pid is None or pid == call.pid else _held(found, pid)
+
+
+def _unix_socket(call: _Call, inode: int) -> Link | None:
+    """The process at the other end of a unix socket."""
+    far, path = sockets.unix_peer(inode)
+    pid = sockets.owner(far, children(call.pid)) if far else None
+    return _held(Link(CONNECTION, path), pid) if pid not in (None, call.pid) else None

@@ -36,6 +36,9 @@ STATES = {
 TABLE_BYTES_MAX = 4 << 20
 DESCRIPTORS_MAX = 4096
 PROBE_S, PROBE_EVERY_S = 1.0, 5.0
+_NETLINK_SOCK_DIAG, _BY_FAMILY = 4, 20
+_DIAG_NAME, _DIAG_PEER, _NAME_AND_PEER, _UNIX_ANSWER_BYTES = 0, 2, 5, 16
+_MESSAGE, _UNIX_REQUEST = struct.Struct("=IHHII"), struct.Struct("=BBHIIIii")
 _INODE = re.compile(r"socket:\[(\d+)\]")
 
 
@@ -61,6 +64,11 @@ class Tcp:
             if ":" in self.remote
             else f"{self.remote}:{self.remote_port}"
         )
+
+    def listens_for(self, other: Tcp) -> bool:
+        """It listens on this host where the other one connects to."""
+        here = self.local in (other.remote, "0.0.0.0", "::") and is_local(other.remote)
+        return self.state == "LISTEN" and self.port == other.remote_port and here
 
 
 def table(pid: int) -> tuple[Tcp, ...] | None:
@@ -165,6 +173,39 @@ def both_ends(table: Sequence[Tcp]) -> Iterator[tuple[Tcp, int]]:
         far = sides.get((one.remote, one.remote_port, one.local, one.port))
         if far is not None and (inode := far or listening.get(one.remote_port)):
             yield one, inode
+
+
+def unix_peer(inode: int) -> tuple[int, str]:
+    """The inode of the other end of this unix socket, and the path at which its server listens; 0
+    and an empty text if that is not known.
+
+    Source: NETLINK_SOCK_DIAG, which asks for one socket. Check: `ss -xp`.
+    """
+    try:
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as asked:
+            asked.settimeout(PROBE_S)
+            peer, path = _unix_diag(asked, inode)
+            return peer, path or (_unix_diag(asked, peer)[1] if peer else "")
+    except (OSError, struct.error):
+        return 0, ""
+
+
+def _unix_diag(asked: socket.socket, inode: int) -> tuple[int, str]:
+    """The peer of a unix socket, and its own name (linux/unix_diag.h)."""
+    wanted = _UNIX_REQUEST.pack(socket.AF_UNIX, 0, 0, 0xFFFFFFFF, inode, _NAME_AND_PEER, -1, -1)
+    asked.send(_MESSAGE.pack(_MESSAGE.size + len(wanted), _BY_FAMILY, 1, 0, 0) + wanted)
+    data, peer, path = asked.recv(4096), 0, ""
+    at = _MESSAGE.size + _UNIX_ANSWER_BYTES
+    while at + 4 <= len(data) and _MESSAGE.unpack_from(data)[1] == _BY_FAMILY:
+        size, kind = struct.unpack_from("=HH", data, at)
+        value = data[at + 4 : at + size]
+        if kind == _DIAG_PEER:
+            (peer,) = struct.unpack("=I", value)
+        elif kind == _DIAG_NAME:
+            text = value.decode(errors="replace")
+            path = text.removesuffix("\0").replace("\0", "@")
+        at += max(size + 3 & ~3, 4)
+    return peer, path
 
 
 def owner(inode: int, first: Iterable[int]) -> int | None:

@@ -10,6 +10,7 @@ from ddtop.diagnosis.rules.blamed import HeldUp, NotLaunched
 from ddtop.diagnosis.standstill import pauses, sleep_left_s
 from ddtop.diagnosis.waiters import makes_by_hand
 from ddtop.model.account import CPU, FRAMES, OTHER_WORLD, awaited_path, does
+from ddtop.model.chain import waiting_end
 from ddtop.model.facts import Blame, RankFacts, Snapshot, State
 from ddtop.model.wait_graph import STILL
 from ddtop.policy import Policy
@@ -110,8 +111,9 @@ def held_up(finding: Finding, seen: HeldUp, at: Context) -> Said:
             else where_text(lead)
         )
         subject = f"{ranks_text(ranks)} {busy}, {spot}, {waited}"
-    if kind == Kind.NOT_IN_COLLECTIVE and len(ranks) == 1:
-        subject += chain_clause(lead)
+    end = waiting_end(snapshot, lead, first.waiters)
+    if kind in OF_CHAIN and len(ranks) == 1:
+        subject += chain_clause(lead, end)
     tail = waits_clause(snapshot, first, ranks, victims)
     if kind == Kind.LEFT_EARLY:
         tail += called_at(snapshot, first.waiters)
@@ -201,7 +203,8 @@ def _evidence(snapshot: Snapshot, blames: list[Blame], policy: Policy) -> tuple[
             process_line(rank),
             place_line(rank),
         ]
-        lines += [*chain_lines(rank), *stack_lines(rank)]
+        end = waiting_end(snapshot, rank, blame.waiters)
+        lines += [*chain_lines(rank, end), *stack_lines(rank)]
         group = next((item for item in rank.comm.groups if item.group == blame.group), None)
         enqueued = group.enqueued - (group.p2p_offset or 0) if group else 0
         waiting = {
@@ -239,14 +242,15 @@ def _next_step(
         by_word = None
     stands = severity == CRITICAL or blame.condition == STILL or _only_around_it(rank)
     stands = stands or word == OTHER_WORLD
+    step = chain_step(rank, waiting_end(snapshot, rank, blame.waiters))
     waits = phase_of(rank) is not None or pauses(rank, blame, policy)
     stands = stands and not (severity == WARNING and waits)
     if (special := _special_step(snapshot, kind, rank, blame)) is not None:
         text = special
     elif by_word is not None and stands:
-        of_child = chain_step(rank) if word == "child" else None
+        of_child = step if word in ("child", "rpc") else None
         text = of_child or by_word.format(pid=rank.pid, rank=rank.rank)
-    elif stands and kind == Kind.NOT_IN_COLLECTIVE and (step := chain_step(rank)) is not None:
+    elif stands and kind in OF_CHAIN and step is not None:
         text = step
     elif (
         stands
@@ -269,10 +273,7 @@ def _next_step(
             " takes long, do this work on all ranks or outside the collective"
         )
     elif not stands:
-        text = (
-            chain_step(rank)
-            or "let it finish, or do this work on all ranks or outside the collective"
-        )
+        text = step or "let it finish, or do this work on all ranks or outside the collective"
     elif rank.reported.activity == "loader":
         text = (
             "see where that dataset waits (file server, lock, worker):"
@@ -280,8 +281,8 @@ def _next_step(
         )
     elif (path := awaited_path(rank)) is not None:
         text = (
-            f"find out which process should have made, opened or removed {path}, or holds it"
-            f" (fuser {path}); give that wait a time limit"
+            f"find out which process should have made, opened or removed {path}; give that wait a"
+            " time limit"
         )
     elif rank.reported.place is not None and (
         blame.condition == STILL or word not in (COLLECTIVE.word, P2P.word)
@@ -362,6 +363,7 @@ def _rule_of(blame: Blame) -> str:
     return EVERY_RANK
 
 
+OF_CHAIN = (Kind.NOT_IN_COLLECTIVE, Kind.WAIT_CYCLE)
 EVERY_RANK = "every rank must make the same collective calls"
 _RAY = (
     "see what that task or actor does, waits for or lacks (CPUs, GPUs): ray list tasks, ray list"

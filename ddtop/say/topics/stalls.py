@@ -21,6 +21,7 @@ from ddtop.diagnosis.stuck_worker import (
 from ddtop.model.account import does, stack_line
 from ddtop.model.facts import Blame, RankFacts, Snapshot
 from ddtop.model.progress import is_helpless
+from ddtop.say.chain import chain_clause, chain_lines, chain_step
 from ddtop.say.evidence import loader_line, place_line, process_line, stack_lines, with_timeout
 from ddtop.say.places import where_text
 from ddtop.say.said import Said, Writer
@@ -76,11 +77,13 @@ def worker_stuck(finding: Finding, seen: WorkerStuck, at: Context) -> Said:
     since = finding.since_unix_ns
     begun = min(lead.loader.report.waiting_since_unix_ns or since, since)
     lasts = duration((snapshot.time_unix_ns - begun) / 1e9)
-    advice = _ADVICE[seen.cause].format(pid=lead.loader.report.owing_pid, rank=lead.rank)
+    waits = chain_clause(lead) if len(stuck) == 1 and seen.cause in _WAITING else ""
+    step = chain_step(lead) if waits else None
+    advice = step or _ADVICE[seen.cause].format(pid=lead.loader.report.owing_pid, rank=lead.rank)
     first = min(seen.blames, key=lambda blame: blame.since_unix_ns, default=None)
     return Said(
         f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {where_text(lead)} for"
-        f" {lasts}: {_worker_text(stuck)} {_worker_line(lead, len(stuck))}"
+        f" {lasts}: {_worker_text(stuck)} {_worker_line(lead, len(stuck))}{waits}"
         f"{_waits(finding, seen.blames, snapshot)}",
         tuple(line for rank in stuck[:4] for line in _evidence(snapshot, rank)),
         with_timeout(advice, snapshot, first) if first is not None else advice,
@@ -144,7 +147,7 @@ def _evidence(snapshot: Snapshot, rank: RankFacts) -> list[str]:
     own = stack_lines(rank)
     if stack is not None and not any(line.startswith("worker ") for line in own):
         own.append(f"worker {loader.owing_pid}'s stack: {stack}")
-    lines += [*own, process_line(rank), place_line(rank)]
+    lines += [*own, *chain_lines(rank), process_line(rank), place_line(rank)]
     if loader.locked:
         lines.append(
             f"{loader.locked} of its {loader.workers} workers"
@@ -153,6 +156,7 @@ def _evidence(snapshot: Snapshot, rank: RankFacts) -> list[str]:
     return [line for line in lines if line is not None]
 
 
+_WAITING = (LOCKED, DISK, STUCK)
 _ADVICE = {
     DEAD: (
         "find out what ended that worker: dmesg | grep -i kill; if it ran out of memory, use fewer"

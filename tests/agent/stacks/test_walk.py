@@ -342,3 +342,105 @@ def test_without_a_gil_no_frame_is_read(monkeypatch):
 
     assert "without a GIL" in Walk([0], 0).off
     assert Walk([0], 0).stack(threading.get_ident(), 9) == []
+
+
+class Asked(type):
+    """A class whose class is of the program too."""
+
+    def __getattribute__(cls, name):
+        TOUCHED.append(name)
+        return super().__getattribute__(name)
+
+
+class Hostile(metaclass=Asked):
+    """Whatever is asked of it is noted."""
+
+    def __init__(self, held):
+        self.held = held
+
+    def __getattribute__(self, name):
+        TOUCHED.append(name)
+        return super().__getattribute__(name)
+
+    def __eq__(self, other):
+        TOUCHED.append("==")
+        return True
+
+    def __hash__(self):
+        TOUCHED.append("hash")
+        return 1
+
+    def __len__(self):
+        TOUCHED.append("len")
+        return 1
+
+
+class Table(dict):
+    """A dictionary of the program."""
+
+
+TOUCHED = []
+
+
+@pytest.fixture
+def holding():
+    """What a thread holds in a variable `self` and in another one."""
+    ready, done, threads = threading.Event(), threading.Event(), []
+
+    def start(first, second):
+        def holds(self, other):
+            ready.set()
+            done.wait()
+
+        threads.append(threading.Thread(target=holds, args=(first, second)))
+        threads[-1].start()
+        ready.wait()
+        return threads[-1].ident
+
+    yield start
+    done.set()
+    for thread in threads:
+        thread.join()
+
+
+def test_what_a_thread_holds_is_known_without_code_of_the_program(holding):
+    inner = Kept()
+    first, second = Hostile(inner), Kept()
+    thread = holding(first, second)
+    TOUCHED.clear()
+    found = Walk([0], 0).held(thread, 200)
+    named = Walk([0], 0).named(thread, "self", 200)
+    asked = list(TOUCHED)
+
+    assert {id(first), id(second), id(inner)} <= found
+    assert (__file__, id(first), "Hostile") in named
+    assert asked == []
+
+
+def test_an_object_is_known_by_the_name_of_its_variable(holding):
+    kept = Kept()
+    thread = holding(kept, 7)
+    found = Walk([0], 0).named(thread, "self", 200)
+
+    assert (__file__, id(kept), "Kept") in found
+    assert Walk([0], 0).named(thread, "other", 200) == []
+
+
+@pytest.mark.parametrize("kind", [dict, Table])
+def test_what_a_large_dictionary_holds_is_not_gone_through(holding, kind):
+    entries = [Kept() for _ in range(1000)]
+    first = Hostile(kind(enumerate(entries)))
+    found = Walk([0], 0).held(holding(first, None), 200)
+
+    assert id(first) in found
+    assert found.isdisjoint(map(id, entries))
+
+
+def test_what_a_thread_has_held_is_not_kept_alive(waiting):
+    thread, done, kept = waiting
+    Walk([0], 0).held(thread.ident, 200)
+    Walk([0], 0).named(thread.ident, "kept", 200)
+    done.set()
+    thread.join()
+
+    assert kept() is None

@@ -1,7 +1,12 @@
 """What a rank's thread waits for, read in this process by the probe itself."""
 
+import asyncio
+import concurrent.futures
 import inspect
 import os
+import queue
+import subprocess
+import sys
 import threading
 import time
 from types import SimpleNamespace
@@ -10,7 +15,7 @@ import pytest
 
 from ddtop.agent.probe import Tick
 from ddtop.agent.stacks.frames import FrameReader
-from ddtop.agent.waits.probe import AFTER_NS, EVERY_NS, WaitChain
+from ddtop.agent.waits.probe import AFTER_NS, EVERY_NS, WaitChain, locked_by
 from ddtop.wire import page as layout
 
 LOCK, SEEN = threading.Lock(), [1]
@@ -94,7 +99,8 @@ def test_the_thread_that_is_inside_a_with_of_the_same_lock_has_it(ended):
 def test_a_loop_that_polls_is_told_with_the_values_of_its_condition(ended):
     (link,), awaited = chain_of(ended(loops, "lead").ident)
 
-    assert (link.resource, link.named, awaited) == ("loop", "len(SEEN) < need", 0)
+    assert (link.resource, link.named) == ("loop", "len(SEEN) < need")
+    assert awaited == layout.ENDED_CHILD
     assert link.does == "len(SEEN) is 1, need is 3"
 
 
@@ -130,3 +136,161 @@ def test_a_rank_that_has_moved_lately_is_not_asked(ended):
         probe.sample(tick)
 
     assert asked == [1]
+
+
+def of_queue():
+    """A thread that takes from a queue, and one that will feed it."""
+    waited = queue.Queue()
+
+    def takes(_):
+        waited.get()
+
+    def feeds(release):
+        release.acquire()
+        waited.put(1)
+
+    return takes, feeds
+
+
+def of_flag():
+    """A thread that polls for an event, and one that will set it."""
+    done = threading.Event()
+
+    def polls(_):
+        while not done.is_set():
+            time.sleep(0.01)
+
+    def sets(release):
+        release.acquire()
+        done.set()
+
+    return polls, sets
+
+
+def of_barrier():
+    """A thread that has reached a barrier, and one that has not."""
+    barrier = threading.Barrier(2)
+
+    def reaches(_):
+        barrier.wait()
+
+    def comes_later(release):
+        release.acquire()
+        barrier.wait()
+
+    return reaches, comes_later
+
+
+@pytest.mark.parametrize(
+    ("made", "links"),
+    [
+        (of_queue, [("object", "queue", "uses")]),
+        (of_barrier, [("object", "barrier", "uses")]),
+        (of_flag, [("loop", "not done.is_set()", ""), ("object", "", "")]),
+    ],
+)
+def test_the_thread_that_has_the_same_object_is_told(ended, made, links):
+    lead, other = made()
+    helper = ended(other, "helper")
+    chain, awaited = chain_of(ended(lead, "lead").ident)
+
+    assert [(link.resource, link.named, link.does) for link in chain] == links
+    assert (chain[-1].who, chain[-1].place.function) == ("helper", other.__name__)
+    assert (awaited, chain[-1].circle) == (helper.thread.native_id, False)
+
+
+def test_a_thread_that_waits_for_the_same_object_is_not_who_has_it(ended):
+    lead, other = of_queue()
+    first, second = ended(lead, "first"), ended(lead, "second")
+    asked = []
+
+    def twice(_):
+        asked.append(1)
+        return len(asked) > 20
+
+    chain, _ = chain_of(first.ident, twice)
+    ended(other, "other").release.release()
+    ended(other, "other").release.release()
+    second.thread.join(20)
+
+    assert chain == ()
+
+
+def of_pool(release):
+    with concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="embed") as pool:
+        pool.submit(computes, release).result()
+
+
+def of_any(release):
+    with concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="embed") as pool:
+        concurrent.futures.wait([pool.submit(computes, release)])
+
+
+def in_executor(release):
+    async def load():
+        await asyncio.get_running_loop().run_in_executor(None, computes, release)
+
+    async def main():
+        await asyncio.gather(asyncio.sleep(0), load())
+
+    asyncio.run(main())
+
+
+def computes(release):
+    release.acquire()
+
+
+@pytest.mark.parametrize("lead", [of_pool, of_any, in_executor])
+def test_the_thread_of_an_executor_that_computes_a_future_is_told(ended, lead):
+    chain, _ = chain_of(
+        ended(lead, "lead").ident, lambda chain: chain and chain[-1].place.function == "computes"
+    )
+
+    assert chain[-1].who.startswith(("embed", "asyncio"))
+
+
+BOTH = threading.Semaphore()
+
+
+def joins(_):
+    with BOTH:
+        saver = threading.Thread(target=saves, name="saver")
+        saver.start()
+        saver.join()
+
+
+def saves():
+    with BOTH:
+        pass
+
+
+def test_threads_that_wait_for_each_other_are_a_circle(ended):
+    lead = ended(joins, "lead")
+    chain, awaited = chain_of(
+        lead.ident, lambda chain: len(chain) > 1 and chain[0].resource == "thread"
+    )
+    BOTH.release()
+
+    assert [(link.resource, link.who, link.circle) for link in chain] == [
+        ("thread", "saver", False),
+        ("lock", "lead", True),
+    ]
+    assert awaited == 0
+
+
+def test_a_lock_file_for_which_it_polls_is_told_with_its_holder(tmp_path):
+    path = tmp_path / "hub.lock"
+    code = "import fcntl, sys, time; f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX)"
+    waits = "; print(1, flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code + waits, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as holder:
+        holder.stdout.readline()
+        found = locked_by(str(path))
+        holder.stdin.close()
+
+    assert found == holder.pid
+    assert locked_by(str(path)) is None
+    assert locked_by(str(tmp_path / "missing")) is None

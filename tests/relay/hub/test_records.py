@@ -414,3 +414,21 @@ def test_in_a_world_where_every_report_is_sent_nobody_is_asked(stage):
     stage.hub.on_time(NOW)
 
     assert stage.said == []
+
+
+def test_the_addresses_at_which_ranks_of_some_hosts_wait_are_told_to_all(stage):
+    stage.hub.elsewhere = ("10.0.0.9:1",)
+    stage.enlists()
+    stage.enlists(sender="other", peer=b"p2")
+    stage.hears(Command("beat", arguments=("1", "1", "", "10.0.0.7:443", "x" * 99)))
+    stage.hears(Command("beat", arguments=("1", "1", "")), peer=b"p2", sender="other")
+    told = [(peer, word.arguments) for peer, word in stage.said if word.name == "ends"]
+
+    assert told == [(peer, ("10.0.0.9:1", "10.0.0.7:443")) for peer in (b"p1", b"p2")]
+
+
+def test_where_no_rank_waits_for_another_host_none_is_asked(stage):
+    stage.enlists()
+    stage.hears(Command("beat", arguments=("1", "1", "")))
+
+    assert [word.name for _, word in stage.said if isinstance(word, Command)] == []

@@ -316,3 +316,24 @@ def test_in_a_world_of_100000_ranks_a_hub_gets_reports_between_two_turns_if_it_a
     # The clock of the test does not advance, so at most one turn of six seconds ends within it.
     assert [kind for _, kind in stage.told()].count("RankState") in sent
     assert stage.link.hub_link().dropped == 0
+
+
+def test_the_hub_is_told_at_which_addresses_ranks_wait(stage):
+    stage.finds()
+    stage.enlists()
+    stage.told()
+    stage.link.elsewhere = ("10.0.0.7:443",)
+    stage.passes(3.0)
+    (beat,) = [frames.open_record(frames.open_envelope(data)) for _, data in stage.ends.sent]
+
+    assert beat.arguments[1:] == ("1", "", "10.0.0.7:443")
+
+
+def test_the_hub_says_at_which_addresses_ranks_of_other_hosts_wait(stage):
+    stage.finds()
+    stage.enlists()
+    stage.hears(Command("ends", instance="h1", arguments=("10.0.0.7:443",)))
+
+    assert stage.link.asked_ends(stage.now) == ("10.0.0.7:443",)
+    assert stage.link.asked_ends(stage.now + LOST_S) == ()
+    assert stage.obeyed == []

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -10,8 +11,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from ddtop.procfs import children, link, wchan
-from ddtop.relay.processes.chains import LINKS_MAX, Chains, chain_of
+from ddtop.procfs import children, link, stat_fields, wchan
+from ddtop.relay.processes.chains import LINKS_MAX, Chains, chain_of, serving
 from ddtop.relay.processes.sockets import sleeping_in
 from ddtop.wire.page import ITS_CHILDREN, OF_CHILDREN
 from ddtop.wire.records import ProcessState
@@ -222,3 +223,144 @@ def test_a_read_that_is_under_way_ends_with_the_chains(start, monkeypatch):
     chains.close()
 
     assert killed == [link.pid]
+
+
+def test_the_process_at_the_other_end_of_a_unix_socket(start, tmp_path):
+    path = str(tmp_path / "tok.sock")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(path)
+        server.listen()
+        code = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1])"
+        process = start(f"{code}; s.recv(1)", path)
+        accepted, _ = server.accept()
+        with accepted:
+            (link,) = told(process)
+
+    assert (link.resource, link.named, link.pid) == ("connection", path, os.getpid())
+
+
+def test_a_server_that_accepts_nobody(start):
+    """Its queue is full, so the kernel does not answer."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as server:
+        address = server.getsockname()
+        with socket.create_connection(address):
+            code = "import socket, sys; a = '127.0.0.1', int(sys.argv[1])"
+            connects = "; print([socket.create_connection(a) for _ in range(9)])"
+            process = start(code + connects, address[1])
+            (link,) = once(lambda: [one for one in chain_of(process.pid) if one.does == "SYN_SENT"])
+
+    assert (link.named, link.pid) == (f"127.0.0.1:{address[1]}", os.getpid())
+
+
+def test_a_child_that_writes_what_its_parent_does_not_read_is_a_circle(start):
+    code = "import subprocess as s; p = s.Popen(['yes'], stdout=s.PIPE); p.wait()"
+    process = start(code)
+    child, back = once(lambda: found if len(found := chain_of(process.pid)) == 2 else None)
+
+    assert (child.who, child.circle) == ("yes", False)
+    assert (back.resource, back.pid, back.circle) == ("pipe", process.pid, True)
+
+
+def test_what_a_stopped_process_waits_for_is_not_told(start):
+    code = "import subprocess as s; p = s.Popen(['cat'], stdin=s.PIPE, stdout=s.PIPE)"
+    process = start(f"{code}; p.stdout.read()")
+    (child,) = once(lambda: children(process.pid))
+    os.kill(child, signal.SIGSTOP)
+    once(lambda: stat_fields(child)[0] == "T")
+    (link,) = told(process)
+
+    assert (link.pid, link.process.state) == (child, "T")
+
+
+def test_a_process_that_the_rank_names_is_followed(start, tmp_path):
+    """The holder of a lock file for which the rank polls."""
+    fifo = tmp_path / "model"
+    os.mkfifo(fifo)
+    holder, rank = start("import sys; open(sys.argv[1])", fifo), start(SLEEPS)
+    once(lambda: chain_of(holder.pid))
+    first, then = chain_of(rank.pid, holder.pid)
+
+    assert (first.resource, first.pid) == ("process", holder.pid)
+    assert (then.resource, then.named, then.nobody) == ("pipe", str(fifo), True)
+
+
+def test_of_several_children_the_one_that_waits_for_a_third_process_is_told(start, tmp_path):
+    """A worker that waits for its parent has nothing to do."""
+    path = tmp_path / "mm.lock"
+    code = (
+        "import subprocess as s, sys, fcntl, time\n"
+        "idle = s.Popen(['cat'], stdin=s.PIPE)\n"
+        f"locks = s.Popen([sys.executable, '-c', '{LOCKS}', sys.argv[1]])\n"
+        "time.sleep(99)"
+    )
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        process = start(code, path)
+        child, lock = once(
+            lambda: found if len(found := chain_of(process.pid, OF_CHILDREN)) == 2 else None
+        )
+
+    assert (child.resource, lock.resource, lock.pid) == ("child", "file lock", os.getpid())
+
+
+def test_the_only_connection_of_an_event_loop_is_followed(start):
+    code = (
+        "import asyncio, sys\n"
+        "async def main():\n"
+        "    reader, _ = await asyncio.open_connection('127.0.0.1', int(sys.argv[1]))\n"
+        "    await reader.read()\n"
+        "asyncio.run(main())"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        process = start(code, server.getsockname()[1])
+        accepted, _ = server.accept()
+        with accepted:
+            (link,) = told(process)
+
+    assert (link.resource, link.pid) == ("connection", os.getpid())
+
+
+def test_a_link_to_a_rank_says_which(start):
+    rank = start(SLEEPS)
+    once(lambda: sleeping_in(rank.pid).call == "clock_nanosleep")
+    states = [ProcessState(0, os.getpid(), "S"), ProcessState(3, rank.pid, "S")]
+    (found, _) = Chains().look({os.getpid(): rank.pid}, states, 10**9)
+
+    assert [(link.pid, link.rank) for link in found.chain] == [(rank.pid, 3)]
+
+
+def test_the_process_that_serves_an_address_of_this_host_is_found(start, tmp_path):
+    code = (
+        "import socket; one = socket.create_server(('127.0.0.1', 0))\n"
+        "print(one.getsockname()[1], flush=True); kept = one.accept()\n"
+        f"{SLEEPS}"
+    )
+    server = start(code, stdout=subprocess.PIPE, text=True)
+    with (
+        server.stdout,
+        socket.create_connection(("127.0.0.1", int(server.stdout.readline()))) as one,
+    ):
+        host, port = one.getpeername()
+        (link,) = once(lambda: serving(f"{host}:{port}"))
+
+    assert (link.resource, link.named, link.pid) == ("connection", f"{host}:{port}", server.pid)
+
+
+@pytest.mark.parametrize("address", ["192.0.2.7:443", "127.0.0.1:0", "127.0.0.1:x", "", "a:1"])
+def test_an_address_of_another_host_or_of_nobody_is_served_by_nobody(address):
+    assert serving(address) == ()
+
+
+def test_of_a_pipeline_each_part_is_followed(start, tmp_path):
+    """The shell has made the pipes, waits for both of its children, and does nothing itself."""
+    fifo = tmp_path / "raw"
+    os.mkfifo(fifo)
+    code = (
+        "import subprocess as s, sys\n"
+        "s.Popen(f'cat {sys.argv[1]} | gzip -c', shell=True, stdout=s.PIPE).stdout.read()"
+    )
+    process = start(code, fifo)
+    found = once(lambda: found if len(found := chain_of(process.pid)) == 3 else None)
+
+    assert [link.who for link in found] == ["gzip", "cat", None]
+    assert (found[-1].named, found[-1].nobody) == (str(fifo), True)

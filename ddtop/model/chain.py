@@ -1,0 +1,71 @@
+"""The wait chain of a rank: what it waits for, and what that one waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+import msgspec
+
+from ddtop.model.account import other_threads
+from ddtop.model.facts import RankFacts, RankFields, Snapshot
+from ddtop.model.stacks import Owner, owner_of
+from ddtop.wire.records import KEY, PROCESS, RPC, Link, Place
+
+
+def chain_of(rank: RankFacts) -> tuple[Link, ...]:
+    """What it waits for, the nearest first: in Python, then in the kernel."""
+    in_python, process = rank.reported.chain, rank.process.report
+    if process is None or not process.chain or (in_python and in_python[-1].resource == KEY):
+        return in_python
+    last, first = in_python[-1:], process.chain[0]
+    if last and first.resource == PROCESS:
+        # Both are the process that has what the program waits for.
+        named = msgspec.structs.replace(first, resource=last[0].resource, named=last[0].named)
+        return (*in_python[:-1], named, *process.chain[1:])
+    return in_python if last and last[0].circle else in_python + process.chain
+
+
+def waiting_end(snapshot: Snapshot, rank: RankFacts, waiters: Collection[int]) -> RankFacts | None:
+    """The rank at the end of its chain, if that one waits for it; else None."""
+    last = next(reversed(chain_of(rank)), None)
+    waits = last is not None and last.rank is not None and last.rank in waiters
+    return snapshot.rank(last.rank) if waits and last and last.rank is not None else None
+
+
+def closes_circle(rank: RankFacts, end: RankFacts | None = None) -> bool:
+    """Whether its chain comes back to itself. `end`: the rank at the end that waits for it.
+
+    Between processes that is only sure where no other thread of the process runs the program: such
+    a thread might go on.
+    """
+    last = next(reversed(chain_of(rank)), None)
+    if last is None or not (last.circle or end is not None):
+        return False
+    stacks = (end or rank).dump.stacks
+    alone = stacks is not None and bool(stacks.method) and not other_threads(stacks)
+    return alone or (last.circle and last.pid is None)
+
+
+def follow_rpc(facts: Iterable[RankFields]) -> None:
+    """Give the ranks that wait for an RPC the rank that runs one, where only one does."""
+    workers = [one for one in facts if one.comm.rpc is not None]
+    serving = [one for one in workers if one.comm.rpc is not None and one.comm.rpc.serves]
+    if len(serving) != 1:
+        return
+    link = Link(
+        RPC, who=f"rank {serving[0].rank}", rank=serving[0].rank, place=_served_at(serving[0])
+    )
+    for one in workers:
+        at = one.reported.place
+        if one is not serving[0] and at is not None and at.waits_on == "rpc":
+            one.reported = msgspec.structs.replace(one.reported, chain=(link,))
+
+
+def _served_at(rank: RankFields) -> Place | None:
+    """Where the call runs: the program's line in a thread other than the main one."""
+    stacks = rank.dump.stacks
+    for thread in stacks.threads if stacks is not None else ():
+        for frame in () if thread.main else thread.frames:
+            if owner_of(frame) is Owner.USER:
+                return Place(frame.function, frame.file, frame.line)
+    return None
