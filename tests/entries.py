@@ -1,5 +1,7 @@
 """Entries of the registry, as a relay writes them."""
 
+import time
+
 from ddtop import registry
 from ddtop.registry import JobEntry
 
@@ -27,3 +29,20 @@ def entry(job="train", run="r1", **more):
         "heartbeat_unix_ns": NOW - 5 * S,
     }
     return JobEntry(job=job, run=run, **(given | more))
+
+
+def fresh(job="train", age_s=60.0, heard_ago_s=0.0, **more):
+    """One of a job of this age, whose relay has written it so long ago."""
+    now = time.time_ns()
+    times = {
+        "started_unix_ns": now - round(age_s * S),
+        "heartbeat_unix_ns": now - round(heard_ago_s * S),
+    }
+    return entry(job, **(times | more))
+
+
+def left(job="train", heard_ago_s=50.0, reason="finished", **more):
+    """One that a relay left on this host when its job ended, so long ago."""
+    ended = time.time_ns() - round(heard_ago_s * S)
+    given = {"ended_unix_ns": ended, "ended_reason": reason, "reporting": 0}
+    return fresh(job, heard_ago_s + 10.0, heard_ago_s, **(given | more))

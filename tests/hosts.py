@@ -16,6 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.ports import free_port
+
 ROOT = Path(__file__).parents[1]
 DEADLINE_S = 15.0
 FAKE, REAL = "a stand-in for ssh", "sshd"
@@ -128,9 +130,7 @@ class Sshd(There):
             subprocess.run(
                 ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True
             )
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self._port = free.getsockname()[1]
+        self._port = free_port()
         (folder / "sshd_config").write_text(_SSHD.format(folder=folder, port=self._port))
         (folder / "config").write_text(_CONFIG.format(folder=folder, port=self._port))
         self.environment["DDTOP_SSH"] = f"ssh -F {folder / 'config'}"

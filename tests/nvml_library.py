@@ -7,6 +7,9 @@ would be read.
     library = Library(FakeCard(used=60 * GIB))
     with loaded(library) as nv:
         Nvml(nv).sample()
+
+    nv = fake_nvml(FakeCard(processes={4711: 60 * GIB}))
+    nv.cards[0].raises["nvmlDeviceGetTemperature"] = NOT_SUPPORTED
 """
 
 # The names are NVIDIA's.
@@ -16,7 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import importlib
+import importlib.util
 import sys
 import threading
 import traceback
@@ -24,18 +27,19 @@ from collections.abc import Callable, Iterator
 from ctypes import POINTER, c_char, c_int, c_uint, c_ulonglong, c_void_p
 from typing import Any
 
-from tests.nvml import FUNCTION_NOT_FOUND, NO_DRIVER, NOT_SUPPORTED, TIMEOUT, FakeCard
-
-UNINITIALIZED, INVALID, NO_PERMISSION, NOT_FOUND, TOO_SMALL, LOST, WRONG_VERSION, UNKNOWN = (
-    1,
-    2,
-    4,
-    6,
-    7,
-    15,
-    25,
-    999,
+from tests.nvml import (
+    INVALID,
+    NO_DRIVER,
+    NOT_FOUND,
+    NOT_SUPPORTED,
+    TIMEOUT,
+    TOO_SMALL,
+    UNINITIALIZED,
+    UNKNOWN,
+    WRONG_VERSION,
+    FakeCard,
 )
+
 RESERVED = 600 << 20
 """Memory that the driver keeps: a part of `used` in the older struct, not in the newer."""
 
@@ -364,34 +368,30 @@ for _kind, _held in (
         setattr(_Calls, f"{_name}{_version}_types", _LIST)
 
 
+def fake_nvml(*cards: FakeCard, driver: bool = True) -> Any:
+    """The real pynvml over a library of its own, with what tests ask of that library."""
+    nv = _copy_over(Library(*cards, is_loaded=driver))
+    for name in ("cards", "calls", "answers", "xids"):
+        setattr(nv, name, getattr(nv.nvmlLib, name))
+    return nv
+
+
 @contextlib.contextmanager
 def loaded(library: Library) -> Iterator[Any]:
-    """The real pynvml with this library loaded. Afterwards its own library is restored."""
-    pynvml = importlib.import_module("pynvml")
-    holder = sys.modules.get("pynvml.nvml", pynvml)
-    before = holder.nvmlLib, dict(holder._nvmlGetFunctionPointer_cache)
-    holder.nvmlLib = library
-    holder._nvmlGetFunctionPointer_cache.clear()
-    try:
-        yield pynvml
-    finally:
-        holder.nvmlLib = before[0]
-        holder._nvmlGetFunctionPointer_cache.clear()
-        holder._nvmlGetFunctionPointer_cache.update(before[1])
+    """The real pynvml with this library loaded."""
+    yield _copy_over(library)
     assert library.broken == [], library.broken[0]
 
 
-__all__ = [
-    "FUNCTION_NOT_FOUND",
-    "LOST",
-    "NOT_FOUND",
-    "NOT_SUPPORTED",
-    "NO_DRIVER",
-    "NO_PERMISSION",
-    "RESERVED",
-    "UNINITIALIZED",
-    "UNKNOWN",
-    "FailingError",
-    "Library",
-    "loaded",
-]
+def _copy_over(library: Library) -> Any:
+    """A copy of pynvml, which looks for its errors among the loaded modules, with this library."""
+    spec = importlib.util.find_spec("pynvml")
+    assert spec is not None
+    if spec.submodule_search_locations:
+        spec = importlib.util.find_spec("pynvml.nvml")
+    copy = importlib.util.spec_from_file_location("pynvml_of_a_test", spec.origin)
+    sys.modules[copy.name] = nv = importlib.util.module_from_spec(copy)
+    copy.loader.exec_module(nv)
+    del sys.modules[copy.name]
+    nv.nvmlLib = library
+    return nv

@@ -16,6 +16,8 @@ import subprocess
 import time
 from pathlib import Path
 
+from tests.ports import free_ports
+
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "squeue", "scontrol")
 START_S, END_S = 30.0, 10.0
 _CONF = """\
@@ -57,15 +59,6 @@ def unable() -> str | None:
         advice = "apt-get install --no-install-recommends slurmctld slurmd slurm-client munge"
         return f"{', '.join(missing)} not installed: {advice}"
     return None
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports on which no process listens now."""
-    taken = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in taken]
-    for one in taken:
-        one.close()
-    return ports
 
 
 class Cluster:

@@ -15,12 +15,6 @@ from tests.journals import read_journal
 FRAMES = (b"first", b"2", b"third frame, a longer one", bytes(range(256)))
 
 
-def bytes_of(tmp_path, frames=FRAMES):
-    path = tmp_path / "job.last"
-    journal.write(path, frames)
-    return path.read_bytes()
-
-
 def bounds(frames):
     """The offset of the end of each frame after the header."""
     ends, at = [], 0
@@ -66,39 +60,6 @@ def test_a_write_that_fails_leaves_the_old_journal_and_nothing_else(tmp_path):
 
     assert journal.read(tmp_path / "job.last").frames == FRAMES
     assert [path.name for path in tmp_path.iterdir()] == ["job.last"]
-
-
-def test_cut_at_every_byte_all_whole_frames_before_are_read(tmp_path):
-    """The scheduler killed the relay with the step, in the middle of a write."""
-    data = bytes_of(tmp_path)[len(journal.HEAD) :]
-    ends = bounds(FRAMES)
-
-    for size in range(len(data)):
-        reading = journal.parse(data[:size])
-        whole = sum(1 for end in ends if end <= size)
-        assert reading.frames == FRAMES[:whole]
-        assert (reading.damage is None) == (size in (0, *ends))
-
-
-@settings(max_examples=200)
-@given(st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=6), st.data())
-def test_flipped_bits_cost_only_what_comes_after_them(tmp_path_factory, frames, data):
-    content = bytearray(bytes_of(tmp_path_factory.getbasetemp(), frames)[len(journal.HEAD) :])
-    at = data.draw(st.integers(0, len(content) - 1))
-    content[at] ^= 1 << data.draw(st.integers(0, 7))
-
-    reading = journal.parse(bytes(content))
-
-    before = sum(1 for end in bounds(frames) if end <= at)
-    assert list(reading.frames[:before]) == frames[:before]
-    assert len(reading.frames) == before
-    assert reading.damage is not None
-
-
-@settings(max_examples=200)
-@given(st.binary(max_size=300))
-def test_random_bytes_raise_nothing(data):
-    journal.parse(data)
 
 
 def test_a_length_of_four_gigabytes_is_damage_and_not_memory(tmp_path):

@@ -51,7 +51,7 @@ def nodes():
 def starts_a_process(call):
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
         return False
-    module, name = ast.unparse(call.func.value), call.func.attr
+    module, name = getattr(call.func.value, "id", ""), call.func.attr
     if module == "os":
         return name.startswith(OF_OS)
     return (

@@ -4,12 +4,12 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 
 import pytest
 
 from ddtop import folders, journal, registry
 from ddtop.__main__ import main
+from tests.entries import left
 from tests.jobs import trained
 
 
@@ -76,12 +76,7 @@ def ddtop_process(*words, **variables):
 
 def write_ended(job, name="train-47", reason="finished"):
     """The job file and the last state of a job that ended."""
-    now = time.time_ns()
-    entry = registry.JobEntry(
-        registry.SCHEMA, name, "r1", "node0", "0" * 12, 1, 1, "127.0.0.1", 1, "/tmp/x", "train",
-        job.world_size, 0,
-        now - 60_000_000_000, now - 50_000_000_000, now - 50_000_000_000, reason,
-    )  # fmt: skip
+    entry = left(name, reason=reason, world_size=job.world_size)
     registry.write_entry(entry)
     journal.write(registry.last_state_path(name, "r1"), job.frames)
     return entry

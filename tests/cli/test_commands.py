@@ -4,13 +4,13 @@ import json
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 
 from ddtop import registry
 from ddtop.follow import engine
 from tests.cli.commands import ddtop, ddtop_process, finished, killed, write_ended
+from tests.entries import fresh
 
 COMMANDS = ("attach", "demo", "diagnose", "doctor", "jobs", "run", "status")
 
@@ -173,11 +173,12 @@ def test_attach_without_a_terminal_prints_the_table(home):
 def silent_job(home, monkeypatch):
     """A job with a fresh job file, behind a firewall that drops the packets of its relay."""
     monkeypatch.setattr(engine, "JOIN_S", 0.2)
-    now = time.time_ns()
-    entry = registry.JobEntry(
-        registry.SCHEMA, "train", "r1", "node0", registry.host_identity(), os.getpid(),
-        registry.start_ticks(os.getpid()), "127.0.0.1", 1, "/tmp/x", "train", 2, 2, now, now,
-    )  # fmt: skip
+    entry = fresh(
+        sender=registry.host_identity(),
+        relay_pid=os.getpid(),
+        relay_start_ticks=registry.start_ticks(os.getpid()),
+        port=1,
+    )
     registry.write_entry(entry)
 
 

@@ -9,7 +9,8 @@ from ddtop.relay.gpus.amd import AmdDriver
 from ddtop.relay.gpus.nvml import NvidiaDriver
 from ddtop.relay.processes import pyspy
 from tests.amdsmi import FakeAmdGpu, FakeAmdSmi
-from tests.nvml import FakeCard, FakeNvml
+from tests.nvml import FakeCard
+from tests.nvml_library import fake_nvml
 from tests.recorders import records_gloo
 
 # In the package the name `doctor` is the command, so the module is imported by its path.
@@ -215,7 +216,7 @@ def test_an_intel_gpu_for_data_centres_is_reported_and_one_for_a_screen_is_not(
 
 
 def test_doctor_says_which_of_the_two_drivers_is_there(monkeypatch):
-    nvidia = NvidiaDriver(lambda: True, lambda: FakeNvml(FakeCard()))
+    nvidia = NvidiaDriver(lambda: True, lambda: fake_nvml(FakeCard()))
     amd = AmdDriver(lambda: True, lambda: FakeAmdSmi(FakeAmdGpu(), FakeAmdGpu()))
     monkeypatch.setattr(doctor, "driver_here", lambda: nvidia)
 

@@ -23,6 +23,7 @@ from ddtop.cli.exporter import newest_runs
 from ddtop.cli.job_list import JobSeries
 from ddtop.follow.fleet import FleetJob
 from tests.cli.commands import ddtop_process
+from tests.ports import certificate
 from tests.relay.stage import DEADLINE_S, listed_job
 from tests.waiting import until
 
@@ -163,15 +164,7 @@ def certificates(tmp_path_factory):
     folder = tmp_path_factory.mktemp("certificates")
     signed = ("-CA", "ca.pem", "-CAkey", "ca.key")
     for name, more in (("ca", ()), ("server", signed), ("client", signed), ("stranger", ())):
-        done = subprocess.run(
-            ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
-             "ec_paramgen_curve:P-256", "-nodes", "-keyout", f"{name}.key", "-out", f"{name}.pem",
-             "-days", "2", "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1",
-             *more],
-            cwd=folder, capture_output=True, check=False,
-        )  # fmt: skip
-        if done.returncode != 0:
-            pytest.skip("openssl makes no certificate here")
+        certificate(folder, name, *more)
     return folder
 
 

@@ -32,8 +32,9 @@ from ddtop.relay.processes import pyspy
 from ddtop.wire.records import StackFrame, Stacks, ThreadStack
 from tests.cli.commands import ddtop
 from tests.cli.outside import script_in, started
-from tests.feeds.launchers import SCRIPT, free_port, torchrun
+from tests.feeds.launchers import SCRIPT, torchrun
 from tests.jobs import trained
+from tests.ports import free_port
 
 NEEDS_PY_SPY = pytest.mark.skipif(
     pyspy.find() is None, reason="py-spy is not installed: pip install 'ddtop[native]'"

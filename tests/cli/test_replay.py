@@ -10,6 +10,7 @@ import pytest
 
 from ddtop import journal, registry
 from tests.cli.commands import ddtop, finished, killed
+from tests.entries import left
 from tests.jobs import trained, unix_ns
 
 MINUTE_NS = 60_000_000_000
@@ -18,12 +19,10 @@ WENT_FIRST = "rank 1 went first: SIGKILL"
 
 def write_journal(job, name="train-47", ended=True, heard_ago_ns=10 * MINUTE_NS, sender="0" * 12):
     """A job whose relay is gone. `ended` False: it was killed and left only the journal."""
-    then = time.time_ns() - heard_ago_ns
-    entry = registry.JobEntry(
-        registry.SCHEMA, name, "r1", "node0", sender, 1, 1, "127.0.0.1", 1, "/tmp/x", "train",
-        job.world_size, 0,
-        then - MINUTE_NS, then, then if ended else None, "finished" if ended else None,
-    )  # fmt: skip
+    told = {"sender": sender, "world_size": job.world_size}
+    if not ended:
+        told |= {"ended_unix_ns": None, "ended_reason": None}
+    entry = left(name, heard_ago_ns / 1e9, **told)
     registry.write_entry(entry)
     path = registry.journal_path(name, "r1", sender)
     journal.write(path, job.frames)

@@ -1,7 +1,6 @@
 """`ddtop report`: the file, its permissions, and its content."""
 
 import stat
-import time
 
 import pytest
 
@@ -9,6 +8,7 @@ from ddtop import journal, registry
 from ddtop.wire import frames
 from ddtop.wire.records import Hello, StackFrame, Stacks, ThreadStack
 from tests.cli.commands import ddtop
+from tests.entries import left
 from tests.jobs import trained, unix_ns
 
 NAME, SENDER = "train-47", "0" * 12
@@ -37,11 +37,7 @@ def folder(tmp_path, monkeypatch):
 @pytest.fixture
 def ended(home):
     """A job that ended, with its last state and its journal."""
-    now, job = time.time_ns(), killed()
-    entry = registry.JobEntry(
-        registry.SCHEMA, NAME, "r1", "node0", SENDER, 1, 1, "127.0.0.1", 1, "/tmp/x", "train", 2, 0,
-        now - 60_000_000_000, now - 50_000_000_000, now - 50_000_000_000, "killed",
-    )  # fmt: skip
+    job, entry = killed(), left(NAME, reason="killed", sender=SENDER, world_size=2)
     registry.write_entry(entry)
     journal.write(registry.last_state_path(NAME, "r1"), job.frames)
     journal.write(registry.journal_path(NAME, "r1", SENDER), job.frames)

@@ -14,20 +14,16 @@ from ddtop import journal, registry
 from ddtop.cli import job_list, routing
 from ddtop.present.jobs import Health
 from tests.cli.commands import ddtop, finished
+from tests.entries import fresh
 
 NOBODY = "feedfeedfeed"
 """The identity of another host."""
 
 
 def entry(name="train-node0-29500", **more):
-    now = time.time_ns()
-    found = {
-        "schema": registry.SCHEMA, "job": name, "run": "r1", "host": "node0", "sender": NOBODY,
-        "relay_pid": os.getpid(), "relay_start_ticks": registry.start_ticks(os.getpid()),
-        "address": "127.0.0.1", "port": 9, "socket": "", "script": "train", "world_size": 6,
-        "reporting": 2, "started_unix_ns": now - 60_000_000_000, "heartbeat_unix_ns": now,
-    }  # fmt: skip
-    return registry.JobEntry(**(found | more))
+    told = {"sender": NOBODY, "port": 9, "socket": "", "world_size": 6, "reporting": 2}
+    process = {"relay_pid": os.getpid(), "relay_start_ticks": registry.start_ticks(os.getpid())}
+    return fresh(name, **(told | process | more))
 
 
 def hub(**more):

@@ -6,7 +6,8 @@ import time
 import pytest
 
 from tests.cli.commands import ddtop
-from tests.feeds.launchers import free_port, torchrun
+from tests.feeds.launchers import torchrun
+from tests.ports import free_port
 
 
 @pytest.fixture

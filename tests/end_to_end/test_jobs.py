@@ -3,20 +3,14 @@
 import json
 import os
 import signal
-import socket
 from pathlib import Path
 
 import pytest
 
 from ddtop.relay.processes.pyspy import find
+from tests.ports import free_port
 
 pytestmark = pytest.mark.torch
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 def plain(world, *words, ranks=2):

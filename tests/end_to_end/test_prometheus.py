@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +12,8 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+
+from tests.ports import free_port
 
 pytest.importorskip("prometheus_client")
 CONTRIB = Path(__file__).parents[2] / "contrib" / "prometheus"
@@ -43,11 +44,6 @@ def test_the_alerts_hold_before_promtool(words):
     )
 
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        return one.getsockname()[1]
 
 
 class Prometheus:

@@ -11,6 +11,7 @@ import pytest
 from ddtop.relay.processes import pyspy
 from tests import slurm_cluster
 from tests.end_to_end.conftest import PROGRAMS
+from tests.ports import free_port
 
 if why := slurm_cluster.unable():
     pytest.skip(why, allow_module_level=True)
@@ -28,7 +29,7 @@ def cluster(world):
 
 
 def test_a_job_of_slurm_is_found_by_its_id_and_its_sleeping_rank_is_named(cluster, world):
-    program, port = str(PROGRAMS / "under_slurm.py"), slurm_cluster.free_ports(1)[0]
+    program, port = str(PROGRAMS / "under_slurm.py"), free_port()
     training = ["srun", "-N", "2", sys.executable, program, str(port)]
     world.start_command(training, GLOO_SOCKET_IFNAME="lo")
     cluster.until(cluster.running, "job that runs")
@@ -69,7 +70,7 @@ def test_a_job_of_slurm_is_found_by_its_id_and_its_sleeping_rank_is_named(cluste
 
 
 def test_a_job_that_is_requeued_is_a_new_attempt_and_scancel_is_read_as_such(cluster, world):
-    program, port = str(PROGRAMS / "under_slurm.py"), slurm_cluster.free_ports(1)[0]
+    program, port = str(PROGRAMS / "under_slurm.py"), free_port()
     script = world.folder / "job.sh"
     script.write_text(f"#!/bin/sh\nexec srun {sys.executable} {program} {port} well\n")
     for name, value in (world.environment | {"DDTOP": "1", "GLOO_SOCKET_IFNAME": "lo"}).items():
@@ -108,7 +109,7 @@ def test_a_job_that_is_requeued_is_a_new_attempt_and_scancel_is_read_as_such(clu
 @pytest.mark.skipif(pyspy.find() is None, reason="py-spy is not installed")
 def test_a_job_of_slurm_without_ddtop_is_looked_at_from_outside_on_each_node(cluster, world):
     """Both nodes are this host: each bridge sees the tasks of its own node only."""
-    program, port = str(PROGRAMS / "under_slurm.py"), slurm_cluster.free_ports(1)[0]
+    program, port = str(PROGRAMS / "under_slurm.py"), free_port()
     training = ["srun", "-N", "2", sys.executable, program, str(port)]
     world.start_command(training, ddtop=False, GLOO_SOCKET_IFNAME="lo")
     cluster.until(cluster.running, "job that runs")

@@ -127,40 +127,6 @@ def test_the_programs_own_handlers_work_before_and_after_a_dump(world):
         assert stacks(world, "--signal")[0] == 0
 
 
-def test_a_signal_goes_to_the_rank_that_was_named_and_to_no_other(world):
-    started = start(world, "handles")
-
-    done = world.ddtop("signal", world.job(), "--rank", "1", "USR1", "--yes")
-
-    assert (done.returncode, done.stderr) == (0, "")
-    assert f"pid {started[1].pid}" in done.stdout
-    world.until(lambda: "SIGUSR1" in world.output(started[1])[0], 20, "the signal")
-    assert started[0].poll() is None
-
-
-def test_without_a_terminal_a_signal_needs_to_be_confirmed(world):
-    started = start(world, "sleeps")
-
-    done = world.ddtop("signal", world.job(), "--rank", "1", "KILL")
-
-    assert done.returncode == 2
-    assert "--yes" in done.stderr
-    assert started[1].poll() is None
-
-
-@pytest.mark.parametrize(
-    "words", [("--rank", "x", "TERM"), ("--rank", "1", "NOPE"), ("--rank", "7", "TERM")]
-)
-def test_a_signal_that_makes_no_sense_is_refused(world, words):
-    started = start(world, "sleeps")
-
-    done = world.ddtop("signal", world.job(), *words, "--yes")
-
-    assert done.returncode in (2, 3)
-    assert "Traceback" not in done.stderr
-    assert [one.poll() for one in started] == [None, None]
-
-
 def test_the_last_stacks_can_be_read_after_the_job_has_ended(world):
     started = start(world, "gil")
     world.until(lambda: world.status()[1]["state"] == "silent", 20, "a silent rank")

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from tests.end_to_end.conftest import PROGRAMS
+from tests.ports import free_port
 
 pytestmark = pytest.mark.torch
 
@@ -25,12 +26,6 @@ def listener():
 
 def port_of(one):
     return one.getsockname()[1]
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return port_of(one)
 
 
 def shells(world, *ranks, size=2, port=None, words=()):

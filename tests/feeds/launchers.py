@@ -1,7 +1,6 @@
 """Programs that look like torchrun and have only its sockets."""
 
 import os
-import socket
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -33,12 +32,6 @@ SCRIPT = """
 import subprocess, sys
 sys.exit(subprocess.run([sys.executable, *sys.argv[1:]]).returncode)
 """
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 @contextmanager

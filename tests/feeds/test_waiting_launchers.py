@@ -7,7 +7,8 @@ from ddtop.feeds.outside import targets
 from ddtop.feeds.outside.jobs import read, read_one
 from ddtop.relay.processes import pyspy
 from ddtop.wire.records import StackFrame
-from tests.feeds.launchers import free_port, torchrun
+from tests.feeds.launchers import torchrun
+from tests.ports import free_port
 
 
 def seen(pid):

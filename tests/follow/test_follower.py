@@ -12,6 +12,7 @@ from ddtop.follow import live
 from ddtop.follow.looks import look_once
 from ddtop.wire import frames
 from ddtop.wire.records import HostClock, HostState, HubLink, Reply
+from tests import entries
 from tests.jobs import FakeJob, unix_ns
 
 
@@ -22,24 +23,9 @@ def home(tmp_path, monkeypatch):
 
 
 def entry(**changes):
-    found = {
-        "schema": registry.SCHEMA,
-        "job": "train",
-        "run": "r1",
-        "host": "h",
-        "sender": "elsewhere",
-        "relay_pid": 1,
-        "relay_start_ticks": 1,
-        "address": "127.0.0.1",
-        "port": 9,
-        "socket": "",
-        "script": "train",
-        "world_size": 2,
-        "reporting": 0,
-        "started_unix_ns": 0,
-        "heartbeat_unix_ns": 0,
-    }
-    return registry.JobEntry(**(found | changes))
+    told = {"host": "h", "sender": "elsewhere", "relay_pid": 1, "port": 9, "socket": ""}
+    told |= {"world_size": 2, "reporting": 0, "started_unix_ns": 0, "heartbeat_unix_ns": 0}
+    return entries.entry(**(told | changes))
 
 
 def as_frames(job):
@@ -55,23 +41,6 @@ def as_frames(job):
             pid=envelope.pid,
         )
         for envelope, record in job.in_order()
-    ]
-
-
-def test_the_last_state_of_a_job_whose_relay_is_gone_names_who_went_first(home):
-    job = FakeJob(2)
-    job.trains(5)
-    job.ranks[1].ends(code=None, signal=9)
-    job.ranks[0].ends(code=None, signal=15, later_s=0.2)
-    job.passes(2)
-    journal.write(registry.state_dir() / "train.last", as_frames(job))
-
-    snapshot, verdict = look_once(entry(last_state=str(registry.state_dir() / "train.last")), 0.0)
-
-    assert not snapshot.live
-    assert snapshot.ended.first_rank == 1
-    assert [(finding.kind, finding.ranks) for finding in verdict.findings] == [
-        ("rank-killed", (1,))
     ]
 
 

@@ -71,27 +71,6 @@ async def test_a_relay_that_goes_is_reported_with_the_age_of_what_is_shown(stage
     assert look.contact_age_s > 0
 
 
-async def test_a_relay_that_comes_back_is_joined_again(stage, home):
-    async with running(live.LiveSource(the_entry())) as source:
-        await seen(source, lambda look: look.snapshot is not None)
-        await asyncio.to_thread(stage.close)
-        await seen(source, lambda look: look.contact is not None)
-        second = Stage(home)
-        try:
-            link, _ = await asyncio.to_thread(second.rank)
-            second.says(link, RankState("running", iteration=9))
-            look = await seen(
-                source,
-                lambda look: (
-                    look.contact is None and look.snapshot.ranks[0].progress.iteration == 9
-                ),
-            )
-        finally:
-            await asyncio.to_thread(second.close)
-
-    assert look.snapshot.live
-
-
 async def test_what_was_received_can_be_gone_back_to(stage):
     link = stage.links[0]
     async with running(live.LiveSource(the_entry())) as source:
@@ -121,7 +100,9 @@ async def test_what_was_received_can_be_gone_back_to(stage):
     assert all("this is the past" in sentence for sentence in sentences)
 
 
-async def test_what_was_received_before_its_relay_was_replaced_is_not_lost(stage, home):
+async def test_a_relay_that_comes_back_is_joined_again_and_what_was_received_before_is_not_lost(
+    stage, home
+):
     async with running(live.LiveSource(the_entry())) as source:
         before = await seen(
             source,
@@ -135,7 +116,7 @@ async def test_what_was_received_before_its_relay_was_replaced_is_not_lost(stage
         try:
             link, _ = await asyncio.to_thread(second.rank)
             second.says(link, RankState("running", iteration=9))
-            await seen(
+            again = await seen(
                 source,
                 lambda look: (
                     look.contact is None and look.snapshot.ranks[0].progress.iteration == 9
@@ -147,6 +128,7 @@ async def test_what_was_received_before_its_relay_was_replaced_is_not_lost(stage
         finally:
             await asyncio.to_thread(second.close)
 
+    assert again.snapshot.live
     assert span[0] == before.span[0]
     assert back.snapshot.ranks[0].progress.iteration == 7
 

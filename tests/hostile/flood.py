@@ -13,7 +13,6 @@ from collections.abc import Iterator
 
 import msgspec
 
-from ddtop import registry
 from ddtop.wire import bridge, frames
 from ddtop.wire.records import (
     CallSite,
@@ -30,6 +29,7 @@ from ddtop.wire.records import (
     ThreadStack,
     Turn,
 )
+from tests.hostile import names
 
 JOB = "train"
 LARGE = "\x1b]0;owned\x07" * 4000
@@ -139,24 +139,7 @@ def main() -> None:
     out = os.dup(1)
     os.write(out, bridge.greet("0.1.0", "there" + LARGE[:10]))
     incoming = bridge.Incoming(greeted=True)
-    now = time.time_ns()
-    entry = registry.JobEntry(
-        registry.SCHEMA,
-        JOB,
-        "r1",
-        LARGE[:200],
-        "0" * 12,
-        1,
-        1,
-        "127.0.0.1",
-        1,
-        "/s",
-        LARGE[:200],
-        4,
-        4,
-        now,
-        now,
-    )
+    now, entry = time.time_ns(), names.entry(JOB, host=LARGE[:200], script=LARGE[:200])
     listed = bridge.BridgeJob(msgspec.json.encode(entry), True, False)
     while data := os.read(0, 1 << 16):
         for message in incoming.feed(data):

@@ -1,34 +1,14 @@
 """Names that would move the cursor of a terminal."""
 
-import time
-
-import msgspec
-
-from ddtop import registry
+from tests.entries import fresh
 
 BAD = "a\x1b]0;owned\x07\x1b[2J\r\x9b31m\u202eb\x00"
 
 
 def entry(job="train", **more):
-    now = time.time_ns()
-    found = registry.JobEntry(
-        registry.SCHEMA,
-        job,
-        "r1",
-        "host",
-        "0" * 12,
-        1,
-        1,
-        "127.0.0.1",
-        1,
-        "/s",
-        "script",
-        4,
-        4,
-        now,
-        now,
+    return fresh(
+        job, 0.0, **({"host": "host", "relay_pid": 1, "port": 1, "script": "script"} | more)
     )
-    return msgspec.structs.replace(found, **more)
 
 
 def calm(text):

@@ -123,6 +123,7 @@ def test_a_pod_with_a_malformed_name_is_skipped(monkeypatch, name):
 
 
 TOKENS = [
+    "https://hooks.slack.com/services/T/B/x",
     "https://hooks.slack.com/workflows/T01/A02/345",
     "https://acme.webhook.office.com/webhookb2/a@b/IncomingWebhook/c",
     "https://discord.com/api/webhooks/1/abcdefgh",
@@ -139,7 +140,8 @@ TOKENS = [
 @pytest.mark.parametrize("url", TOKENS)
 def test_a_webhook_with_a_token_is_refused_on_the_command_line(url):
     """Every user of the host reads the command line, whoever's token it is."""
-    with pytest.raises(CommandError, match="this URL is a secret") as raised:
+    said = "this URL is a secret, and every user of the host can read it"
+    with pytest.raises(CommandError, match=said) as raised:
         check_url(url, "--webhook")
 
     assert raised.value.code == 2

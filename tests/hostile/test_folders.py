@@ -38,6 +38,12 @@ def planted(path, kind):
         path.mkdir()
     elif kind == "symlink to a secret":
         path.symlink_to("/etc/shadow")
+    elif kind == "symlink to a file of ours":
+        path.with_suffix(".theirs").write_bytes(
+            b"0" * 64 if path.name == "key" else msgspec.json.encode(entry("linked"))
+        )
+        path.with_suffix(".theirs").chmod(0o600)
+        path.symlink_to(path.with_suffix(".theirs"))
     elif kind == "dangling symlink":
         path.symlink_to(path.parent / "nothing")
     elif kind == "device":
@@ -54,13 +60,14 @@ KINDS_OF_ROOT = [*KINDS, pytest.param("somebody else's", marks=ROOT)]
 # -- the folders themselves
 
 
-@ROOT
-def test_a_folder_that_another_user_made_first_is_refused(place):
+def test_a_folder_that_another_user_made_first_is_refused(place, monkeypatch):
     path, made = place
     path.mkdir()
-    os.chown(path, OTHER, OTHER)
+    monkeypatch.setattr(os, "getuid", lambda: OTHER)
 
-    with pytest.raises(RegistryError, match=rf"belongs to uid {OTHER}, not to you; set DDTOP_"):
+    with pytest.raises(
+        RegistryError, match=rf"belongs to uid {os.geteuid()}, not to you; set DDTOP_"
+    ):
         made()
 
 
@@ -227,13 +234,13 @@ def test_the_folders_above_are_made_private_too(place, monkeypatch, tmp_path):
     ] * 3
 
 
-@pytest.mark.parametrize("target", ["/tmp", "nothing"])
-def test_a_symlink_in_place_of_a_folder_is_refused(place, target):
+@pytest.mark.parametrize("target", ["/tmp", "nothing", None])
+def test_a_symlink_or_a_file_in_place_of_a_folder_is_refused(place, target):
     """Every user can write to /tmp. Another user can create a link there before ddtop does, and
     would get its sockets.
     """
     path, made = place
-    path.symlink_to(target)
+    path.symlink_to(target) if target else path.write_text("")
 
     with pytest.raises(RegistryError, match=r"is not a folder; set DDTOP_"):
         made()
@@ -267,7 +274,7 @@ def test_a_user_without_a_home_folder_is_told_what_to_set(monkeypatch):
 # -- the key
 
 
-@pytest.mark.parametrize("kind", KINDS_OF_ROOT)
+@pytest.mark.parametrize("kind", [*KINDS_OF_ROOT, "symlink to a file of ours"])
 def test_a_key_that_is_not_our_file_is_refused_without_waiting(home, kind):
     planted(registry.state_dir() / "key", kind)
 
@@ -304,7 +311,7 @@ def test_a_key_may_consist_of_any_bytes(home, monkeypatch):
 # -- job files
 
 
-@pytest.mark.parametrize("kind", KINDS_OF_ROOT)
+@pytest.mark.parametrize("kind", [*KINDS_OF_ROOT, "symlink to a file of ours"])
 def test_a_job_file_that_is_not_our_file_is_ignored(home, kind):
     registry.write_entry(entry())
     planted(home.state / "x.json", kind)

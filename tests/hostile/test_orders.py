@@ -5,14 +5,11 @@ import signal
 import subprocess
 import time
 
-import msgspec
 import pytest
 
-from ddtop import registry
 from ddtop.relay.requests import EVERY_S
 from ddtop.wire import frames
 from ddtop.wire.records import Command, HostState, Order, Reply, Stacks
-from tests.speaking import process_with_link
 
 
 def send(scene, viewer, *arguments):
@@ -53,13 +50,6 @@ def test_a_signal_to_a_process_that_is_not_a_rank_of_this_job_is_refused_with_th
     scene.serves()
 
 
-def test_a_nonexistent_signal_is_refused(scene):
-    controller = scene.joined(controller=True)
-    for number in (-1, 65, 1 << 31, "KILL", "9.0", "\x1b[2J", ""):
-        assert not send(scene, controller, 0, scene.pid, number).ok
-    scene.serves()
-
-
 def test_a_read_only_viewer_cannot_send_a_signal_whatever_it_claims(scene):
     """Its role follows from its key."""
     viewer = scene.joined()
@@ -89,24 +79,6 @@ def test_a_process_of_another_user_that_is_called_a_rank_gets_no_signal(scene):
     assert (reply.ok, lived) == (False, True)
     assert reply.text == f"rank 1 with pid {child.pid} is not running here (any more)"
     scene.serves()
-
-
-def test_a_reused_pid_gets_no_signal(scene):
-    """The Hello is of the process that had the pid before."""
-    child, link = process_with_link(registry.socket_path("train", "r1"), "sys.stdin.read()")
-    try:
-        hello = scene.hello(child.pid, 1)
-        hello = msgspec.structs.replace(hello, start_ticks=hello.start_ticks - 1)
-        link.send(scene.seal(hello, child.pid, 1))
-        scene.serves()
-        reply = send(scene, scene.joined(controller=True), 1, child.pid, int(signal.SIGTERM))
-        lived = child.poll() is None
-    finally:
-        child.kill()
-        child.communicate()
-        link.close()
-
-    assert (reply.ok, lived) == (False, True)
 
 
 def test_an_unknown_order_changes_nothing(scene):

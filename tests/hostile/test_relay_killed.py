@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ddtop import registry
+from tests.waiting import until
 
 pytestmark = [pytest.mark.usefixtures("hook_is_installed"), pytest.mark.job]
 DEADLINE_S = 30.0
@@ -45,14 +46,6 @@ def rank(home, tmp_path):
     for one in started:
         one.kill()
         one.communicate()
-
-
-def until(found):
-    end = time.monotonic() + DEADLINE_S
-    while not (value := found()):
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    return value
 
 
 def pages(pid):

@@ -4,12 +4,12 @@ import contextlib
 import os
 import socket
 import ssl
-import subprocess
 import threading
 
 import pytest
 
 from ddtop.cli.actions import Webhook
+from tests.ports import certificate
 from tests.waiting import until
 
 DRIPS = {
@@ -24,18 +24,10 @@ DRIPS = {
 @pytest.fixture
 def tls(tmp_path, monkeypatch):
     """The TLS of a server whose certificate is trusted here."""
-    key, certificate = str(tmp_path / "key"), str(tmp_path / "certificate")
-    done = subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
-         "-nodes", "-keyout", key, "-out", certificate, "-days", "2", "-subj", "/CN=here",
-         "-addext", "subjectAltName=IP:127.0.0.1"],
-        capture_output=True, check=False,
-    )  # fmt: skip
-    if done.returncode != 0:
-        pytest.skip("openssl makes no certificate here")
-    monkeypatch.setenv("SSL_CERT_FILE", certificate)
+    certificate(tmp_path, "here")
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "here.pem"))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
+    context.load_cert_chain(tmp_path / "here.pem", tmp_path / "here.key")
     return context
 
 

@@ -104,30 +104,6 @@ def test_where_nobody_listens_nobody_lets_us_in():
         assert not admits("127.0.0.1", taken.getsockname()[1], SECRET, DEADLINE_S)
 
 
-def test_a_stranger_who_knows_the_servers_public_key_is_refused_by_zap_and_counted(relay):
-    """Without a ZAP handler, a CURVE server accepts any client key.
-
-    The handler closes that hole.
-    """
-    context = zmq.Context()
-    stranger = context.socket(zmq.DEALER)
-    public, private = zmq.curve_keypair()
-    stranger.setsockopt(zmq.LINGER, 0)
-    stranger.curve_serverkey, stranger.curve_publickey, stranger.curve_secretkey = (
-        derive(SECRET, SERVER).public,
-        public,
-        private,
-    )
-    try:
-        stranger.connect(f"tcp://127.0.0.1:{relay.port}")
-        stranger.send(b"join", zmq.NOBLOCK)
-        frames = heard(relay, VIEW, stop=lambda: relay.refused > 0)
-    finally:
-        context.destroy(linger=0)
-
-    assert (frames, relay.refused) == ([], 1)
-
-
 def test_a_viewer_that_is_gone_is_distinguished_from_one_whose_queue_is_full(relay):
     viewer = ViewerLink("127.0.0.1", relay.port, SECRET)
     viewer.send(b"join")

@@ -9,6 +9,7 @@ from ddtop.link.keys import SERVER, VIEWER
 from ddtop.link.relay_side import HUB, VIEW, RelayLink
 from ddtop.link.viewer_side import AsyncViewerLink
 from tests.link.secrets import DEADLINE_S, SECRET
+from tests.ports import free_port
 from tests.viewers import ViewerLink
 
 
@@ -24,11 +25,6 @@ def leaf(home):
     found = RelayLink(home.runtime / "leaf.sock", SECRET, "127.0.0.1")
     yield found
     found.close()
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        return one.getsockname()[1]
 
 
 def turn(*relays):

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from ddtop import registry
-
-SECOND = 1_000_000_000
-
-
-NOW = 1_700_000_000 * SECOND
+from tests import entries
+from tests.entries import NOW, S
 
 
 def entry(job: str, age_s: float = 60.0, **more: object) -> registry.JobEntry:
@@ -15,23 +12,18 @@ def entry(job: str, age_s: float = 60.0, **more: object) -> registry.JobEntry:
     checked.
     """
     told: dict[str, object] = {
-        "schema": registry.SCHEMA,
-        "job": job,
-        "run": "r1",
         "host": "node1",
         "sender": "feed",
         "relay_pid": 1,
-        "relay_start_ticks": 1,
-        "address": "127.0.0.1",
         "port": 1,
         "socket": "",
         "script": "train.py",
         "world_size": 8,
         "reporting": 8,
-        "started_unix_ns": NOW - round(age_s * SECOND),
+        "started_unix_ns": NOW - round(age_s * S),
         "heartbeat_unix_ns": NOW,
     }
-    return registry.JobEntry(**(told | more))  # type: ignore[arg-type]
+    return entries.entry(job, **(told | more))
 
 
 def ended(job: str, age_s: float = 60.0, **more: object) -> registry.JobEntry:

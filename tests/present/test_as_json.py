@@ -11,62 +11,18 @@ from tests.ui import builders
 from tests.ui.builders import NOW, SECOND
 from tests.ui.changed import replace
 
-RANK_KEYS = [
-    "rank",
-    "host",
-    "pid",
-    "state",
-    "blamed",
-    "phase",
-    "place",
-    "chain",
-    "iteration",
-    "iteration_source",
-    "step_ms",
-    "collective",
-    "calls",
-    "wait_ratio",
-    "loader",
-    "gpu",
-    "nccl",
-    "cpu_ratio",
-    "rss_bytes",
-    "report_age_s",
-    "progress",
-    "coordinates",
-    "pipeline",
-    "role",
-    "rpc",
-    "expected",
-]
+
+def printed(document):
+    """The document as it is read: all its keys are there, see `documents_are_valid`."""
+    return json.loads(json.dumps(document))
 
 
-def test_a_status_has_a_row_for_every_rank_with_every_key():
-    found = json.loads(json.dumps(status_json(builders.hang()[0])))
+def test_a_status_has_a_row_for_every_rank():
+    found = printed(status_json(builders.hang()[0]))
 
-    assert list(found) == [
-        "schema",
-        "job",
-        "system",
-        "live",
-        "time_unix_ns",
-        "world_size",
-        "health",
-        "contact",
-        "contact_age_s",
-        "ranks",
-        "probes_off",
-        "progress",
-        "pace",
-        "axes",
-        "groups",
-    ]
     assert (found["schema"], found["job"], found["live"]) == ("ddtop.status/1", "train-4730", True)
-    assert [list(rank) for rank in found["ranks"]] == [RANK_KEYS] * 8
-
-
-def test_a_blocked_rank_in_json():
-    assert status_json(builders.hang()[0])["ranks"][0] == {
+    assert len(found["ranks"]) == 8
+    assert found["ranks"][0] == {
         "rank": 0,
         "host": "node000",
         "pid": 4800,
@@ -113,9 +69,8 @@ def test_a_blocked_rank_in_json():
 
 def test_a_rank_that_was_never_seen_has_all_keys_too():
     bare = replace(builders.healthy(1), ranks=(RankFacts(0, State.MISSING),))
-    rank = status_json(bare)["ranks"][0]
+    (rank,) = printed(status_json(bare))["ranks"]
 
-    assert list(rank) == RANK_KEYS
     assert {key for key, value in rank.items() if value is not None} == {
         "rank",
         "state",
@@ -128,20 +83,9 @@ def test_a_rank_that_was_never_seen_has_all_keys_too():
 
 def test_a_diagnosis_in_json():
     snapshot, verdict = builders.hang()
-    found = json.loads(json.dumps(diagnose_json(snapshot, verdict)))
+    found = printed(diagnose_json(snapshot, verdict))
 
-    assert list(found) == [
-        "schema", "job", "system", "live", "ended", "time_unix_ns", "world_size", "reporting",
-        "iteration",
-        "probes_off", "health", "contact", "contact_age_s", "findings", "progress",
-        "muted",
-    ]  # fmt: skip
-    assert found["ended"] is None
-    assert found["health"] == "critical"
-    assert list(found["findings"][0]) == [
-        "kind", "severity", "ranks", "victims", "since_unix_ns", "summary", "evidence", "advice",
-        "patience_s", "because", "group", "op", "seq", "group_meaning", "group_ranks",
-    ]  # fmt: skip
+    assert (found["ended"], found["health"]) == (None, "critical")
     assert found["findings"][0]["victims"] == [0, 1, 2, 3, 4, 6, 7]
 
 

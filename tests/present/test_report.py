@@ -3,7 +3,7 @@
 from ddtop.diagnosis.finding import CRITICAL, Finding, Verdict
 from ddtop.model.stacks import merge
 from ddtop.present.events import ListedEvent
-from ddtop.present.report import BYTES_MAX, Material, file_name, report_text
+from ddtop.present.report import BYTES_MAX, Material, file_name, redacted, report_text
 from ddtop.wire.records import HostState, StackFrame, Stacks, ThreadStack, TrainingProgress
 from tests.jobs import FakeJob
 from tests.ui.builders import NOW, SECOND, hello
@@ -180,3 +180,13 @@ def test_how_far_the_training_was_stands_in_the_head():
     text = report_text(material(job))
 
     assert "- progress: step 1,200 of 10,000, loss 2.31 (source: hf-trainer)" in text
+
+
+def test_the_home_folder_becomes_a_tilde():
+    shown = redacted(
+        "/home/ada/train.py /home/adams/x '/home/ada' /data/home/ada.bak", "/home/ada/"
+    )
+
+    assert shown == "~/train.py /home/adams/x '~' /data/home/ada.bak"
+    assert redacted("/usr/bin", "/") == "/usr/bin"
+    assert redacted(shown, "/home/ada") == shown

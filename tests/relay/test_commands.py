@@ -1,13 +1,12 @@
 """What viewers request from a relay: stacks of its ranks, and signals to them."""
 
-import signal
 import time
 
 import pytest
 
 from ddtop.relay.triggers import DumpTrigger
 from ddtop.wire import frames
-from ddtop.wire.records import Command, HostState, RankState, Reply, StackFrame, Stacks, ThreadStack
+from ddtop.wire.records import Command, HostState, RankState, StackFrame, Stacks, ThreadStack
 from tests.relay.stage import DEADLINE_S, Stage, is_reply, sees_ranks
 
 
@@ -104,19 +103,6 @@ def test_a_late_viewer_gets_the_last_stacks_with_the_history(stage):
     assert [record.request for record in history if isinstance(record, Stacks)] == ["auto-1"]
 
 
-def test_a_controllers_signal_reaches_the_rank(stage):
-    _, pid = stage.rank(3)
-    viewer = stage.viewer(controller=True)
-    order(viewer, "join")
-    stage.heard(viewer, sees_ranks)
-    order(viewer, "signal", "3", str(pid), str(int(signal.SIGTERM)))
-
-    reply = stage.heard(viewer, is_reply("signal"))[-1]
-
-    assert (reply.ok, reply.text) == (True, f"sent SIGTERM to rank 3 (pid {pid})")
-    assert stage.children[0].wait(DEADLINE_S) == -signal.SIGTERM
-
-
 def stuck(stage, link, pid, seconds):
     """An agent that reports a stuck collective for this long."""
     end = time.monotonic() + seconds
@@ -169,12 +155,3 @@ def test_automatic_dumps_can_be_switched_off(home, monkeypatch, asks_soon):
         stage.close()
 
     assert found is None
-
-
-def test_a_reply_is_no_order(stage):
-    viewer = stage.viewer()
-    viewer.send(frames.seal(Reply("signal"), sender="viewer", unix_ns=0, mono_ns=0))
-
-    host = stage.heard(viewer, lambda record: isinstance(record, HostState) and record.garbled)[-1]
-
-    assert host.garbled == 1

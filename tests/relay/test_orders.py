@@ -66,6 +66,11 @@ def test_a_signal_reaches_the_rank_that_was_meant(watched):
         ("3", None, "0"),
         ("3", None, "99"),
         ("3", None, "-9"),
+        ("3", None, "KILL"),
+        ("3", None, "9.0"),
+        ("3", None, "\x1b[2J"),
+        ("3", None, ""),
+        ("3", None, str(1 << 31)),
         ("", None, "9"),
     ],
 )

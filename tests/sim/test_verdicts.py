@@ -180,28 +180,3 @@ def test_a_host_whose_link_is_cut_goes_on_and_is_no_alarm() -> None:
 
     _, verdict = watcher.until(28.0)
     assert verdict.findings == ()
-
-
-@pytest.mark.parametrize("kind", ["host-lost", "link-cut"])
-def test_who_joins_after_a_host_was_lost_reads_the_same(kind: str) -> None:
-    job = simulated(64, Incident(kind, 3.0, rank=21))
-
-    early, late = Watcher(job).until(34.0)[1], Watcher(job, from_s=20.0).until(34.0)[1]
-
-    assert [(one.severity, one.identity) for one in early.findings] == [
-        (one.severity, one.identity) for one in late.findings
-    ]
-
-
-@pytest.mark.parametrize("kind", ["straggler", "rank-killed", "loader-stuck"])
-def test_clocks_that_differ_change_no_verdict(kind: str) -> None:
-    incident = Incident(kind, 3.0, rank=21)
-
-    right, skewed = (
-        Watcher(simulated(64, incident, skew_s=skew_s)).until(18.0)[1] for skew_s in (0.0, 90.0)
-    )
-
-    assert right.findings
-    assert [(one.summary, one.victims) for one in right.findings] == [
-        (one.summary, one.victims) for one in skewed.findings
-    ]

@@ -37,17 +37,6 @@ async def test_the_first_records_appear_without_a_key():
         assert shown_ranks(app) == list(range(8))
 
 
-async def test_a_hang_puts_the_culprit_under_the_sentence():
-    async with watching(live(*builders.hang())) as (app, _):
-        lines = screen_text(app)
-
-        assert lines[2].startswith("✖ rank 5 has been in the DataLoader")
-        titles = next(at for at, line in enumerate(lines) if line.startswith("RANK"))
-        assert lines[titles + 1].split()[:3] == ["5", "✖", "culprit"]
-        assert lines[titles + 2].split()[:3] == ["0", "■", "blocked"]
-        assert app.screen.table.cursor_rank == 5
-
-
 async def test_the_cursor_follows_its_rank_when_the_order_changes():
     """A person reads row 3 when the hang begins. The row under the cursor must not become another
     rank.
@@ -242,16 +231,6 @@ async def test_a_page_goes_on_while_it_is_open():
         assert screen_text(app)[2].startswith("✖ rank 5")
 
 
-async def test_groups_and_back():
-    async with watching(live(*builders.hang())) as (app, pilot):
-        await pilot.press("3")
-        await pilot.pause()
-        assert any(line.split()[:3] == ["default_pg", "gloo", "0-7"] for line in screen_text(app))
-        await pilot.press("1")
-        await pilot.pause()
-        assert any("✖ culprit" in line for line in screen_text(app))
-
-
 async def test_frozen_facts_make_no_progress_while_the_feed_goes_on():
     snapshot = builders.healthy()
     async with watching(live(snapshot)) as (app, pilot):
@@ -264,17 +243,6 @@ async def test_frozen_facts_make_no_progress_while_the_feed_goes_on():
         await pilot.press("p")
         await pilot.pause()
         assert screen_text(app)[2].startswith("✖ rank 5")
-
-
-async def test_lost_contact_is_reported_and_the_rows_are_old():
-    snapshot = builders.healthy()
-    look = Look(snapshot, builders.calm(snapshot), "relay not heard for 8 s, trying again", 8.0)
-    async with watching(FakeSource(look)) as (app, _):
-        lines = screen_text(app)
-
-        assert lines[0].endswith("silent for 8 s")
-        assert lines[2] == "relay not heard for 8 s, trying again"
-        assert app.session.old
 
 
 async def test_plus_and_minus_choose_how_often_the_screen_is_refreshed():
@@ -299,13 +267,6 @@ async def test_themes_go_around_by_name_and_the_text_stays_the_same():
             assert screen_text(app) == [*before, f"theme {names[-1]}", keys]
 
         assert names == ["light", "ansi", "mono", "dark"]
-
-
-async def test_no_colour_is_kept_to(monkeypatch):
-    monkeypatch.setenv("NO_COLOR", "1")
-    async with watching(live(*builders.hang())) as (app, _):
-        assert app.session.paint.palette.name == "mono"
-        assert "✖ culprit" in "\n".join(screen_text(app))
 
 
 async def test_with_sixteen_colours_the_terminals_own_are_taken(monkeypatch):

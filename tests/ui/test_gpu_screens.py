@@ -11,8 +11,7 @@ from ddtop.model.facts import Device, Snapshot
 from ddtop.model.gpus import without_numbers
 from ddtop.present.filter import by_column
 from ddtop.present.gpus import clip_words, gpu_line
-from ddtop.present.numbers import BY_KEY, COLUMNS, CellContext, cell_text, rank_table
-from ddtop.present.plain import status_text
+from ddtop.present.numbers import BY_KEY, CellContext, cell_text, rank_table
 from ddtop.present.rank import detail_lines
 from ddtop.present.text import ASCII, UNICODE, plain
 from ddtop.ui.app import DdtopApp
@@ -263,11 +262,3 @@ def test_picture_of_gpus_in_trouble(snap_compare):
     assert snap_compare(
         app_of((snapshot, builders.calm(snapshot))), terminal_size=(120, 24), press=["5"]
     )
-
-
-def test_the_text_of_a_status_has_the_same_words():
-    snapshot = on_gpus(8, waits=WAITERS)
-    lines = status_text(snapshot, builders.calm(snapshot), 160).splitlines()
-
-    assert sum(" wait " in line for line in lines[-8:]) == len(WAITERS)
-    assert {column.key for column in COLUMNS} >= {"gpu", "vram", "nccl"}

@@ -45,6 +45,14 @@ def memory(*values):
     return Memory(deque(values), deque(), deque(), deque())
 
 
+def page_of_one_that(**progress):
+    """The page of rank 0 of a healthy job, which reports this."""
+    snapshot = builders.healthy()
+    rank = replace(snapshot.ranks[0], progress=progress)
+    ranks = (rank, *snapshot.ranks[1:])
+    return texts(detail_lines(replace(snapshot, ranks=ranks), 0, memory(), 100))
+
+
 def test_the_page_of_a_culprit_says_where_it_is_and_which_worker_must_deliver_the_next_batch():
     snapshot, _ = builders.hang()
     found = texts(detail_lines(snapshot, 5, memory(), 100))
@@ -74,11 +82,7 @@ def test_the_page_of_a_rank_says_how_far_its_training_is():
     )
     speed = Speed("steps", 12.0, 11.9, 12.1, 83.0)
     pace = Pace(speed, start=msgspec.structs.replace(speed, per_s=15.0))
-    snapshot = builders.healthy()
-    rank = replace(snapshot.ranks[0], progress={"training": told, "pace": pace})
-    found = texts(
-        detail_lines(replace(snapshot, ranks=(rank, *snapshot.ranks[1:])), 0, memory(), 100)
-    )
+    found = page_of_one_that(training=told, pace=pace)
 
     assert "  hf-trainer    step 1,200 of 10,000, loss 2.31" in found
     assert "  phase         saving a checkpoint, for 12 s; usually 35 s" in found
@@ -87,23 +91,15 @@ def test_the_page_of_a_rank_says_how_far_its_training_is():
 
 def test_the_unit_of_a_speed_cannot_move_the_cursor():
     pace = Pace(Speed("\x1bsteps", 12.0, 11.9, 12.1, 83.0))
-    snapshot = builders.healthy()
-    rank = replace(snapshot.ranks[0], progress={"training": None, "pace": pace})
-    found = texts(
-        detail_lines(replace(snapshot, ranks=(rank, *snapshot.ranks[1:])), 0, memory(), 100)
-    )
+    found = page_of_one_that(training=None, pace=pace)
 
     assert any("steps/s of training" in line for line in found)
     assert all(line.isprintable() for line in found)
 
 
 def test_the_page_of_a_rank_names_the_expected_region_that_it_is_in():
-    snapshot = builders.healthy()
     region = Expectation("export", NOW - 180 * SECOND, 600.0)
-    rank = replace(snapshot.ranks[0], progress={"training": None, "expected": region})
-    found = texts(
-        detail_lines(replace(snapshot, ranks=(rank, *snapshot.ranks[1:])), 0, memory(), 100)
-    )
+    found = page_of_one_that(training=None, expected=region)
 
     assert any("expected" in line and "'export', for 3 min; up to 10 min" in line for line in found)
 

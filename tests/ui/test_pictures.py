@@ -22,17 +22,6 @@ def lost():
     return FakeSource(look)
 
 
-def wide():
-    snapshot = builders.healthy(4)
-    ranks = tuple(
-        replace(rank, hello=builders.hello(rank.rank, 4, host))
-        for rank, host in zip(
-            snapshot.ranks, ("計算機-東京", "node1", "rechner-ü", "n"), strict=True
-        )
-    )
-    return live(replace(snapshot, ranks=ranks), builders.calm(snapshot))
-
-
 def with_hosts():
     snapshot, verdict = builders.hang(64, 13)
     hosts = tuple(
@@ -123,7 +112,3 @@ def test_main_screen(snap_compare, name, size):
 def test_other_screens(snap_compare, name, source, size, keys):
     del name
     assert snap_compare(app_of(source()), terminal_size=size, press=keys)
-
-
-def test_wide_characters_keep_the_columns_in_line(snap_compare):
-    assert snap_compare(app_of(wide()), terminal_size=(120, 12))

@@ -57,6 +57,17 @@ def shell(terminal):
     assert one.ended() is not None
 
 
+def is_back_and_ends(shell):
+    """The dashboard has the terminal, shows the job, hears keys, and gives all back."""
+    shell.ready()
+    shell.when(lambda: taken(shell), "the terminal")
+    shell.shows(picture((80, 24)))
+    shell.press("?")
+    shell.until("what ranks shows")
+    shell.press("qq")
+    shell.when(lambda: given_back(shell), "the shell's terminal")
+
+
 def test_ctrl_z_gives_the_terminal_to_the_shell_and_fg_takes_it_back(shell):
     assert taken(shell)
     shell.press("\x1a")
@@ -66,13 +77,7 @@ def test_ctrl_z_gives_the_terminal_to_the_shell_and_fg_takes_it_back(shell):
     shell.press("echo $((6*7))\n")
     shell.until("42")
     shell.press("fg\n")
-    shell.ready()
-    shell.when(lambda: taken(shell), "the terminal")
-    shell.shows(picture((80, 24)))
-    shell.press("?")
-    shell.until("what ranks shows")
-    shell.press("qq")
-    shell.when(lambda: given_back(shell), "the shell's terminal")
+    is_back_and_ends(shell)
 
 
 def test_a_stop_that_nobody_announces_is_survived_too(shell):
@@ -85,12 +90,7 @@ def test_a_stop_that_nobody_announces_is_survived_too(shell):
     shell.press("stty sane; echo $((6*7))\n")
     shell.until("42")
     shell.press("fg\n")
-    shell.ready()
-    shell.when(lambda: taken(shell), "the terminal")
-    shell.press("?")
-    shell.until("what ranks shows")
-    shell.press("qq")
-    shell.when(lambda: given_back(shell), "the shell's terminal")
+    is_back_and_ends(shell)
 
 
 def children(pid):

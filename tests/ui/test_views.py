@@ -13,7 +13,7 @@ from ddtop.ui.screens.finding import FindingScreen, StoryScreen
 from ddtop.ui.screens.main import MainScreen
 from ddtop.ui.screens.menus import HelpScreen
 from ddtop.ui.screens.page import KEYS
-from ddtop.ui.screens.pages import GroupScreen, RankScreen
+from ddtop.ui.screens.pages import RankScreen
 from ddtop.ui.screens.stacks import StacksScreen
 from tests.ui import builders
 from tests.ui.builders import NOW, SECOND, live
@@ -205,13 +205,6 @@ async def test_the_map_makes_no_progress_while_ranks_run_and_wait_in_turn():
         )
 
         assert drawn == []
-
-
-async def test_enter_on_a_group_opens_its_members():
-    async with watching(live(*builders.hang())) as (app, pilot):
-        await press(pilot, "3", "enter")
-        assert isinstance(app.screen, GroupScreen)
-        assert screen_text(app)[2] == "default_pg  gloo  8 members"
 
 
 async def test_enter_on_a_host_shows_its_ranks_only():

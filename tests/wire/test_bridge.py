@@ -65,21 +65,6 @@ def test_foreign_bytes_give_messages_or_one_error_and_never_more_than_a_message_
             assert len(incoming._held) <= bridge.MESSAGE_BYTES_MAX + len(piece)
 
 
-@given(st.integers(0, len(WHOLE) - 1), st.integers(1, 255))
-def test_a_flipped_byte_is_no_traceback(at, flip):
-    damaged = bytearray(WHOLE)
-    damaged[at] ^= flip
-    incoming = Incoming(greeted=False)
-    try:
-        found = incoming.feed(bytes(damaged))
-    except BridgeError:
-        return
-    for message in found:
-        if isinstance(message, Part):
-            with contextlib.suppress(BridgeError):
-                assert len(message.data()) <= bridge.PART_BYTES
-
-
 def test_a_program_that_never_greets_is_read_no_further_than_a_login_may_print():
     incoming = Incoming(greeted=False)
     incoming.feed(b"x" * bridge.NOISE_BYTES_MAX)

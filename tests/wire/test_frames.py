@@ -34,7 +34,7 @@ def opened(data):
         return None
 
 
-@settings(max_examples=60)
+@settings(max_examples=300)
 @given(
     st.one_of([struct_of(cls) for cls in RECORDS]),
     TEXTS,
@@ -124,15 +124,6 @@ def test_a_frame_over_the_limit_is_refused_unread():
         frames.open_envelope(b"\x9b" + b"\x00" * frames.FRAME_BYTES_MAX)
 
 
-def test_a_deeply_nested_frame_is_refused_and_does_not_end_the_process():
-    words = taken_apart(sealed())
-    nested = b"\x91" * 100_000 + b"\x01"
-    words[RECORD_AT] = msgspec.Raw(nested)
-
-    for data in (nested, msgspec.msgpack.encode(words)):
-        assert opened(data) is None
-
-
 @pytest.mark.parametrize("cls", RECORDS)
 def test_a_frame_cut_anywhere_is_refused(cls):
     """Half a frame at the end of a journal whose relay was killed with the step."""
@@ -146,16 +137,6 @@ def test_a_frame_cut_anywhere_is_refused(cls):
 def test_foreign_bytes_are_refused_with_a_wire_error_and_nothing_else(data):
     """A port scanner, or a foreign HTTP client, on the viewers' port."""
     opened(data)
-
-
-@settings(max_examples=300)
-@given(st.data())
-def test_flipped_bits_give_a_record_or_a_wire_error_and_nothing_else(data):
-    frame = bytearray(sealed(data.draw(st.sampled_from([simplest(cls) for cls in RECORDS]))))
-    for _ in range(data.draw(st.integers(1, 4))):
-        frame[data.draw(st.integers(0, len(frame) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-
-    opened(bytes(frame))
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddtop import journal
-from ddtop.registry import SCHEMA, JobEntry, entry_of
+from ddtop.registry import SCHEMA, entry_of
 from ddtop.wire import bridge, frames
 from ddtop.wire import page as layout
 from ddtop.wire.mpi import read_mpi
 from ddtop.wire.records import LastException
+from tests.entries import entry
 from tests.wire.strategies import RECORDS, simplest
 
 WHOLE = [
@@ -32,25 +33,7 @@ WHOLE = [
     )
     for cls in RECORDS
 ]
-ENTRY = msgspec.json.encode(
-    JobEntry(
-        SCHEMA,
-        "train",
-        "r1",
-        "h",
-        "0" * 12,
-        1,
-        1,
-        "127.0.0.1",
-        5000,
-        "/s",
-        "train.py",
-        4,
-        4,
-        1 << 60,
-        1 << 60,
-    )
-)
+ENTRY = msgspec.json.encode(entry())
 CHANGES = st.lists(
     st.tuples(
         st.integers(0, 1 << 16), st.integers(0, 255), st.sampled_from(["set", "drop", "add"])
@@ -98,9 +81,12 @@ def test_a_record_of_any_bytes_in_a_good_envelope_is_read_or_refused(data, recor
     ids=["array", "map", "array32", "pair"],
 )
 def test_what_is_nested_without_end_is_refused(head):
+    words = msgspec.msgpack.decode(WHOLE[0])
     for deep in (1000, 50_000):
-        with pytest.raises(frames.WireError):
-            frames.open_record(frames.open_envelope(head * deep))
+        words[10] = msgspec.Raw(head * deep + b"\x01")
+        for data in (head * deep, msgspec.msgpack.encode(words)):
+            with pytest.raises(frames.WireError):
+                frames.open_record(frames.open_envelope(data))
 
 
 @given(CHANGES)
@@ -126,15 +112,16 @@ def test_a_journal_gives_whole_frames_only(changes):
 
 @given(st.lists(CHANGES, min_size=1, max_size=3), st.integers(1, 50))
 def test_a_bridge_is_understood_or_refused_however_its_bytes_are_cut(all_changes, step):
-    said = bridge.greet("1", "h") + b"".join(
-        bridge.pack(bridge.BridgeFrame(data)) for data in WHOLE
-    )
+    messages = (bridge.part(bridge.NEWER, 5, b"12345"), *map(bridge.BridgeFrame, WHOLE))
+    said = bridge.greet("1", "h") + b"".join(map(bridge.pack, messages))
     for changes in all_changes:
         said = bent(said, changes)
     incoming = bridge.Incoming(greeted=False)
     with contextlib.suppress(bridge.BridgeError):
         for at in range(0, len(said), step):
-            incoming.feed(said[at : at + step])
+            for message in incoming.feed(said[at : at + step]):
+                if isinstance(message, bridge.Part):
+                    assert len(message.data()) <= bridge.PART_BYTES
     assert len(incoming._held) <= bridge.MESSAGE_BYTES_MAX + bridge.NOISE_BYTES_MAX
 
 

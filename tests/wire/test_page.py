@@ -95,19 +95,6 @@ def test_random_bytes_raise_nothing_but_a_page_error(head, middle, at):
             read_page(bytes_of_page)
 
 
-@settings(max_examples=200)
-@given(
-    st.integers(0, 100),
-    st.binary(min_size=1, max_size=300),
-    st.integers(16, layout.PAGE_BYTES - 300),
-)
-def test_a_valid_head_before_random_bytes_is_read_without_raising(sequence, middle, at):
-    data = bytearray(written(sequence=sequence, exception=b"x" * 20))
-    data[at : at + len(middle)] = middle
-
-    assert read_page(bytes(data)).start_ticks is not None
-
-
 def test_the_call_slots_and_the_exception_do_not_overlap():
     assert (layout.SLOTS_AT + layout.SLOTS * layout.SLOT_WORDS) * 8 <= layout.EXCEPTION_AT_BYTES
     assert layout.EXCEPTION_BYTES_AT < layout.SLOTS_AT

@@ -14,7 +14,8 @@ from ddtop.relay.gpus.nvml import NvidiaDriver
 from ddtop.relay.gpus.reader import GpuReader, driver_here
 from ddtop.wire.records import AMD, NVIDIA, Gpu
 from tests.amdsmi import IO, NOT_SUPPORTED, FakeAmdGpu, FakeAmdSmi
-from tests.nvml import FakeCard, FakeNvml
+from tests.nvml import FakeCard
+from tests.nvml_library import fake_nvml
 from tests.waiting import until
 
 GIB = 1 << 30
@@ -165,7 +166,7 @@ def test_the_relay_watches_an_amd_gpu_and_knows_its_rank(watching):
 
 
 def test_beside_an_nvidia_driver_a_processor_with_an_amd_gpu_is_left_alone(watching):
-    nvidia = NvidiaDriver(lambda: True, lambda: FakeNvml(FakeCard()))
+    nvidia = NvidiaDriver(lambda: True, lambda: fake_nvml(FakeCard()))
     other = AmdDriver(lambda: True, lambda: pytest.fail("asked for"))
     gpus = watching(nvidia, other)
 

@@ -1,6 +1,5 @@
 """NVML through the real pynvml, over a double of the driver's library."""
 
-import inspect
 import re
 import textwrap
 from pathlib import Path
@@ -14,8 +13,8 @@ from ddtop.relay.gpus import nvml as reader
 from ddtop.relay.gpus import reader as room
 from ddtop.relay.gpus.nvml import NO_DRIVER, NOT_ANSWERING, NvidiaDriver, Nvml, NvmlError
 from ddtop.relay.gpus.reader import GpuReader
-from tests.nvml import GIB, IS_LOST, NOT_SUPPORTED, FakeCard, FakeNvml
-from tests.nvml_library import NO_PERMISSION, RESERVED, UNKNOWN, Library, loaded
+from tests.nvml import GIB, IS_LOST, NO_PERMISSION, NOT_SUPPORTED, UNKNOWN, FakeCard
+from tests.nvml_library import RESERVED, Library, loaded
 from tests.running import python
 from tests.waiting import until
 
@@ -88,14 +87,13 @@ _cards = st.builds(
 
 @settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(_cards, max_size=3, unique_by=lambda card: card.uuid))
-def test_through_the_real_pynvml_each_field_is_what_the_double_of_pynvml_tells(cards):
-    """All other tests rely on the double of pynvml."""
+def test_whatever_the_gpus_tell_is_read_alike_again_and_fits_the_record(cards):
     with loaded(Library(*cards)) as nv:
         nvml = Nvml(nv)
         real = nvml.sample(0.0)
         assert nvml.sample(60.0) == real
 
-    assert real == Nvml(FakeNvml(*cards)).sample()
+    assert [card.uuid for card in real if card.parent is None] == [card.uuid for card in cards]
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(real), type=tuple[reader.Gpu, ...]) == real
 
 
@@ -280,7 +278,8 @@ def test_a_process_ends_at_once_and_without_a_word_while_calls_of_it_stand():
         sys.path.insert(0, %r)
         from ddtop.relay.gpus.nvml import NvidiaDriver
         from ddtop.relay.gpus.reader import GpuReader
-        from tests.nvml_library import FakeCard, Library, loaded
+        from tests.nvml import FakeCard
+        from tests.nvml_library import Library, loaded
 
         library = Library(FakeCard())
         with loaded(library) as nv:
@@ -301,26 +300,7 @@ def test_a_process_ends_at_once_and_without_a_word_while_calls_of_it_stand():
     assert (done.returncode, done.stdout, done.stderr) == (5, "ends\n", "")
 
 
-def test_the_doubles_names_and_arguments_are_those_of_pynvml():
-    """A name that the library lacks would be None for ever, without an error."""
-    pynvml = pytest.importorskip("pynvml")
-    differing = []
-    for name, function in inspect.getmembers(FakeNvml, inspect.isfunction):
-        if name.startswith("_nvml"):
-            real = getattr(pynvml, name.removeprefix("_"), None)
-            count = len(inspect.signature(function).parameters) - 1
-            try:
-                inspect.signature(real).bind(*range(count))
-            except TypeError as error:
-                differing.append((name, str(error)))
-
-    assert differing == []
-    assert {name: getattr(pynvml, name) for name in ("nvmlMemory_v2", "NVML_CLOCK_SM")} == {
-        name: getattr(FakeNvml, name) for name in ("nvmlMemory_v2", "NVML_CLOCK_SM")
-    }
-
-
-def test_each_name_that_is_asked_for_is_in_pynvml_and_in_the_double():
+def test_each_name_that_is_asked_for_is_in_pynvml():
     pynvml = pytest.importorskip("pynvml")
     source = Path(reader.__file__).read_text() + Path(room.__file__).read_text()
     names = set(re.findall(r"(?:nv\.|\")(nvml[A-Z]\w+)\b", source))
@@ -328,7 +308,6 @@ def test_each_name_that_is_asked_for_is_in_pynvml_and_in_the_double():
     assert len(names) > 30
     optional = {"nvmlDeviceGetCurrentClocksThrottleReasons", "nvmlDeviceGetTemperatureV"}
     assert {name for name in names if not hasattr(pynvml, name)} <= optional
-    assert {name for name in names if not hasattr(FakeNvml, f"_{name}")} == optional
 
 
 def test_numbers_of_the_header_are_as_pynvml_has_them():

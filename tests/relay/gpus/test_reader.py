@@ -8,7 +8,8 @@ import pytest
 from ddtop.relay.gpus import reader as room
 from ddtop.relay.gpus.nvml import NvidiaDriver, NvmlError
 from ddtop.relay.gpus.reader import GpuReader, Xids, describe
-from tests.nvml import GIB, FakeCard, FakeNvml
+from tests.nvml import GIB, TIMEOUT, FakeCard
+from tests.nvml_library import fake_nvml
 from tests.waiting import until
 
 
@@ -33,7 +34,7 @@ def watching(monkeypatch):
 
 
 def test_a_process_of_a_rank_is_ours_and_any_other_is_not(watching):
-    nv = FakeNvml(FakeCard(processes={os.getpid(): 2 * GIB, os.getppid(): GIB}))
+    nv = fake_nvml(FakeCard(processes={os.getpid(): 2 * GIB, os.getppid(): GIB}))
     gpus = watching(nv)
     gpus.look({os.getpid(): 3})
 
@@ -46,7 +47,7 @@ def test_a_process_of_a_rank_is_ours_and_any_other_is_not(watching):
 
 
 def test_what_the_launcher_has_started_besides_its_ranks_is_reported_as_the_job_s(watching):
-    nv = FakeNvml(FakeCard(processes={os.getpid(): 2 * GIB, 1: GIB}))
+    nv = fake_nvml(FakeCard(processes={os.getpid(): 2 * GIB, 1: GIB}))
     gpus = watching(nv)
     cards, _ = until(lambda: (found := gpus.look({}, os.getpid()))[0] and found)
 
@@ -55,7 +56,7 @@ def test_what_the_launcher_has_started_besides_its_ranks_is_reported_as_the_job_
 
 def test_a_driver_that_hangs_blocks_no_look_and_its_numbers_grow_old(watching):
     """Xid 79 on another GPU: nvidia-smi is in state D for minutes."""
-    nv = FakeNvml(FakeCard())
+    nv = fake_nvml(FakeCard())
     gpus = watching(nv)
     until(lambda: gpus.look({})[0])
     nv.answers.clear()
@@ -70,7 +71,7 @@ def test_a_driver_that_hangs_blocks_no_look_and_its_numbers_grow_old(watching):
 
 
 def test_a_driver_that_has_never_answered_is_told_by_its_age(watching):
-    nv = FakeNvml(FakeCard())
+    nv = fake_nvml(FakeCard())
     nv.answers.clear()
     gpus = watching(nv)
     gpus.look({})
@@ -82,7 +83,7 @@ def test_a_driver_that_has_never_answered_is_told_by_its_age(watching):
 
 
 def test_a_driver_that_cannot_be_asked_says_why_and_is_asked_again(watching):
-    nv = FakeNvml(FakeCard())
+    nv = fake_nvml(FakeCard())
     tries = []
 
     def opened():
@@ -110,7 +111,7 @@ def test_without_a_driver_there_is_no_thread():
 def test_a_driver_that_comes_later_is_found(watching):
     """CUDA loads the kernel module at its first use, long after the relay has started."""
     there = []
-    nv = FakeNvml(FakeCard())
+    nv = fake_nvml(FakeCard())
     gpus = watching(nv)
     gpus._drivers = (NvidiaDriver(lambda: bool(there), lambda: nv),)
     assert gpus.look({}) == ((), None)
@@ -121,14 +122,14 @@ def test_a_driver_that_comes_later_is_found(watching):
 
 def test_once_no_rank_lives_the_session_ends_and_the_last_numbers_remain(watching):
     """A relay that kept the driver open would prevent a reset of the GPU."""
-    nv = FakeNvml(FakeCard())
+    nv = fake_nvml(FakeCard())
     gpus = watching(nv)
     until(lambda: gpus.look({})[0])
     thread = gpus._thread
     gpus.look({}, wanted=False)
     thread.join(20)
 
-    assert nv.calls["nvmlShutdown"] == nv.calls["nvmlInit"]
+    until(lambda: nv.nvmlLib.sessions == 0)
     asked = dict(nv.calls)
     cards, watch = gpus.look({}, wanted=False)
     assert cards[0].uuid == nv.cards[0].uuid
@@ -137,7 +138,7 @@ def test_once_no_rank_lives_the_session_ends_and_the_last_numbers_remain(watchin
 
 
 def test_ranks_that_are_started_again_have_their_gpus_watched_again(watching):
-    nv = FakeNvml(FakeCard(util=10))
+    nv = fake_nvml(FakeCard(util=10))
     gpus = watching(nv)
     until(lambda: gpus.look({})[0])
     gpus.look({}, wanted=False)
@@ -147,8 +148,8 @@ def test_ranks_that_are_started_again_have_their_gpus_watched_again(watching):
 
 
 def test_an_xid_is_kept_with_its_gpu_and_a_pause_ends_nothing():
-    nv = FakeNvml(FakeCard(uuid="GPU-a"), FakeCard(uuid="GPU-b"))
-    nv.xids = [(nv.cards[1], 79), (nv.cards[0], 0), (nv.cards[1], 48)]
+    nv = fake_nvml(FakeCard(uuid="GPU-a"), FakeCard(uuid="GPU-b"))
+    nv.xids += [(nv.cards[1], 79), (nv.cards[0], -TIMEOUT), (nv.cards[1], 48)]
     xids = Xids()
     xids.listen(nv)
 

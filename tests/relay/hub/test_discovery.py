@@ -8,33 +8,14 @@ from ddtop import registry
 from ddtop.link.leaf_side import PLACES_MAX
 from ddtop.relay.hub import topology
 from ddtop.relay.hub.topology import HubSearch, Topology, derived_ports, seek
+from tests.entries import fresh
 
 DEADLINE_S = 10.0
 
 
 def entry(**more):
-    now = time.time_ns()
-    fields = {
-        "schema": registry.SCHEMA,
-        "job": "train",
-        "run": "r1",
-        "host": "node0",
-        "sender": "a" * 12,
-        "relay_pid": 1,
-        "relay_start_ticks": 1,
-        "address": "127.0.0.1",
-        "port": 5,
-        "socket": "",
-        "script": "train",
-        "world_size": 4,
-        "reporting": 4,
-        "started_unix_ns": now,
-        "heartbeat_unix_ns": now,
-        "role": "hub",
-        "public_address": "10.0.0.7",
-        "public_port": 7000,
-    }
-    return registry.JobEntry(**(fields | more))
+    hub = {"role": "hub", "public_address": "10.0.0.7", "public_port": 7000}
+    return fresh(age_s=0.0, **({"sender": "a" * 12, "relay_pid": 1, "port": 5} | hub | more))
 
 
 def test_the_place_that_the_user_names_is_the_only_one(home):

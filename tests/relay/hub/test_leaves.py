@@ -297,40 +297,6 @@ def test_waits_that_differ_make_the_hub_ask_all_hosts_for_arrivals(three):
 # -- strangers
 
 
-def test_the_leaf_of_another_job_is_told_so(three, world):
-    """Two jobs of one name and different size that were started at the same time."""
-    stranger = world.host("ddd")
-    world.size = 8
-    stranger.rank(5, environment={"MASTER_PORT": "29777"})
-
-    found = hears(
-        stranger.viewer(),
-        host_of("ddd", lambda record: record.hub and "another job" in (record.hub.why or "")),
-    )
-
-    assert found.hub.why == "another job of 3 ranks that meets at 127.0.0.1:29500 is there"
-
-
-def test_a_leaf_with_another_key_gets_no_answer_and_harms_nobody(three, world, monkeypatch):
-    """The key file is not shared between the hosts."""
-    _, viewer = three
-    monkeypatch.setenv("DDTOP_KEY", "another key of somebody else")
-    stranger = world.host("ddd")
-    monkeypatch.delenv("DDTOP_KEY")
-    stranger.rank(2)
-    monkeypatch.setenv("DDTOP_KEY", "another key of somebody else")
-    own = stranger.viewer()
-    monkeypatch.delenv("DDTOP_KEY")
-    found = hears(
-        own,
-        host_of("ddd", lambda record: record.hub and record.hub.why and "nobody" in record.hub.why),
-    )
-    refused = hears(viewer, host_of("aaa", lambda record: record.refused))
-
-    assert found.hub.connected is False
-    assert refused.hub.leaves == 2
-
-
 def test_the_first_derived_port_may_be_taken(world):
     """Another service, or another job, listens on the port."""
     from ddtop.relay.hub.topology import derived_ports
@@ -357,23 +323,6 @@ def test_a_hub_that_cannot_listen_says_so_and_serves_its_own_host(world, monkeyp
 
     assert why.startswith("other hosts cannot reach this one: cannot listen on port")
     assert freed.hub.why is None
-
-
-def test_a_leaf_that_floods_is_bounded_counted_and_named(three, monkeypatch):
-    hosts, viewer = three
-    monkeypatch.setattr(role, "FRAMES_PER_S", 1.0)
-    monkeypatch.setattr(role, "FRAMES_PER_RANK_S", 1.0)
-    monkeypatch.setattr(role, "BURST_S", 1.0)
-    end = time.monotonic() + DEADLINE_S
-    told = None
-    while told is None and time.monotonic() < end:
-        for _ in range(40):
-            hosts[1].says(1, Stacks("s", 1, hosts[1].pids[1], time.time_ns(), "agent", worker=True))
-        found = hears(viewer, host_of("aaa"))
-        told = found if found.hub.why else None
-
-    assert "floods" in told.hub.why
-    assert told.dropped > 0
 
 
 def test_only_another_relay_may_speak_for_a_host(three):

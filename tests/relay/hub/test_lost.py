@@ -58,16 +58,6 @@ def test_a_hub_that_was_killed_and_followed_by_another_gets_all_facts_again(pair
     assert (again.lost_unix_ns, again.why) == (None, None)
 
 
-def test_what_a_leaf_could_not_say_meanwhile_is_counted(pair):
-    hub, leaf, own = pair
-    hub.kill()
-    heard(own, host_of("bbb", lambda record: record.hub.connected is False))
-    leaf.says(1, RankState("running", iteration=5))
-    heard(own, iteration(1, 5))
-
-    assert hears(own, host_of("bbb")).hub.dropped > 0
-
-
 def test_a_hub_on_another_port_is_found_again(pair, world):
     """Another program took its port while it was away."""
     hub, _, own = pair

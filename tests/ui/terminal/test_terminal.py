@@ -15,6 +15,7 @@ import pytest
 from ddtop.ui.terminal.terminal import whole_writes
 from tests.ui.moving import INTERVAL_S, LAST, Moving
 from tests.ui.terminals import CLEAN, Terminal, picture
+from tests.waiting import until
 
 
 def colours(screen):
@@ -114,7 +115,7 @@ def test_a_write_that_is_cut_short_is_written_to_its_end_also_without_a_buffer(m
                 thread = threading.Thread(target=lambda: (file.write(text), file.flush()))
                 thread.start()
                 # It blocks in the middle of its write as soon as the pipe is full.
-                until(lambda: queued(reads) == fcntl.fcntl(reads, fcntl.F_GETPIPE_SZ))
+                until(lambda: queued(reads) == fcntl.fcntl(reads, fcntl.F_GETPIPE_SZ), 60)
                 signal.pthread_kill(thread.ident, signal.SIGUSR1)
                 while len(came) < len(text) and (thread.is_alive() or queued(reads)):
                     came += (
@@ -132,13 +133,6 @@ def test_a_write_that_is_cut_short_is_written_to_its_end_also_without_a_buffer(m
 def queued(descriptor):
     """Bytes that have not been read."""
     return int.from_bytes(fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)), sys.byteorder)
-
-
-def until(question):
-    end = time.monotonic() + 60
-    while not question():
-        assert time.monotonic() < end
-        time.sleep(0.002)
 
 
 def test_what_others_write_onto_the_terminal_is_gone_after_ctrl_l():
