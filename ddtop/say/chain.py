@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from ddtop.diagnosis.kinds import Kind
 from ddtop.model.account import does
 from ddtop.model.chain import chain_of, closes_circle
 from ddtop.model.ending import fatal_exception
@@ -28,12 +29,15 @@ from ddtop.wire.records import (
     RPC,
     TASK,
     THREAD,
+    LastException,
     Link,
     ProcessState,
     Sleeper,
 )
 from ddtop.words.sentences import WAITS, file_line, function_text
 
+OF_CHAIN = (Kind.NOT_IN_COLLECTIVE, Kind.WAIT_CYCLE)
+"""Kinds of findings that say the chain of their rank."""
 _STATES = {"R": "computes", "T": "is stopped", "t": "is held by a debugger", "Z": "has ended"}
 _CONNECTS, _MAIN = "SYN_SENT", "MainThread"
 
@@ -93,9 +97,7 @@ def chain_step(rank: RankFacts, end: RankFacts | None = None) -> str | None:
     links = chain_of(rank)
     if closes_circle(rank, end):
         return next(step for holds, step in _CIRCLES if holds(links[-1]))
-    error, loops = rank.reported.exception, bool(links) and links[-1].resource == LOOP
-    in_python = loops or (not links and does(rank).word in ("queue", "lock"))
-    if in_python and error is not None and not fatal_exception(rank):
+    if (error := ended_thread(rank)) is not None:
         at = f" in {function_text(error.place)} ({file_line(error.place)})" if error.place else ""
         return (
             f"repair {error.type}{at}, with which its thread {error.thread} has ended, and let the"
@@ -103,6 +105,14 @@ def chain_step(rank: RankFacts, end: RankFacts | None = None) -> str | None:
         )
     known = next((one for one in ENDS if links and one.holds(links[-1])), None)
     return known.step(links[-1]) if known is not None else None
+
+
+def ended_thread(rank: RankFacts) -> LastException | None:
+    """The exception that has ended a thread of it, if it waits for what a thread may have to do."""
+    links, error = chain_of(rank), rank.reported.exception
+    loops = bool(links) and links[-1].resource == LOOP
+    waits = loops or (not links and does(rank).word in ("queue", "lock"))
+    return error if waits and error is not None and not fatal_exception(rank) else None
 
 
 def _who(link: Link) -> str:

@@ -31,6 +31,7 @@ from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.policy import Policy
 from ddtop.say import topics
 from ddtop.say.calm import calm_text, from_outside
+from ddtop.say.chain import OF_CHAIN, ended_thread
 from ddtop.say.evidence import parallel_line, troubles
 from ddtop.say.said import TIME, Around, Writer, age_s, duration, lasting, without
 from ddtop.wire.records import RUN
@@ -157,7 +158,9 @@ def _completed(finding: Finding, said: Said, at: Context) -> Said:
     ranks = [snapshot.rank(number) for number in finding.ranks[:PLACES_MOST]]
     lines += filter(None, (parallel_line(snapshot, rank) for rank in ranks))
     wrong = _troubles(finding, ranks, at) if finding.severity != INFO else []
-    if wrong and len(finding.ranks) == 1:
+    if wrong and len(ranks) == 1 and finding.kind in OF_CHAIN and ended_thread(ranks[0]):
+        said = said._replace(summary=f"{wrong[0]}; {said.summary}")
+    elif wrong and len(finding.ranks) == 1:
         said = said._replace(others="; ".join(filter(None, (said.others, wrong[0]))))
     # The limits that the user has changed may have caused it.
     changed = (

@@ -10,6 +10,7 @@ from ddtop.wire.records import (
     TASK,
     THREAD,
     TIMED,
+    LastException,
     Link,
     Place,
     RpcState,
@@ -137,3 +138,15 @@ def test_where_two_ranks_run_rpcs_none_of_them_is_meant():
     job.others_wait(1)
 
     assert "waits for a call" not in found(job).summary
+
+
+def test_the_exception_of_a_thread_that_has_ended_comes_first():
+    job = trained()
+    job.ranks[1].stands_at("next_batch", waits_on="queue")
+    at = Place("fill", "/home/ada/feed.py", 9)
+    job.ranks[1].exception = LastException("KeyError", "60", unix_ns(job.now), at, "feeder")
+    job.others_wait(1)
+    finding = found(job)
+
+    assert finding.summary.startswith("rank 1's thread feeder raised KeyError: 60 (fill, feed.py:9")
+    assert finding.advice.startswith("repair KeyError in fill (feed.py:9), with which its thread")

@@ -12,7 +12,7 @@ from ddtop.model.chain import waiting_end
 from ddtop.model.facts import Blame, RankFacts, Snapshot, State
 from ddtop.model.wait_graph import STILL
 from ddtop.policy import Policy
-from ddtop.say.chain import chain_clause, chain_lines, chain_step
+from ddtop.say.chain import OF_CHAIN, chain_clause, chain_lines, chain_step
 from ddtop.say.evidence import (
     NEW_GROUP_RULE,
     call_lines,
@@ -361,7 +361,6 @@ def _rule_of(blame: Blame) -> str:
     )[0]
 
 
-OF_CHAIN = (Kind.NOT_IN_COLLECTIVE, Kind.WAIT_CYCLE)
 _OF_STARTED = (
     "a nonblocking collective progresses only inside MPI calls: call its Wait sooner, or call Test"
     " in between"
