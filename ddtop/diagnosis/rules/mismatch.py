@@ -28,7 +28,7 @@ from ddtop.model.errors import Says
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.wire.mpi import MpiCall
 from ddtop.wire.names import EQUAL_BYTES, MPI_COLLECTIVES, ROOTED, same_call
-from ddtop.wire.records import Collective, LastCall
+from ddtop.wire.records import Collective, LastCall, unpack
 
 _SAME_SIZES = {
     "all_reduce",
@@ -58,6 +58,15 @@ class OtherCalls(NamedTuple):
     since_unix_ns: int
     last: Mapping[int, LastCall] | None = None
     aborted: Sequence[int] = ()
+
+
+class MadeAlone(NamedTuple):
+    """A call of ranks that gloo has aborted in it; `others` of the group have made fewer calls from
+    Python, and were in one that a library makes."""
+
+    call: LastCall
+    others: tuple[int, ...]
+    since_unix_ns: int
 
 
 class Truncated(NamedTuple):
@@ -192,14 +201,49 @@ def aborted(context: Context) -> list[Finding]:
             if call.group not in foreign:
                 calls.setdefault((call.group, call.count), {})[rank.rank] = call
     for _, last_calls in sorted(calls.items(), key=lambda item: item[0][1]):
-        by_rank = {rank: _as_collective(call) for rank, call in last_calls.items()}
+        by_rank = {rank: as_collective(call) for rank, call in last_calls.items()}
         aborted_here = [rank for rank in killed if rank.rank in by_rank]
         if aborted_here and len(by_rank) > 1 and _differ(by_rank.values()):
             return [_aborted_in(snapshot, by_rank, last_calls, aborted_here)]
+    for (_, count), last_calls in sorted(calls.items(), key=lambda item: -item[0][1]):
+        alone = [rank for rank in killed if rank.rank in last_calls]
+        if alone and len(last_calls) == len(alone):
+            return _made_alone(snapshot, last_calls[alone[0].rank], alone, count)
     return []
 
 
-def _as_collective(call: LastCall) -> Collective:
+def _made_alone(
+    snapshot: Snapshot, call: LastCall, alone: list[RankFacts], count: int
+) -> list[Finding]:
+    """Whether all other members have made fewer calls, and have ended too: the call that gloo has
+    matched with this one is none from Python, such as that of a backward pass."""
+    group = next((one for one in snapshot.groups if one.name == call.group), None)
+    if group is None or "gloo" not in group.backend:
+        # NCCL's watchdog aborts a rank that only waits.
+        return []
+    members = map(snapshot.rank, unpack(group).ranks)
+    others = [rank for rank in members if rank not in alone]
+    made = [one for rank in others if rank.process.exit for one in rank.process.exit.calls]
+    later = any(one.group == call.group and one.count >= count for one in made)
+    if not others or later or any(rank.process.exit is None for rank in others):
+        return []
+    since_unix_ns = min(map(went_unix_ns, alone))
+    return [
+        Finding(
+            Kind.COLLECTIVE_MISMATCH,
+            CRITICAL,
+            tuple(rank.rank for rank in alone),
+            tuple(rank.rank for rank in others),
+            since_unix_ns,
+            group=call.group,
+            op=call.op,
+            seen=MadeAlone(call, tuple(rank.rank for rank in others), since_unix_ns),
+        )
+    ]
+
+
+def as_collective(call: LastCall) -> Collective:
+    """The call in the form of a recorded one."""
     return Collective(
         call.group,
         call.op,

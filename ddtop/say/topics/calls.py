@@ -172,6 +172,24 @@ def other_calls(finding: Finding, seen: mismatch.OtherCalls, at: Context) -> Sai
     )
 
 
+def made_alone(finding: Finding, seen: mismatch.MadeAlone, at: Context) -> Said:
+    """Which call, and that the others did not make it."""
+    call = mismatch.as_collective(seen.call)
+    own = f"{tensor_text(call)} in {site_text(seen.call.site)}"
+    who, others = ranks_text(finding.ranks), ranks_text(seen.others)
+    return Said(
+        f"{who} made a call of {group_text(at, seen.call.group)} that {others}"
+        f" did not make: {own}; gloo aborted {verb(finding.ranks, 'it', 'them')} there (SIGABRT),"
+        f" {age_text(at, seen.since_unix_ns)} ago",
+        (
+            f"{others} made fewer calls in Python: gloo matched it with one that a library makes,"
+            " such as the all_reduce of gradients in backward",
+        ),
+        "look for a branch that only some ranks take (if rank == 0, an uneven loop), and make that"
+        " call on all ranks or on none",
+    )
+
+
 def _side_text(ranks: Sequence[int], seen: mismatch.OtherCalls) -> str:
     """Lengths are left out where they may differ: on one side only the call is known."""
     call = seen.calls[ranks[0]]
@@ -273,6 +291,7 @@ WRITERS: dict[type, Writer] = {
     calls_differ.OutOfStep: out_of_step,
     group_calls.MadeApart: made_apart,
     mismatch.OtherCalls: other_calls,
+    mismatch.MadeAlone: made_alone,
     mismatch.Truncated: truncated,
     stuck.AllInside: all_inside,
     threads.Sharing: sharing,
