@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from enum import Enum
 
+_QUOTED = re.compile(r"\(RANK (\d{1,7})\)")
+
 
 class Says(Enum):
     """Something that such a text may say."""
@@ -89,6 +91,18 @@ def named_in(text: str) -> tuple[int, ...]:
     for match in _NAMED.finditer(text):
         found |= {int(number) for number in re.findall(r"\d+", match[1] or match[2])}
     return tuple(sorted(found))
+
+
+def quoted_ranks(text: str) -> tuple[int, ...]:
+    """The ranks whose exceptions the text passes on: torch's checkpoints raise those of some ranks
+    on all of them."""
+    return tuple(dict.fromkeys(int(number) for number in _QUOTED.findall(text)))
+
+
+def without_rank(text: str) -> str:
+    """The text of the first exception that it passes on."""
+    parts = _QUOTED.split(text, maxsplit=1)
+    return parts[-1].strip()
 
 
 def address_in(text: str) -> str | None:

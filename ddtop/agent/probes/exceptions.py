@@ -344,17 +344,29 @@ def _encode_to_fit(exception: LastException) -> bytes:
     return data
 
 
+_TRACEBACK, QUOTED_MAX = "Traceback (most recent call last):", 1 << 16
+
+
 def one_line(error: BaseException | None) -> str:
     """The exception's text (`plain.text_of`) without line breaks and secrets; what is cut shows as
     an ellipsis."""
     from ddtop.redaction import TEXT_CHARACTERS_MAX, redacted_start
 
-    said = text_of(error) if error is not None else ""
+    said = _without_frames(text_of(error) if error is not None else "")
     # Cut first, because the text of an exception may be a whole batch. Keep one character more, so
     # that the next cut shows that something is missing.
     text = redacted_start(said[: TEXT_CHARACTERS_MAX + 1], TEXT_CHARACTERS_MAX)
     text = " ".join(text.split())
     return text if len(text) <= TEXT_CHARACTERS else text[: TEXT_CHARACTERS - 1] + "…"
+
+
+def _without_frames(text: str) -> str:
+    """The text without the frames of tracebacks of other processes that it quotes: the errors at
+    their ends would be cut."""
+    if _TRACEBACK not in text:
+        return text
+    lines = text[:QUOTED_MAX].splitlines()
+    return "\n".join(line for line in lines if line[:2] != "  ").replace(_TRACEBACK, "")
 
 
 def note_last(rank: Rank) -> None:

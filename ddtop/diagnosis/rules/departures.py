@@ -38,6 +38,7 @@ from ddtop.model.ending import (
     was_cancelled,
     went_unix_ns,
 )
+from ddtop.model.errors import quoted_ranks
 from ddtop.model.facts import Blame, RankFacts, Snapshot, Wait
 from ddtop.model.wait_graph import waiters_of
 from ddtop.wire.records import FailedSave
@@ -123,6 +124,11 @@ def _findings_after(
         return []
     same = ended_alike(first, bad, policy)
     failures = {rank.rank for rank in bad}
+    error = first.reported.exception
+    quoted = quoted_ranks(error.text) if error is not None and fatal_exception(first) else ()
+    if own := tuple(sorted(failures.intersection(quoted))):
+        # All of them raise what some have raised.
+        first, same = snapshot.rank(own[0]), own
     others = [
         rank.rank
         for rank in snapshot.ranks

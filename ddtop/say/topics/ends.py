@@ -14,7 +14,7 @@ from ddtop.model.ending import (
     lost_launcher,
     went_unix_ns,
 )
-from ddtop.model.errors import Says, address_in, reason_in
+from ddtop.model.errors import Says, address_in, reason_in, without_rank
 from ddtop.model.facts import RankFacts
 from ddtop.model.wait_graph import comparable_seq
 from ddtop.say.evidence import end_line, left_advice
@@ -224,7 +224,8 @@ def _killed(rank: RankFacts, ended: Exit) -> Said:
 
 
 def _raised_text(error: LastException) -> str:
-    text = f": {clipped(error.text, _TEXT_CHARACTERS)}" if error.text else ""
+    own = clipped(without_rank(error.text), _TEXT_CHARACTERS)
+    text = f": {own}" if own else ""
     return f"raised {error.type}{text}{spot_text(error.place, ' at ', '')}"
 
 

@@ -695,3 +695,16 @@ def test_a_rank_that_trains_on_after_such_an_exception_has_not_ended():
     job.ranks[1].comes_back()
 
     assert job.passes(6).kinds() == []
+
+
+def test_an_exception_that_all_ranks_raise_for_one_of_them_is_that_one_s():
+    """A checkpoint of torch raises on all ranks what one has raised."""
+    job = trained()
+    for rank in job.ranks:
+        rank.raises("CheckpointException", "ranks:dict_keys([1]) (RANK 1) TypeError: cannot pickle")
+        rank.ends(1, exiting=False)
+    finding = job.passes(3).finding()
+
+    assert (finding.kind, finding.ranks, finding.victims) == ("rank-crashed", (1,), (0, 2, 3))
+    assert finding.summary.startswith("rank 1 raised CheckpointException: TypeError: cannot pickle")
+    assert "fix that exception on rank 1" in finding.advice
