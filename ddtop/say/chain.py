@@ -26,6 +26,7 @@ from ddtop.wire.records import (
     OBJECT,
     PIPE,
     PROCESS,
+    REPLACES,
     RPC,
     TASK,
     THREAD,
@@ -133,7 +134,7 @@ def _of_loop(link: Link) -> str:
 
 
 def _of_child(link: Link) -> str:
-    return f"waits for its child {_who(link)}"
+    return f"waits for {'' if link.does == REPLACES else 'its child '}{_who(link)}"
 
 
 def _of_pipe(link: Link) -> str:
@@ -204,6 +205,8 @@ def _does(link: Link) -> str | None:
     """What the one does that has it: `is asleep`, `computes`; None where that is not known."""
     if link.resource == TASK:
         return None
+    if link.does == REPLACES:
+        return "has taken the place of one that ended, whose task is lost"
     if link.resource == CHILD and link.does:
         return f"ended with {link.does}"
     if link.place is not None and link.pid is None:
@@ -270,6 +273,14 @@ ENDS = (
         lambda link: (
             f"let {_who(link)} go on: kill -CONT {link.pid}; find out who stopped it (a debugger,"
             " a scheduler, a terminal)"
+        ),
+    ),
+    End(
+        lambda link: link.does == REPLACES,
+        lambda _: (
+            "find out what ended a worker of that pool (out of memory?): multiprocessing.Pool"
+            " starts another one and waits for ever; concurrent.futures.ProcessPoolExecutor raises"
+            " BrokenProcessPool"
         ),
     ),
     End(

@@ -11,6 +11,7 @@ from ddtop.wire.records import (
     LOOP,
     OBJECT,
     PIPE,
+    REPLACES,
     TASK,
     THREAD,
     Link,
@@ -110,6 +111,11 @@ CASES = {
         ": it goes on while `buf[0] == 0` (train.py:31), and has a child, draw.py (pid 88), that"
         " ended with signal 9",
         "find out why draw.py (pid 88) ended with signal 9",
+    ),
+    "a worker of a pool that has been replaced": (
+        (Link(CHILD, who="its worker", pid=88, does=REPLACES),),
+        ": its worker (pid 88) has taken the place of one that ended, whose task is lost",
+        "find out what ended a worker of that pool (out of memory?)",
     ),
     "a server that accepts nobody": (
         (Link(CONNECTION, "127.0.0.1:80", "serve.py", 88, ASLEEP, does="SYN_SENT"),),

@@ -13,6 +13,7 @@ import os
 import re
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from time import monotonic
 from types import CoroutineType
@@ -25,9 +26,24 @@ from ddtop.agent.probe import Probe, Tick
 from ddtop.agent.stacks.frames import LOADER, OTHER
 from ddtop.agent.waits import lines
 from ddtop.patience import LatestResult
+from ddtop.procfs import children
 from ddtop.redaction import redact
+from ddtop.registry import start_ticks
 from ddtop.wire import page as layout
-from ddtop.wire.records import FILE_LOCK, KEY, LOCK, LOOP, OBJECT, TASK, THREAD, TIMED, Link, Place
+from ddtop.wire.records import (
+    CHILD,
+    FILE_LOCK,
+    KEY,
+    LOCK,
+    LOOP,
+    OBJECT,
+    REPLACES,
+    TASK,
+    THREAD,
+    TIMED,
+    Link,
+    Place,
+)
 
 if TYPE_CHECKING:
     from asyncio import Task
@@ -37,6 +53,8 @@ if TYPE_CHECKING:
 
 AFTER_NS, EVERY_NS = 2_000_000_000, 5_000_000_000
 """A rank that makes no progress is looked at after this time, and then this often."""
+JUST_NS = 1_000_000_000
+TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 THREADS_MAX, FRAMES_MAX, TASKS_MAX, AWAITS_MAX, LINKS_MAX = 64, 60, 512, 32, 4
 STALE_S = 30.0
 SOURCE_MAX = 1 << 20
@@ -99,11 +117,11 @@ class _Thread(NamedTuple):
 
 
 class _Texts(NamedTuple):
-    """What was read from files: the lines of the program, and the lock file for which it polls,
-    if another process has it."""
+    """What was read from files: the lines of the program, and `link`, the process that has the lock
+    file for which it polls, or that has replaced a worker of its pool."""
 
     files: Mapping[str, Sequence[str]]
-    locked: Link | None
+    link: Link | None
 
     def of(self, spot: _Spot) -> Sequence[str]:
         """The lines of its file."""
@@ -122,6 +140,7 @@ class WaitChain(Probe):
         self._threads: tuple[_Thread, ...] = ()
         self._tasks: tuple[_Task, ...] = ()
         self._polls: str | None = None
+        self._since = 0
         self._texts = LatestResult(self._read)
         self._chain: tuple[Link, ...] = ()
 
@@ -141,6 +160,7 @@ class WaitChain(Probe):
             in_loop = self._lead is not None and self._lead.waits_on == "asyncio"
             self._tasks = tuple(self._awaits()) if in_loop else ()
             self._polls = self._rank.frames.polled_path(self._rank.lead_id)
+            self._since = tick.line_since
             self._texts.ask(monotonic())
             self._asked = True
         elif self._asked and self._lead and not self._texts.waiting_s(monotonic()):
@@ -190,7 +210,11 @@ class WaitChain(Probe):
         spots = [*(one.spot for one in self._tasks), *(at for one in every for at in one.spots)]
         found = {file: _lines_of(file) for file in {spot.file for spot in spots}}
         pid = locked_by(self._polls) if self._polls else None
-        return _Texts(found, Link(FILE_LOCK, self._polls or "", pid=pid) if pid else None)
+        link = Link(FILE_LOCK, self._polls or "", pid=pid) if pid else None
+        if self._lead is not None and self._lead.waits_on == "pool":
+            new = started_in_place(children(os.getpid()), self._since)
+            link = Link(CHILD, who="its worker", pid=new, does=REPLACES) if new else link
+        return _Texts(found, link)
 
     # -- What it means
 
@@ -214,8 +238,8 @@ class WaitChain(Probe):
     def _on_with(self, thread: _Thread, lead: _Thread, texts: _Texts) -> int:
         if thread is not lead:
             return thread.tid
-        if texts.locked is not None and texts.locked.pid is not None:
-            return texts.locked.pid
+        if texts.link is not None:
+            return (texts.link.pid or 0) if texts.link.resource == FILE_LOCK else 0
         asks = _ASKS_CHILD.search(_condition(thread, texts) or "")
         of_semaphore = any(file.endswith(_SEMAPHORE) for file, _ in thread.stack)
         return (
@@ -230,8 +254,8 @@ class WaitChain(Probe):
         taken = lines.taken_at(texts.of(spot), spot.line) or ""
         if thread is self._lead and self._tasks:
             found = self._of_task(self._tasks[-1], texts)
-        elif thread is self._lead and texts.locked is not None:
-            found = [texts.locked], None
+        elif thread is self._lead and texts.link is not None:
+            found = [texts.link], None
         elif (other := self._joined(thread)) is not None:
             found = [_of_thread(THREAD, other)], other
         elif (other := self._holder(thread, taken, texts)) is not None:
@@ -384,6 +408,15 @@ def locked_by(path: str) -> int | None:
     device = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
     pids = [int(one[4]) for one in every if len(one) > 5 and one[5] == device and one[1] != "->"]
     return next((pid for pid in pids if pid > 0 and pid != os.getpid()), None)
+
+
+def started_in_place(pids: Sequence[int], since_mono_ns: int) -> int | None:
+    """The first of these processes that has started after that time, or a second before it, while
+    another one is older."""
+    shift_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
+    started = {pid: ticks * TICK_NS - shift_ns for pid in pids if (ticks := start_ticks(pid))}
+    new = [pid for pid, at in started.items() if at > since_mono_ns - JUST_NS]
+    return new[0] if new and len(new) < len(started) else None
 
 
 def _condition(thread: _Thread, texts: _Texts) -> str | None:

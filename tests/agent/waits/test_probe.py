@@ -15,7 +15,7 @@ import pytest
 
 from ddtop.agent.probe import Tick
 from ddtop.agent.stacks.frames import FrameReader
-from ddtop.agent.waits.probe import AFTER_NS, EVERY_NS, WaitChain, locked_by
+from ddtop.agent.waits.probe import AFTER_NS, EVERY_NS, WaitChain, locked_by, started_in_place
 from ddtop.wire import page as layout
 
 LOCK, SEEN = threading.Lock(), [1]
@@ -294,3 +294,15 @@ def test_a_lock_file_for_which_it_polls_is_told_with_its_holder(tmp_path):
     assert found == holder.pid
     assert locked_by(str(path)) is None
     assert locked_by(str(tmp_path / "missing")) is None
+
+
+def test_a_process_that_has_started_in_the_place_of_another_one_is_found():
+    code = "import sys; sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as new:
+        now, both = time.monotonic_ns(), (os.getpid(), new.pid)
+        found = started_in_place(both, now)
+        later = started_in_place(both, now + 60 * SECOND)
+        alone = started_in_place((new.pid,), now)
+        new.stdin.close()
+
+    assert (found, later, alone) == (new.pid, None, None)
