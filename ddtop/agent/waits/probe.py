@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 AFTER_NS, EVERY_NS = 2_000_000_000, 5_000_000_000
 """A rank that makes no progress is looked at after this time, and then this often."""
-JUST_NS = 1_000_000_000
+JUST_NS, NAME_MAX = 1_000_000_000, 60
 TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 THREADS_MAX, FRAMES_MAX, TASKS_MAX, AWAITS_MAX, LINKS_MAX = 64, 60, 512, 32, 4
 STALE_S = 30.0
@@ -350,7 +350,7 @@ class WaitChain(Probe):
         awaited = redact(lines.statement(source, line))
         timed = task.timed or any("timeout" in held for held in lines.held_at(source, line))
         place = Place(function, file, line)
-        link = Link(TASK, awaited, task.name, place=place, does=TIMED if timed else "")
+        link = Link(TASK, awaited, _shown(task.name), place=place, does=TIMED if timed else "")
         on_thread = any(word in awaited for word in _ON_THREADS)
         pooled = [one for one in self._threads if one.pooled and on_thread]
         return [link, *(_of_thread(THREAD, one) for one in pooled[:1])], next(iter(pooled), None)
@@ -428,7 +428,13 @@ def _of_thread(resource: str, thread: _Thread, named: str = "", does: str = "") 
     """The link that this thread has."""
     spot = thread.spots[0]
     place = Place(spot.function, spot.file, spot.line, thread.waits_on or None)
-    return Link(resource, named, thread.name, place=place, does=does)
+    return Link(resource, named, _shown(thread.name), place=place, does=does)
+
+
+def _shown(name: str) -> str:
+    """A name that the program has given, for a sentence."""
+    name = " ".join(name.split())
+    return name if len(name) <= NAME_MAX else name[: NAME_MAX - 1] + "…"
 
 
 def _lines_of(file: str) -> list[str]:

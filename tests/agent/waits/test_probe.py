@@ -306,3 +306,11 @@ def test_a_process_that_has_started_in_the_place_of_another_one_is_found():
         new.stdin.close()
 
     assert (found, later, alone) == (new.pid, None, None)
+
+
+def test_a_long_name_with_line_breaks_fits_a_sentence(ended):
+    lead, other = of_queue()
+    ended(other, "a\nb " + "y" * 300)
+    (link,), _ = chain_of(ended(lead, "lead").ident)
+
+    assert link.who == "a b " + "y" * 55 + "…"
