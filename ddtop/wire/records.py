@@ -1174,8 +1174,9 @@ class RankState(Record, frozen=True, array_like=True, gc=False):
     settings and the seed. `calls`: the last two collective calls, while it is stuck or has raised.
     `replicas`: values of its parameters, one for each optimizer. `in_handler`: while it makes no
     progress, the signal (`type`) whose handler is on its thread's stack, and the handler's line.
-    `moves_since_unix_ns`: since when it has read or written files that it has open, while it makes
-    no progress. `chain`: while it makes none, what its thread waits for in Python.
+    `moves_since_unix_ns`: since when it has read or written files that it has open, or has got from
+    other threads what it waited for, while it makes no progress. `chain`: while it makes none, what
+    its thread waits for in Python.
     """
 
     phase: str

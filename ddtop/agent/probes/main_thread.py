@@ -29,7 +29,7 @@ from ddtop.agent.stacks.frames import (
 )
 from ddtop.agent.stacks.walk import Handled
 from ddtop.agent.stacks.walk import Place as WalkPlace
-from ddtop.procfs import names_in, read
+from ddtop.procfs import names_in, read, switches
 from ddtop.redaction import redacted_start
 from ddtop.wire import frames
 from ddtop.wire import page as layout
@@ -335,6 +335,8 @@ long a file that was read or written is work. A loop that waits may write a log:
 between two looks."""
 FIRST_FACTOR = 2
 EXCEPTION_CHARACTERS, STACK_MOST = 200, 100
+_FUTEX = (b"202", b"98")
+"""On x86-64 and on arm64. Its fourth argument is the time limit."""
 _ABSOLUTE_SLEEPS = (["230", "0x1", "0x1"], ["115", "0x1", "0x1"])
 """clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, ...) on x86-64 and on arm64."""
 """The position and the flags are the first two lines of the file."""
@@ -359,6 +361,7 @@ class Standing(Probe):
         self._handled_at = self._grown_at = 0
         self._positions: dict[str, tuple[int, bool]] = {}
         self._looked_at = self._moves_at = self._moves_since = 0
+        self._wakes: int | None = None
 
     def sample(self, tick: Tick) -> None:
         """Note where the thread stands, if it has stood for a while."""
@@ -374,7 +377,7 @@ class Standing(Probe):
             self._note_stay(length_ns)
             self._moved_at, self._stayed, self._handled = tick.moved_at, (0, 0), None
             self._exception = self._handler = None
-            self._sleep = (None, 0)
+            self._sleep, self._wakes = (None, 0), None
             self._lines.clear()
             self._positions.clear()
         seen = tick.seen
@@ -385,6 +388,7 @@ class Standing(Probe):
             until = sleeps_until(self._rank.page.words[LEAD_AT] or os.getpid())
             if until != self._sleep[0]:
                 self._sleep = until, tick.now
+            self._note_wake(tick.now)
         if not self._moved_at:
             # It has not joined: nothing waits for its work yet.
             self._look_at_files(tick.now)
@@ -432,6 +436,19 @@ class Standing(Probe):
             if len(self._stays) > STAYS_MAX:
                 del self._stays[next(iter(self._stays))]
 
+    def _note_wake(self, now: int) -> None:
+        """Whether the thread has got what it waited for, and waits again: then another one works
+        for it. A wait with a time limit may just have reached it."""
+        wakes = wakes_of_wait(self._rank.page.words[LEAD_AT] or os.getpid())
+        if None not in (wakes, self._wakes) and wakes != self._wakes:
+            self._note_move(now)
+        self._wakes = wakes
+
+    def _note_move(self, now: int) -> None:
+        if now - self._moves_at >= MOVES_NS:
+            self._moves_since = now
+        self._moves_at = now
+
     def _look_at_files(self, now: int) -> None:
         """Whether a file is read or written, and whether one of its own has grown while it handles
         the same exception."""
@@ -444,9 +461,7 @@ class Standing(Probe):
             for number, (at, writes) in self._positions.items()
         ]
         if any(more > LOGGED_BYTES * writes for more, writes in grown):
-            if now - self._moves_at >= MOVES_NS:
-                self._moves_since = now
-            self._moves_at = now
+            self._note_move(now)
         handled = self._exception.arguments or None if self._exception is not None else None
         if handled is None or handled is not self._handled:
             self._handled, self._handled_at, self._grown_at = handled, now, 0
@@ -482,6 +497,17 @@ def _handler_on(stack: list[tuple[WalkPlace, int]]) -> Handling | None:
         if (found := handlers.get((file, function_name))) is not None:
             return Handling(found.name, "", Place(function_name, file, line or 0))
     return None
+
+
+def wakes_of_wait(thread: int) -> int | None:
+    """How often that thread has gone to sleep, if it waits for another one now, without a time
+    limit; else None.
+
+    Source: /proc/self/task/THREAD/syscall, status. Check: `cat` both.
+    """
+    words = (read(f"self/task/{thread}", "syscall") or b"").split()
+    waits = len(words) > 4 and words[0] in _FUTEX and words[4] == b"0x0"
+    return switches(f"self/task/{thread}") if waits else None
 
 
 def sleeps_until(thread: int) -> int | None:

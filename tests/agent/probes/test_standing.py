@@ -1,7 +1,9 @@
 """What the agent remembers of a rank that makes no progress: earlier stays at its line, and a file
 that it writes while it handles an exception."""
 
+import contextlib
 import os
+import queue
 import signal
 import sys
 import threading
@@ -416,3 +418,62 @@ def test_an_exception_by_which_programs_poll_is_not_told(bench):
     bench.stands(4)
 
     assert bench.handling is None
+
+
+@pytest.fixture
+def waits():
+    """Threads that take from a queue for ever, each wait with this time limit."""
+    queues = []
+
+    def start(limit_s=None):
+        items = queue.Queue()
+
+        def takes():
+            item = True
+            while item is not None:
+                with contextlib.suppress(queue.Empty):
+                    item = items.get(timeout=limit_s)
+
+        thread = threading.Thread(target=takes)
+        thread.start()
+        queues.append((items, thread))
+        return items, thread.native_id
+
+    yield start
+    for items, _ in queues:
+        items.put(None)
+    for _, thread in queues:
+        thread.join()
+
+
+def wakes(tid, but=None):
+    """How often the thread has gone to sleep, once it waits, and other than so often."""
+    end = time.monotonic() + 20
+    while (found := main_thread.wakes_of_wait(tid)) in (None, but):
+        assert time.monotonic() < end
+        time.sleep(0.001)
+    return found
+
+
+def test_a_rank_that_is_fed_by_another_thread_moves(bench, waits):
+    items, tid = waits()
+    bench.rank.page.words[LEAD_AT] = tid
+    before = wakes(tid)
+    bench.stands(6)
+    stood = bench.moves_since
+    items.put(1)
+    wakes(tid, but=before)
+    bench.stands(1)
+    fed = bench.moves_since
+    bench.stands(6)
+
+    assert (stood, bench.moves_since) == (None, None)
+    assert fed is not None
+
+
+def test_a_wait_that_reaches_its_time_limit_is_no_move(bench, waits):
+    _, tid = waits(0.01)
+    bench.rank.page.words[LEAD_AT] = tid
+    bench.stands(30, meanwhile=lambda: time.sleep(0.005))
+
+    assert bench.moves_since is None
