@@ -75,6 +75,7 @@ _OBJECTS = ("/threading.py", "/queue.py", "concurrent/futures/_base.py")
 """Files whose classes let threads wait for each other."""
 POOL = ("concurrent/futures/thread.py", "_worker")
 _ON_THREADS = ("run_in_executor", "to_thread")
+_SUBPROCESS = ("asyncio/subprocess.py", "asyncio/base_subprocess.py")
 _TASKS, _TIMED = "asyncio/tasks.py", ("wait_for", "sleep")
 _ASKS_CHILD = re.compile(r"\.(?:poll|is_alive)\(\)|\.(?:returncode|exitcode)\b")
 _STORE = re.compile(
@@ -92,12 +93,22 @@ class _Spot(NamedTuple):
 
 
 class _Task(NamedTuple):
-    """A pending task of asyncio, and the innermost of the program's lines on its awaits. `timed`:
-    the await ends by itself."""
+    """A pending task of asyncio, and the innermost of the program's lines on its awaits. `inside`:
+    the calls of libraries inside that line, as (file, function)."""
 
     name: str
     spot: _Spot
-    timed: bool
+    inside: tuple[tuple[str, str], ...]
+
+    @property
+    def timed(self) -> bool:
+        """The await ends by itself."""
+        return any(file.endswith(_TASKS) and name in _TIMED for file, name in self.inside)
+
+    @property
+    def of_child(self) -> bool:
+        """It waits for a child process."""
+        return any(file.endswith(_SUBPROCESS) for file, _ in self.inside)
 
 
 class _Thread(NamedTuple):
@@ -240,7 +251,9 @@ class WaitChain(Probe):
             return thread.tid
         if texts.link is not None:
             return (texts.link.pid or 0) if texts.link.resource == FILE_LOCK else 0
-        asks = _ASKS_CHILD.search(_condition(thread, texts) or "")
+        asks = _ASKS_CHILD.search(_condition(thread, texts) or "") or any(
+            task.of_child for task in self._tasks[-1:]
+        )
         of_semaphore = any(file.endswith(_SEMAPHORE) for file, _ in thread.stack)
         return (
             layout.ITS_CHILDREN
@@ -368,30 +381,30 @@ class WaitChain(Probe):
             # A class of the program may have methods of its own.
             if task is None or type(task) is not held["Task"] or task.done():
                 return
-            spot, timed = self._awaited_at(task)
+            spot, inside = self._awaited_at(task)
             if spot is not None:
-                yield _Task(task.get_name(), spot, timed)
+                yield _Task(task.get_name(), spot, tuple(inside))
             awaited = peek(task, "_fut_waiter")
             gathers = awaited is not None and type(awaited) is held.get("_GatheringFuture")
             parts = object.__getattribute__(awaited, "_children") if gathers else ()
             waits = (one for one in parts if id(one) in tasks and not tasks[id(one)].done())
             task = tasks.get(id(awaited)) or next(waits, None)
 
-    def _awaited_at(self, task: Task[Any]) -> tuple[_Spot | None, bool]:
-        """The innermost of the program's lines on its awaits, and whether a call of asyncio inside
-        that line ends the wait."""
+    def _awaited_at(self, task: Task[Any]) -> tuple[_Spot | None, list[tuple[str, str]]]:
+        """The innermost of the program's lines on its awaits, and the calls inside that line."""
         spot: _Spot | None = None
-        timed = False
+        inside: list[tuple[str, str]] = []
         coroutine: Any = task.get_coro()
         for _ in range(AWAITS_MAX):
             if type(coroutine) is not CoroutineType or coroutine.cr_frame is None:
                 break
             code, line = coroutine.cr_code, coroutine.cr_frame.f_lineno
             if self._rank.frames.is_user(code.co_filename):
-                spot, timed = _Spot(code.co_name, code.co_filename, line), False
-            timed = timed or (code.co_name in _TIMED and code.co_filename.endswith(_TASKS))
+                spot, inside = _Spot(code.co_name, code.co_filename, line), []
+            else:
+                inside.append((code.co_filename, code.co_name))
             coroutine = coroutine.cr_await
-        return spot, timed
+        return spot, inside
 
 
 def locked_by(path: str) -> int | None:

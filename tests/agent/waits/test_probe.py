@@ -314,3 +314,23 @@ def test_a_long_name_with_line_breaks_fits_a_sentence(ended):
     (link,), _ = chain_of(ended(lead, "lead").ident)
 
     assert link.who == "a b " + "y" * 55 + "…"
+
+
+def test_an_await_of_a_child_process_is_followed_to_the_child(ended):
+    children = []
+
+    def lead(_):
+        async def syncs():
+            child = await asyncio.create_subprocess_exec("sleep", "99")
+            children.append(child.pid)
+            await child.wait()
+
+        asyncio.run(syncs())
+
+    chain, awaited = chain_of(
+        ended(lead, "lead").ident, lambda chain: chain and "wait" in chain[-1].named
+    )
+    os.kill(children[0], 9)
+
+    assert [link.resource for link in chain] == ["task"]
+    assert awaited == layout.ITS_CHILDREN
