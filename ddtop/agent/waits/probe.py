@@ -1,10 +1,11 @@
 """What the rank's thread waits for in Python, while it makes no progress: the condition of its
-loop, the thread that has its lock or that it joins, the task at which its event loop stands.
+loop, the thread that has its lock, its queue or its future, or that it joins, the task at which its
+event loop stands, the process that has its lock file.
 
-Source: the places of the threads (`ddtop.agent.stacks.walk`), the text of their lines, and the
-values of plain variables. The files are read on a thread of its own, because a file server may
-hang. Caveat: "is inside `with lock`" is what the text says; two objects may have one name. Check:
-`ddtop stacks`, the program's text.
+Source: the places of the threads (`ddtop.agent.stacks.walk`), the text of their lines, the values
+of plain variables, the ids of what their functions hold, /proc/locks. The files are read on a
+thread of its own, because a file server may hang. Caveat: "is inside `with lock`" is what the text
+says; two objects may have one name. Check: `ddtop stacks`, the program's text.
 """
 
 from __future__ import annotations
