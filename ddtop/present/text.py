@@ -137,8 +137,10 @@ def _chop(word: str, width: int) -> list[str]:
 
 def hang(text: str, width: int, lead: str, under: str | None = None) -> list[str]:
     """The wrapped text, with `lead` before its first line and the same amount of space (or `under`)
-    before the others."""
+    before the others. It is indented as the text is."""
     under = " " * len(lead) if under is None else under
+    indent = text[: len(text) - len(text.lstrip(" "))]
+    lead, under = lead + indent, under + indent
     texts = wrap(text, width - max(len(lead), len(under)))
     return [(lead if number == 0 else under) + line for number, line in enumerate(texts)]
 

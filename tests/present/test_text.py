@@ -14,6 +14,7 @@ from ddtop.present.text import (
     clip_line,
     elide,
     fit,
+    hang,
     line_width,
     phases,
     shares,
@@ -188,3 +189,11 @@ def test_every_glyph_is_one_column_wide_and_distinguished():
 
 def test_a_clip_to_nothing_is_empty():
     assert clip("abc", 0) == ""
+
+
+def test_an_indented_text_stays_indented_in_all_its_lines():
+    assert hang("  └ which waits for a pipe", 16, "· ") == [
+        "·   └ which",
+        "    waits for a",
+        "    pipe",
+    ]
