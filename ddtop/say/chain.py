@@ -40,6 +40,7 @@ from ddtop.words.sentences import WAITS, file_line, function_text
 OF_CHAIN = (Kind.NOT_IN_COLLECTIVE, Kind.WAIT_CYCLE)
 """Kinds of findings that say the chain of their rank."""
 _STATES = {"R": "computes", "T": "is stopped", "t": "is held by a debugger", "Z": "has ended"}
+_LOCKED = "is waiting for a lock"
 _CONNECTS, _MAIN = "SYN_SENT", "MainThread"
 
 
@@ -325,6 +326,13 @@ ENDS = (
     End(
         lambda link: link.resource in (PIPE, CONNECTION, CHILD) and _runs(link.process),
         lambda link: f"let {_who(link)} finish, or check whether its loop ends",
+    ),
+    End(
+        lambda link: _is(link, CHILD) and (_does(link) or "").startswith(_LOCKED),
+        lambda link: (
+            f"start {_who(link)} by spawn, or before the rank has threads: it {_does(link)}, and"
+            " fork does not copy the thread that would release that lock"
+        ),
     ),
     End(
         lambda link: _is(link, CHILD),

@@ -425,12 +425,13 @@ def locked_by(path: str) -> int | None:
 
 
 def started_in_place(pids: Sequence[int], since_mono_ns: int) -> int | None:
-    """The first of these processes that has started after that time, or a second before it, while
+    """The first of these processes that has started after that time: clearly, or about then while
     another one is older."""
     shift_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
     started = {pid: ticks * TICK_NS - shift_ns for pid in pids if (ticks := start_ticks(pid))}
-    new = [pid for pid, at in started.items() if at > since_mono_ns - JUST_NS]
-    return new[0] if new and len(new) < len(started) else None
+    about = [pid for pid, at in started.items() if at > since_mono_ns - JUST_NS]
+    later = [pid for pid in about if started[pid] > since_mono_ns + 2 * JUST_NS]
+    return next(iter(about if len(about) < len(started) else later), None)
 
 
 def _condition(thread: _Thread, texts: _Texts) -> str | None:

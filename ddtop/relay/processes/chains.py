@@ -402,7 +402,8 @@ def _locked_by_other(pid: int) -> Link | None:
         inode = next((line.split()[1] for line in text.splitlines() if line[:4] == "ino:"), "")
         if inode in inodes:
             path = link(pid, f"fd/{number}") or ""
-            return _held(Link(FILE_LOCK, path), int(inodes[inode]))
+            holder = _keeper(int(inodes[inode]), path)
+            return _held(Link(FILE_LOCK, path), holder) if holder != pid else None
     return None
 
 
@@ -423,10 +424,23 @@ def _file_lock(call: _Call) -> Link | None:
     for words in lines:
         if len(words) > 6 and words[1] == "->" and words[5] == str(call.pid):
             holders = [one for one in lines if one[0] == words[0] and one[1] != "->"]
-            found = Link(FILE_LOCK, call.target(call.arguments[0]))
+            path = call.target(call.arguments[0])
             known = (int(one[4]) for one in holders if one[4].isdigit())
-            return next((_held(found, pid) for pid in known), found)
+            holder = next((_keeper(pid, path) for pid in known), None)
+            return _held(Link(FILE_LOCK, path), holder) if holder else Link(FILE_LOCK, path)
     return None
+
+
+def _keeper(pid: int, path: str) -> int:
+    """Who has this lock: the process that took it, or a child that it has forked meanwhile, if only
+    that one has the file open still."""
+    every = (pid, *children(pid))
+    having = (one for one in every if any(link(one, f"fd/{fd}") == path for fd in _fds(one)))
+    return next(having, pid)
+
+
+def _fds(pid: int) -> list[str]:
+    return (names_in(pid, "fd") or [])[:DESCRIPTORS_MAX]
 
 
 def _opening(call: _Call, budget: _Budget) -> Link | None:

@@ -18,6 +18,7 @@ from ddtop.diagnosis.stuck_worker import (
     worker_wait,
 )
 from ddtop.model.account import does, stack_line
+from ddtop.model.chain import chain_of
 from ddtop.model.facts import Blame, RankFacts, Snapshot
 from ddtop.model.progress import is_helpless
 from ddtop.say.chain import chain_clause, chain_lines, chain_step
@@ -68,7 +69,8 @@ def worker_stuck(finding: Finding, seen: WorkerStuck, at: Context) -> Said:
     since = finding.since_unix_ns
     begun = min(lead.loader.report.waiting_since_unix_ns or since, since)
     waits = chain_clause(lead) if len(stuck) == 1 and seen.cause in _WAITING else ""
-    step = chain_step(lead) if waits else None
+    # The worker itself is the first step of the chain.
+    step = chain_step(lead) if waits and len(chain_of(lead)) > 1 else None
     command = stacks(finding, at, f" --rank {lead.rank}")
     advice = step or _ADVICE[seen.cause].format(pid=lead.loader.report.owing_pid, stacks=command)
     first = min(seen.blames, key=lambda blame: blame.since_unix_ns, default=None)

@@ -266,7 +266,7 @@ def test_a_child_that_writes_what_its_parent_does_not_read_is_a_circle(start):
 def test_what_a_stopped_process_waits_for_is_not_told(start):
     code = "import subprocess as s; p = s.Popen(['cat'], stdin=s.PIPE, stdout=s.PIPE)"
     process = start(f"{code}; p.stdout.read()")
-    (child,) = once(lambda: children(process.pid))
+    child = told(process)[0].pid
     os.kill(child, signal.SIGSTOP)
     once(lambda: stat_fields(child)[0] == "T")
     (link,) = told(process)
@@ -366,3 +366,20 @@ def test_of_a_pipeline_each_part_is_followed(start, tmp_path):
 
     assert [link.who for link in found] == ["gzip", "cat", None]
     assert (found[-1].named, found[-1].nobody) == (str(fifo), True)
+
+
+def test_a_forked_child_that_alone_has_the_file_open_still_has_the_lock(start, tmp_path):
+    """The kernel names the process that has taken the lock, and not who keeps it."""
+    path = tmp_path / "index"
+    code = (
+        "import fcntl, os, sys, time; f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX)\n"
+        "child = os.fork()\n"
+        "if child: f.close(); print(child, flush=True)\n"
+        "time.sleep(99)"
+    )
+    parent = start(code, path, stdout=subprocess.PIPE, text=True)
+    with parent.stdout:
+        child = int(parent.stdout.readline())
+    (found,) = told(start(LOCKS, path))
+
+    assert (found.resource, found.pid) == ("file lock", child)
