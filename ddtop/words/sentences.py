@@ -130,9 +130,13 @@ def quoted(text: str) -> str:
 
 
 def clipped(text: str, most: int) -> str:
-    """The text in one line of at most this many characters; a cut shows as an ellipsis."""
+    """The text in one line of at most this many characters, cut after a word; a cut shows as an
+    ellipsis. A first word that is too long, such as a path, is cut inside."""
     line = " ".join(text.split())
-    return line if len(line) <= most else line[: most - 1].rstrip() + "…"
+    if len(line) <= most:
+        return line
+    start = line[:most].rpartition(" ")[0] or line[: most - 1]
+    return start.rstrip(" ,;:") + "…"
 
 
 def about(ratio: float) -> str:

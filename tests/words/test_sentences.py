@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from ddtop.wire.records import Asked, Collective, Group, OpenCall, Place, Stage
 from ddtop.words.sentences import (
     asked_text,
+    clipped,
     collective_text,
     framework_text,
     function_text,
@@ -239,3 +240,18 @@ def test_the_verb_of_more_or_less_than_one_is_in_the_plural(subject):
     """A number comes from another machine, and has any size."""
     assert verb(subject, "waits", "wait") == "wait"
     assert verb(1, "waits", "wait") == verb([7], "waits", "wait") == "waits"
+
+
+@pytest.mark.parametrize(
+    ("text", "most", "short"),
+    [
+        ("no space left", 13, "no space left"),
+        ("no space left on device", 13, "no space…"),
+        ("no space left on device", 14, "no space left…"),
+        ("it failed: the disk", 11, "it failed…"),
+        ("/a/path/without/blanks", 10, "/a/path/w…"),
+        ("two\n  lines", 20, "two lines"),
+    ],
+)
+def test_a_text_that_is_too_long_is_cut_after_a_word(text, most, short):
+    assert clipped(text, most) == short
