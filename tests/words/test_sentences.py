@@ -171,7 +171,24 @@ def test_groups_are_named_by_what_they_are_for():
         "3": "ep 3",
         "4": "ep 4",
     }
-    assert names.get("9", "9") == "9"
+    assert (names.of("9"), names.of("0")) == ("9", "fsdp")
+
+
+@pytest.mark.parametrize(
+    ("group", "name"),
+    [
+        (None, "default_pg"),
+        (Group("0", "0", (0, 1), "gloo"), "default_pg"),
+        (Group("0", "", (0, 1), "gloo"), "default_pg"),
+        (Group("0", "world", (0, 1), "gloo"), "world"),
+        (Group("0", "0", (0, 1), "gloo", (), ("dp",)), "dp"),
+    ],
+)
+def test_torchs_default_group_has_its_name_also_where_no_rank_has_described_it(group, name):
+    """A user who had read default_pg elsewhere was told of "all_reduce #6329 of 0"."""
+    names = names_of_groups(() if group is None else (group,))
+
+    assert (names.of("0"), names.short("0")) == (name, name)
 
 
 @pytest.mark.parametrize(
