@@ -38,7 +38,9 @@ from ddtop.present.stacks import Shape
 from ddtop.procfs import descendants, owner_of
 from ddtop.relay.processes import pyspy
 from ddtop.relay.processes.pyspy import DEADLINE_S, PySpy
+from ddtop.thresholds import chosen
 from ddtop.wire.records import Stacks
+from ddtop.words.units import duration
 
 AT_ONCE = max(2, min(8, os.cpu_count() or 2))
 """Each py-spy uses one core. More of them than cores would only wait for each other."""
@@ -49,6 +51,8 @@ HOSTS_MAX = 64
 """Each host needs a program here and a login there."""
 PATIENCE_S = 20.0
 """A login on a busy host may take this long."""
+_JUDGES = frozenset({"diagnose", "report"})
+"""The commands whose user wants a verdict, however long it takes; the others show a state."""
 REQUEST = "outside"
 """The name of the request in the answers: no relay gave one."""
 
@@ -137,7 +141,7 @@ def look_at(pids: str, command: str, seconds: float, arguments: bool = False) ->
     for line in lines:
         echo(line, err=True)
     feed = OutsideFeed(found.found, name, (), found.job, eager=True, arguments=arguments)
-    look = _settled(feed, seconds)
+    look = _settled(feed, seconds, command)
     if needed is None and feed.refusals and len(feed.refusals) == len(found.found):
         needed = next(iter(feed.refusals.values()))
         echo(f"ddtop: {needed}", err=True)
@@ -145,13 +149,13 @@ def look_at(pids: str, command: str, seconds: float, arguments: bool = False) ->
     return Seen(name, look.snapshot, look.verdict, needed, outside=True)
 
 
-def look_at_hosts(hosts: Sequence[RemoteTarget], seconds: float) -> Seen:
+def look_at_hosts(hosts: Sequence[RemoteTarget], command: str, seconds: float) -> Seen:
     """Look at the job on all these hosts at once, and print which hosts do not answer.
 
     Raises: CommandError: 3, none of them answers.
     """
     feed = feed_of_hosts(hosts)
-    look = _settled(feed, seconds, PATIENCE_S)
+    look = _settled(feed, seconds, command, PATIENCE_S)
     try:
         silent = feed.silent_reasons
     except NoContactError as error:
@@ -170,12 +174,18 @@ def feed_of_hosts(hosts: Sequence[RemoteTarget]) -> SeveralFeed:
     return SeveralFeed(hosts[:HOSTS_MAX])
 
 
-def _settled(feed: LocalFeed, seconds: float, patience_s: float = 0.0) -> Look:
+def _settled(feed: LocalFeed, seconds: float, command: str, patience_s: float = 0.0) -> Look:
     """The look at which the verdict has settled; then the feed has ended."""
+    on_stand = _say_it_stands if command in _JUDGES else None
     try:
-        return asyncio.run(settle(LiveSource(feed), feed, seconds, patience_s))
+        return asyncio.run(settle(LiveSource(feed), feed, seconds, patience_s, on_stand))
     finally:
         feed.end()
+
+
+def _say_it_stands() -> None:
+    until = duration(chosen().no_progress_s)
+    echo(f"note: no rank has moved yet; looking until it is judged ({until})", err=True)
 
 
 def _name(found: Targets, pids: str) -> str:

@@ -22,8 +22,8 @@ T = TypeVar("T")
 
 
 def look_at(place: Here, asked_by: str, seconds: float | None = None) -> look.Seen:
-    """Look at a job for `seconds`. Without a relay also longer, while a wait is too young to be
-    judged.
+    """Look at a job for `seconds`. Without a relay also longer, while a wait or a standstill is too
+    young to be judged.
 
     Raises:
         CommandError: 2, no process ids; 3, no contact, or no such processes.
@@ -33,7 +33,7 @@ def look_at(place: Here, asked_by: str, seconds: float | None = None) -> look.Se
         return look.Seen(place.entry.job, *found, entry=place.entry)
     seconds = look.OUTSIDE_S if seconds is None else seconds
     if isinstance(place, Hosts):
-        return outside.look_at_hosts(place.hosts, seconds)
+        return outside.look_at_hosts(place.hosts, asked_by, seconds)
     return outside.look_at(place.text, asked_by, seconds, place.arguments)
 
 

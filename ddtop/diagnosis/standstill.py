@@ -9,11 +9,10 @@ from math import inf
 from ddtop.diagnosis.finding import CRITICAL, INFO, WARNING, Patience
 from ddtop.model.account import does
 from ddtop.model.facts import Blame, PeerWait, RankFacts, Snapshot, State, Wait
-from ddtop.model.stacks import Owner, owner_of
+from ddtop.model.stacks import is_own
 from ddtop.model.wait_graph import tells_nothing, waiters_of
 from ddtop.policy import Limits, Policy
 from ddtop.wire.names import ORDERS, RECEIVES, RESULTS, WAITING_CALLS, is_from_root
-from ddtop.wire.records import StackFrame
 
 
 @dataclass(frozen=True)
@@ -210,11 +209,7 @@ def _is_for_orders(wait: PeerWait) -> bool:
 
 def runs_own_code(rank: RankFacts) -> bool:
     """Whether its main thread's stack has a frame of the program."""
-    place = rank.reported.place
-    return (
-        place is not None
-        and owner_of(StackFrame(place.function, place.file, place.line)) is Owner.USER
-    )
+    return is_own(rank.reported.place)
 
 
 # -- Whether the whole job makes no progress, and since when

@@ -40,6 +40,8 @@ CERTAIN_S, SETTLED_S = 1.5, 2.0
 command waits longer than the limit and `SETTLED_S`."""
 SUSPECTS_S = 12.0
 """A straggler takes a dozen looks, which takes longer than `SETTLED_S` on a busy host."""
+TOLD_S = 5.0
+"""Whoever waits longer than this for a verdict is told why."""
 RAS_S = 16.0
 """If a rank is silent, NCCL answers only after ten seconds, and on GPUs the stacks alone show
 little."""
@@ -208,12 +210,20 @@ def present_of(job: registry.JobEntry | Route, seconds: float = 0.0) -> Follower
 # -- A job without a relay
 
 
-async def settle(source: Source, feed: LocalFeed, seconds: float, patience_s: float = 0.0) -> Look:
+async def settle(
+    source: Source,
+    feed: LocalFeed,
+    seconds: float,
+    patience_s: float = 0.0,
+    on_stand: Callable[[], None] | None = None,
+) -> Look:
     """The last look after `seconds`, and longer while a wait is too recent to be judged.
 
     `source` follows `feed`. `patience_s`: the most time to wait for the first looks at all ranks.
+    `on_stand`: also until a job in which no rank moves has been judged; called once, when that
+    takes longer. None: a job that stands is not waited for.
     """
-    began, asked_unix_ns = time.monotonic(), 0
+    began, asked_unix_ns, told = time.monotonic(), 0, False
     async with aclosing(looks(source, SEEN_S)) as found:
         async for look in found:
             waited_s = time.monotonic() - began
@@ -233,10 +243,16 @@ async def settle(source: Source, feed: LocalFeed, seconds: float, patience_s: fl
                 limit_s = max(limit_s, SUSPECTS_S)
             if asks and not says_why:
                 limit_s = max(limit_s, RAS_S)
+            stands = on_stand is not None and not says_why and _stands(look)
+            if stands:
+                limit_s = max(limit_s, chosen().no_progress_s + SETTLED_S)
+            if on_stand is not None and stands and not told and waited_s >= max(seconds, TOLD_S):
+                told = True
+                on_stand()
             late = waited_s >= max(seconds, limit_s) and (judged or waited_s >= patience_s)
             if feed.over or late:
                 break
-            clear = says_why or not (suspects or asks)
+            clear = says_why or not (suspects or asks or stands)
             if waited_s >= seconds and judged and clear and _is_settled(look):
                 break
     return look
@@ -246,6 +262,15 @@ def _says_why(look: Look) -> bool:
     """Whether a finding explains a wait. Ranks that share a GPU do not: a hanging job may have them
     too."""
     return any(finding.severity == CRITICAL or finding.victims for finding in look.verdict.findings)
+
+
+def _stands(look: Look) -> bool:
+    """Whether no rank has been seen to move, for a time that no rule has judged yet."""
+    snapshot = look.snapshot
+    if snapshot is None or snapshot.still_since_unix_ns is None:
+        return False
+    still_s = (snapshot.time_unix_ns - snapshot.still_since_unix_ns) / 1e9
+    return still_s <= chosen().no_progress_s + CERTAIN_S
 
 
 def _suspects(look: Look) -> bool:

@@ -204,14 +204,10 @@ def _of_frames(facts: RankFacts) -> Does | None:
     lock = place.waits_for or (place.polls if waits_on == "lock" else None)
     if lock is not None:
         return Does("lock", f"waiting for the lock file {short(lock)}", FRAMES)
-    if waits_on in ("collective", "p2p"):
-        # A frame does not show whether it is send or recv; an open call would.
-        return (
-            Does("collective", f"in {place.callee or 'a collective'}", FRAMES)
-            if waits_on == "collective"
-            else None
-        )
-    if waits_on not in _OF_FRAMES:
+    if waits_on == "collective" or (waits_on == "p2p" and place.callee in P2P_CALLS):
+        return Does(waits_on, f"in {place.callee or 'a collective'}", FRAMES)
+    # Another frame of "p2p" does not show whether it is send or recv; an open call would.
+    if waits_on == "p2p" or waits_on not in _OF_FRAMES:
         return None
     found = Does(*_OF_FRAMES[waits_on], FRAMES)
     if place.asked is not None:

@@ -396,6 +396,8 @@ class ReportedFacts(msgspec.Struct, frozen=True, gc=False):
     #: Seconds over which `activity_ratios` and `CommFacts.wait_ratio` are measured.
     window_s: float | None = None
     place: Place | None = None
+    #: The last one in the program's own code, before the interpreter began to exit.
+    own_place: Place | None = None
     #: Seconds for which every report has named the same line and the same call below it.
     line_age_s: float | None = None
     #: The functions in which its last `spots_samples` samples found the main thread most often.

@@ -13,6 +13,7 @@ from ddtop.model.call_order import numbers_of
 from ddtop.model.facts import Apart, Snapshot
 from ddtop.model.memory import Answer, JobMemory, RankMemory, Series, copy_parts, share_text
 from ddtop.model.parallel import coordinates_of
+from ddtop.model.stacks import is_own
 from ddtop.policy import Limits, Policy
 from ddtop.wire.frames import Envelope
 from ddtop.wire.records import (
@@ -280,6 +281,8 @@ class Job(JobMemory):
                 memory.owing, before, state.loader, at, seconds, self.policy
             )
             memory.not_finite = progress.not_finite(memory.not_finite, state, at)
+            if is_own(state.place) and not _main_has_ended(state):
+                memory.own_place = state.place
             memory.state, memory.state_unix_ns = state, at
             if state.replicas or memory.apart:
                 memory.apart = self._apart(memory, state, at)
@@ -445,6 +448,11 @@ def _note_pause(memory: RankMemory, state: RankState, skipped: bool) -> None:
         memory.longest_pauses_ns = (
             (pause_ns, longest) if pause_ns > longest else (longest, pause_ns)
         )
+
+
+def _main_has_ended(state: RankState) -> bool:
+    """Whether only handlers of the exit run in its main thread."""
+    return state.exception is not None and state.exception.thread == "main"
 
 
 def _same_line(before: Place | None, now: Place | None) -> bool:

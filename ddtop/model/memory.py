@@ -34,6 +34,7 @@ from ddtop.wire.records import (
     HostState,
     Mute,
     Order,
+    Place,
     ProcessState,
     RankState,
     RasAnswer,
@@ -429,6 +430,8 @@ class RankMemory:
     state_unix_ns: int = 0
     #: Since when every report has named the same line and the same call below it.
     line_since_unix_ns: int = 0
+    #: The last place in the program's own code, before its interpreter began to exit.
+    own_place: Place | None = None
     #: When the phase of `state` was first reported.
     phase_since_unix_ns: int = 0
     #: Counters of `ratios.counters`.

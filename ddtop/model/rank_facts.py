@@ -141,6 +141,7 @@ def _reported_facts(
         activity_ratios=ratios.of_each(ratios.part(counters, ratios.ACTIVITIES)),
         window_s=waits[0] if waits else None,
         place=state.place,
+        own_place=memory.own_place or (state.place if state.phase != "leaving" else None),
         line_age_s=line_age_s,
         spots=state.spots,
         spots_samples=state.spots_samples,

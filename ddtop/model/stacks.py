@@ -12,7 +12,7 @@ from enum import Enum
 from functools import lru_cache
 
 from ddtop.wire.names import is_birth
-from ddtop.wire.records import StackFrame, Stacks, ThreadStack
+from ddtop.wire.records import Place, StackFrame, Stacks, ThreadStack
 
 
 class Owner(str, Enum):
@@ -39,6 +39,11 @@ _SHARED = re.compile(r"^(?:lib)?(?P<name>\w+?)(?:[-_](?:cpu|cuda|python|c))?(?:[
 def owner_of(frame: StackFrame) -> Owner:
     """Whose code the frame is."""
     return _judge(frame.file, frame.user)
+
+
+def is_own(place: Place | None) -> bool:
+    """Whether it is in the program's own code, not in that of a library."""
+    return place is not None and _judge(place.file, None) is Owner.USER
 
 
 # Thousands of ranks run the same few hundred files.

@@ -455,7 +455,7 @@ def _members(page: Page, snapshot: Snapshot, found: GroupFacts, glyphs: Glyphs) 
 
 def group_label(snapshot: Snapshot, name: str) -> str:
     """The group as a finding's sentence names it."""
-    return clean(names_of_groups(snapshot.groups).get(name, name))
+    return clean(names_of_groups(snapshot.groups).of(name))
 
 
 def hosts_answering(snapshot: Snapshot) -> tuple[int, int]:

@@ -66,8 +66,9 @@ def from_outside(snapshot: Snapshot, policy: Policy) -> str:
         return f"ended: {snapshot.ended.reason}"
     quiet = ""
     if snapshot.still_since_unix_ns is not None:
-        judged = f"which is judged after {duration(policy.no_progress_s)}"
-        quiet = f"no rank has moved{_since_text(snapshot)}{_stand(snapshot, policy)}, {judged}; "
+        young = snapshot.time_unix_ns - snapshot.still_since_unix_ns < policy.no_progress_s * 1e9
+        judged = f", which is judged after {duration(policy.no_progress_s)}" if young else ""
+        quiet = f"no rank has moved{_since_text(snapshot)}{_stand(snapshot, policy)}{judged}; "
     hosts = [host for host in snapshot.hosts if host.looks]
     words = [JUDGED_BY]
     if len(hosts) == 1:

@@ -353,6 +353,14 @@ def traffic_lines(snapshot: Snapshot, wait: PeerWait) -> list[str]:
     return [f"rank {sender.rank} has sent to rank {receiver.rank}: {', '.join(parts) or 'nothing'}"]
 
 
+def sent_itself(snapshot: Snapshot, wait: PeerWait) -> str:
+    """`nothing`, `nothing more`, `nothing with tag 7`: of a rank that receives from itself."""
+    sent = _counts(snapshot.rank(wait.rank), wait.group or "", wait.rank, sent=True)
+    if not sent:
+        return "nothing"
+    return "nothing more" if wait.tag in (None, *sent) else f"nothing with tag {wait.tag}"
+
+
 def too_few_receives(snapshot: Snapshot, wait: PeerWait) -> str | None:
     """`142 messages have been sent to rank 0, which has begun 141 receives`: of a send to a rank
     that receives from any rank, and less often than the others send.

@@ -147,7 +147,7 @@ def lasts_text(at: Context, since_unix_ns: int) -> str:
 
 def group_text(at: Context, group: str) -> str:
     """The group as users know it: `mesh_dp`."""
-    return names_of_groups(at.snapshot.groups).get(group, group)
+    return names_of_groups(at.snapshot.groups).of(group)
 
 
 def spot_text(place: Place | Spot | None, lead: str = " (", end: str = ")") -> str:

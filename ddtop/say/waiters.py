@@ -61,9 +61,7 @@ def waited_text(blame: Blame, groups: tuple[Group, ...]) -> str:
     if blame.peer_wait is not None:
         single = len(blame.waiters) == 1 or blame.peer_wait.made is not None
         return peer_text(blame.peer_wait) if single else blame.peer_wait.call
-    name = (
-        names_of_groups(groups).get(blame.group, blame.group) if blame.group is not None else None
-    )
+    name = names_of_groups(groups).of(blame.group) if blame.group is not None else None
     return collective_text(blame.op, blame.seq, name)
 
 
@@ -174,7 +172,7 @@ def wait_text(snapshot: Snapshot, wait: Wait | PeerWait) -> str:
     if isinstance(wait, PeerWait):
         return peer_text(wait)
     names = names_of_groups(snapshot.groups)
-    return collective_text(wait.op, wait.seq, names.get(wait.group, wait.group))
+    return collective_text(wait.op, wait.seq, names.of(wait.group))
 
 
 def foreign_text(snapshot: Snapshot, waits: Collection[Wait]) -> str:

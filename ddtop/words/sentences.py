@@ -130,9 +130,13 @@ def quoted(text: str) -> str:
 
 
 def clipped(text: str, most: int) -> str:
-    """The text in one line of at most this many characters; a cut shows as an ellipsis."""
+    """The text in one line of at most this many characters, cut after a word; a cut shows as an
+    ellipsis. A first word that is too long, such as a path, is cut inside."""
     line = " ".join(text.split())
-    return line if len(line) <= most else line[: most - 1].rstrip() + "…"
+    if len(line) <= most:
+        return line
+    start = line[:most].rpartition(" ")[0] or line[: most - 1]
+    return start.rstrip(" ,;:") + "…"
 
 
 def about(ratio: float) -> str:
@@ -225,6 +229,11 @@ def made_text(site: CallSite, other: CallSite) -> str:
     return f"made {plural(site.calls, 'call')} before the optimizer's step in {site_text(site)}"
 
 
+_OF_TORCH = {"0": "default_pg", "0" + BESIDE: "default_pg (gloo)"}
+"""Torch numbers the groups, beginning with the default one. Whoever looks while that is being made
+or destroyed finds no description."""
+
+
 class GroupNames(Mapping[str, str]):
     """Torch's group names as users know them.
 
@@ -244,9 +253,13 @@ class GroupNames(Mapping[str, str]):
         text = _named(group) if alone else _distinguished(group)
         return f"{text} (store {group.foreign})" if group.foreign else text
 
+    def of(self, name: str) -> str:
+        """The same, also of a group that no rank has described."""
+        return self[name] if name in self._groups else _OF_TORCH.get(name, name)
+
     def short(self, name: str) -> str:
         """For a reader who knows the rank, which is in one such group: `tp`."""
-        return group_name(self._groups[name]) if name in self._groups else name
+        return group_name(self._groups[name]) if name in self._groups else self.of(name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._groups)
@@ -279,11 +292,13 @@ def group_name(group: Group) -> str:
 
 def _named(group: Group) -> str:
     beside = " (gloo)" if group.name.endswith(BESIDE) else ""
+    if not group.meanings and group.description in ("", group.name):
+        return _OF_TORCH.get(group.name, group.description)
     return group.meanings[0] + beside if group.meanings else group.description
 
 
 def _names(group: Group) -> bool:
-    return bool(group.meanings) or group.description not in ("", group.name)
+    return _named(group) not in ("", group.name)
 
 
 def _distinguished(group: Group) -> str:

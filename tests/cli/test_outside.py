@@ -21,6 +21,7 @@ from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding, Verdict
 from ddtop.diagnosis.kinds import Kind
 from ddtop.feeds.outside import targets
 from ddtop.feeds.outside.look import OutsideFeed
+from ddtop.follow import looks
 from ddtop.follow.live import LiveSource
 from ddtop.follow.look import Look
 from ddtop.follow.looks import settle
@@ -431,3 +432,49 @@ def test_a_wait_is_looked_at_until_every_rule_has_judged_it(monkeypatch, own, lo
     asyncio.run(settle(source, source, 0.0))
 
     assert source.looks == looks
+
+
+class Stands(AsksNccl):
+    """No rank has moved for so long at the first look; at the third they have, or it is judged."""
+
+    asks = False
+
+    def __init__(self, seconds, then):
+        super().__init__()
+        self.since_unix_ns, self.then = time.time_ns() - int(seconds * 1e9), then
+
+    def look(self):
+        look = super().look()
+        since = None if self.looks >= 3 and self.then == "moves" else self.since_unix_ns
+        found = (self.named,) if self.looks >= 3 and self.then == "judged" else ()
+        snapshot = replace(look.snapshot, still_since_unix_ns=since)
+        return Look(snapshot, Verdict("ok", found, ""))
+
+
+@pytest.mark.parametrize(
+    ("stood_s", "then", "looks"),
+    [(8.0, "moves", 3), (8.0, "judged", 3), (21.6, "nothing", 1), (21.2, "nothing", 3)],
+)
+def test_a_job_in_which_no_rank_moves_is_looked_at_until_it_moves_or_is_judged(
+    stood_s, then, looks
+):
+    """MPI ranks that spin: `diagnose --pid` said "judged after 20 s" at each call, for ever."""
+    source = Stands(stood_s, then)
+    asyncio.run(settle(source, source, 0.0, on_stand=lambda: None))
+
+    assert source.looks == looks
+
+
+def test_that_a_standing_job_is_looked_at_for_longer_is_said_once(monkeypatch):
+    monkeypatch.setattr(looks, "TOLD_S", 0.2)
+    said, source = [], Stands(20.5, "nothing")
+    asyncio.run(settle(source, source, 0.0, on_stand=lambda: said.append(source.looks)))
+
+    assert said == [2]
+
+
+def test_a_command_that_shows_a_state_does_not_wait_for_the_verdict_on_a_standing_job():
+    source = Stands(8.0, "nothing")
+    asyncio.run(settle(source, source, 0.0))
+
+    assert source.looks == 1

@@ -220,6 +220,8 @@ def test_the_kernel_adds_the_file_or_the_child_to_what_frames_say(waits_on, seen
             "in init_process_group",
         ),
         ({"place": place(waits_on="collective", callee="barrier")}, "collective", "in barrier"),
+        ({"place": place(waits_on="p2p", callee="Recv")}, "p2p", "in Recv"),
+        ({"place": place(waits_on="p2p", callee="wait"), "process": None}, "unknown", None),
         ({"activity": "loader"}, "loader", "in the DataLoader"),
         ({"activity": "cuda_sync", "place": place()}, "cuda-sync", "waiting for the GPU"),
         ({"activity": "backward", "place": place(callee="run")}, "python", "in backward"),

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from ddtop.wire.records import Asked, Collective, Group, OpenCall, Place, Stage
 from ddtop.words.sentences import (
     asked_text,
+    clipped,
     collective_text,
     framework_text,
     function_text,
@@ -170,7 +171,24 @@ def test_groups_are_named_by_what_they_are_for():
         "3": "ep 3",
         "4": "ep 4",
     }
-    assert names.get("9", "9") == "9"
+    assert (names.of("9"), names.of("0")) == ("9", "fsdp")
+
+
+@pytest.mark.parametrize(
+    ("group", "name"),
+    [
+        (None, "default_pg"),
+        (Group("0", "0", (0, 1), "gloo"), "default_pg"),
+        (Group("0", "", (0, 1), "gloo"), "default_pg"),
+        (Group("0", "world", (0, 1), "gloo"), "world"),
+        (Group("0", "0", (0, 1), "gloo", (), ("dp",)), "dp"),
+    ],
+)
+def test_torchs_default_group_has_its_name_also_where_no_rank_has_described_it(group, name):
+    """A user who had read default_pg elsewhere was told of "all_reduce #6329 of 0"."""
+    names = names_of_groups(() if group is None else (group,))
+
+    assert (names.of("0"), names.short("0")) == (name, name)
 
 
 @pytest.mark.parametrize(
@@ -239,3 +257,18 @@ def test_the_verb_of_more_or_less_than_one_is_in_the_plural(subject):
     """A number comes from another machine, and has any size."""
     assert verb(subject, "waits", "wait") == "wait"
     assert verb(1, "waits", "wait") == verb([7], "waits", "wait") == "waits"
+
+
+@pytest.mark.parametrize(
+    ("text", "most", "short"),
+    [
+        ("no space left", 13, "no space left"),
+        ("no space left on device", 13, "no space…"),
+        ("no space left on device", 14, "no space left…"),
+        ("it failed: the disk", 11, "it failed…"),
+        ("/a/path/without/blanks", 10, "/a/path/w…"),
+        ("two\n  lines", 20, "two lines"),
+    ],
+)
+def test_a_text_that_is_too_long_is_cut_after_a_word(text, most, short):
+    assert clipped(text, most) == short

@@ -27,6 +27,7 @@ from ddtop.procfs import (
     link,
     names_in,
     own_letter,
+    parent_of,
     read,
     stat_fields,
     tasks,
@@ -285,6 +286,9 @@ def _follow(pid: int, tid: int, budget: _Budget, passed: Sequence[int] = ()) -> 
                 yield found
             return
         circle = found.pid in seen
+        if not circle and pid != seen[len(passed)] and parent_of(pid) == found.pid:
+            # A worker that waits for the next order of its parent.
+            return
         yield msgspec.structs.replace(found, circle=circle)
         if circle or found.process.state in _WAITS_FOR_NOBODY:
             return

@@ -134,7 +134,8 @@ def _sent_texts(snapshot: Snapshot, odd: Sequence[PeerWait]) -> list[str]:
 def _instead_text(wait: PeerWait, odd: Sequence[PeerWait], seen: Circle, at: Context) -> str:
     peer = wait.behind[0]
     if peer == wait.rank:
-        return "that is the rank itself, and it has sent itself nothing"
+        nothing = evidence.sent_itself(at.snapshot, wait)
+        return f"that is the rank itself, and it has sent itself {nothing}"
     theirs = misses(wait, odd)
     if theirs is not None:
         differ = "tags" if tags_differ(wait, theirs) else "communicators"

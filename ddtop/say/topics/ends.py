@@ -259,7 +259,7 @@ def _outlived_text(rank: RankFacts, orphans: Sequence[int], sockets: int) -> str
 
 def _evidence(first: RankFacts, at: Context) -> list[str]:
     """Its end, its last place and call, and the ends after it."""
-    iteration, place = first.progress.iteration, first.reported.place
+    iteration, place = first.progress.iteration, first.reported.own_place
     then = f", iteration {iteration:,}" if iteration is not None else ""
     others = [rank for rank in at.snapshot.ranks if rank.rank != first.rank]
     later = sorted((rank for rank in others if has_failed(rank) or rank.gone), key=went_unix_ns)
@@ -444,7 +444,8 @@ def failed(finding: Finding, seen: Failed, at: Context) -> Said:
 
 def _at_text(ranks: list[RankFacts]) -> str:
     """In brackets: where the first of them is, or was."""
-    rank, place = ranks[0], ranks[0].reported.place
+    rank = ranks[0]
+    place = rank.reported.own_place if rank.gone else rank.reported.place
     if place is None:
         return ""
     last = f"last seen in {place.function}, {file_line(place)}"

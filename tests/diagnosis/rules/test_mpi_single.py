@@ -178,6 +178,24 @@ def test_a_receive_from_itself_without_a_send_is_named():
     assert job.passes(8).kinds() == [("critical", "unmatched-p2p", (1,))]
 
 
+@pytest.mark.parametrize(
+    ("tag", "traffic", "said"),
+    [
+        (7, (), "it has sent itself nothing;"),
+        (7, (sent(1, 7, 3383, 3384),), "it has sent itself nothing more;"),
+        (None, (sent(1, 7, 3383, 3383),), "it has sent itself nothing more;"),
+        (7, (sent(1, 9, 3383, 3383), sent(1, 7, 0, 1)), "it has sent itself nothing with tag 7;"),
+    ],
+)
+def test_a_rank_that_has_sent_itself_messages_has_not_sent_itself_nothing(tag, traffic, said):
+    """Beside it stood "rank 0 has sent to rank 0: 3383 with tag 7"."""
+    job = MpiJob(2).passes(10)
+    job.in_collective("Barrier", 0)
+    job.in_single(1, "recv", 1, tag, traffic=traffic)
+
+    assert said in job.passes(8).finding().summary
+
+
 def test_two_that_receive_from_each_other_are_told_that_nobody_sends():
     job = MpiJob(2).passes(10)
     job.in_single(0, "recv", 1, 4)
