@@ -72,7 +72,10 @@ def test_the_measures_are_those_of_the_published_table() -> None:
 def test_the_table_counts_each_cell() -> None:
     """What ran through is not judged."""
     cell = {"cell": "race p2p"}
-    results = [{**cell, "verdict": one} for one in ("TP", "FN", "TN", "ran through")]
+    results = [
+        {**cell, "name": "job7", "verdict": one} for one in ("TP", "FN", "TN", "ran through")
+    ]
     shown = table(results)
     assert "| ddtop | 1 | 1 | 0 | 1 | 0.667 |" in shown
+    assert shown.endswith("Not judged: job7, ran through")
     assert "| message race | 1 of 2, 1 of 1 | left out |" in shown

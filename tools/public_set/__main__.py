@@ -24,7 +24,9 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="only these programs, or only these cells")
     parser.add_argument("--list", action="store_true", help="the programs and what is expected")
     parser.add_argument("--show", action="store_true", help="the text of the programs")
-    parser.add_argument("--effects", action="store_true", help="without ddtop: which run through?")
+    parser.add_argument(
+        "--effects", action="store_true", help="without ddtop: do they hang or fail?"
+    )
     parser.add_argument("--json", type=Path, default=INTO, help="the file of the results")
     given = parser.parse_args()
     chosen = [
@@ -48,9 +50,9 @@ def main() -> None:
         for done in as_completed(waiting):
             result = done.result()
             results.append(result)
-            print(
-                result["name"], result["cell"], result["exit_code"], result["verdict"], flush=True
-            )
+            effect = "hangs" if result["hangs"] else f"exit code {result['exit_code']}"
+            told = effect if given.effects else result["verdict"]
+            print(result["name"], result["cell"], told, flush=True)
             for finding in result["findings"]:
                 print("   ", finding["severity"], finding["kind"], finding["ranks"], flush=True)
             if not given.effects:

@@ -16,7 +16,7 @@ from tools.public_set.programs import Program
 from tools.public_set.score import verdict
 
 ASKED_AFTER_S, WHILE_S = 9.0, 3.0
-BEGINS_S, ENDS_S, ANSWERS_S = 60.0, 60.0, 60.0
+BEGINS_S, ENDS_S, ANSWERS_S, EFFECT_S = 60.0, 60.0, 60.0, 30.0
 
 
 def run(program: Program, watched: bool = True) -> dict[str, Any]:
@@ -33,10 +33,13 @@ def run(program: Program, watched: bool = True) -> dict[str, Any]:
         try:
             asked = _followed(stage, process, program, environment if watched else None)
         finally:
+            hangs = process.poll() is None
             _end(process)
         said = stage.output(0).read_text(errors="replace")
     findings = [finding for answer in asked for finding in answer]
-    code = process.returncode if asked is not None else None
+    # The temporary folder is of no interest to who reads the results.
+    findings = json.loads(json.dumps(findings).replace(f"{stage.home}/", ""))
+    code = process.returncode
     return {
         "name": program.name,
         "cell": program.row.cell,
@@ -44,6 +47,7 @@ def run(program: Program, watched: bool = True) -> dict[str, Any]:
         "expected": [program.row.family, program.row.ranks, list(program.lines)],
         "verdict": _judged(program, findings, code, said),
         "findings": _plain(findings),
+        "hangs": hangs,
         "exit_code": code,
         "load": round(os.getloadavg()[0], 1),
     }
@@ -58,7 +62,9 @@ def _followed(
     """The answers to each question. Without an environment nobody is asked."""
     _until(lambda: "begun" in stage.output(0).read_text(errors="replace"), process, BEGINS_S)
     answers = []
-    if program.faulty:
+    if program.faulty and environment is None:
+        _until(lambda: False, process, EFFECT_S)
+    elif program.faulty:
         time.sleep(ASKED_AFTER_S)
     elif environment is not None:
         time.sleep(WHILE_S)

@@ -66,8 +66,9 @@ def measures(verdicts: Iterable[str]) -> dict[str, float | None]:
 
 
 def table(results: Sequence[Mapping[str, Any]]) -> str:
-    """The scores, then those of each cell."""
+    """The scores, then those of each cell, then the programs that are not judged."""
     judged = [one for one in results if one["verdict"] in ("TP", "TN", "FP", "FN")]
+    others = [one for one in results if one not in judged]
     count = Counter(one["verdict"] for one in judged)
     lines = [f"| | TP | TN | FP | FN | {' | '.join(MEASURES)} |", "|" + "---|" * 10]
     shown = [str(count[one]) for one in ("TP", "TN", "FP", "FN")]
@@ -77,6 +78,7 @@ def table(results: Sequence[Mapping[str, Any]]) -> str:
     for kind, words in CLASSES.items():
         cells = [_cell(judged, f"{kind} {feature}") for feature in FEATURES]
         lines.append(f"| {words} | {' | '.join(cells)} |")
+    lines += [f"\nNot judged: {one['name']}, {one['verdict']}" for one in others]
     return "\n".join(lines)
 
 
