@@ -383,3 +383,27 @@ def test_a_forked_child_that_alone_has_the_file_open_still_has_the_lock(start, t
     (found,) = told(start(LOCKS, path))
 
     assert (found.resource, found.pid) == ("file lock", child)
+
+
+def test_a_worker_that_has_a_lock_and_waits_for_its_parents_next_order_ends_the_chain(
+    start, tmp_path
+):
+    """It would not let the lock go if the order came."""
+    path = tmp_path / "index"
+    worker = (
+        "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX);"
+        " print(1, flush=True); sys.stdin.read()"
+    )
+    code = (
+        "import subprocess as s, sys, time\n"
+        f'w = s.Popen([sys.executable, "-c", "{worker}", sys.argv[1]], stdin=s.PIPE)\n'
+        "time.sleep(99)"
+    )
+    parent = start(code, path, stdout=subprocess.PIPE)
+    with parent.stdout:
+        parent.stdout.readline()
+    (child,) = children(parent.pid)
+    once(lambda: chain_of(child))
+    (found,) = told(start(LOCKS, path))
+
+    assert (found.resource, found.pid) == ("file lock", child)
