@@ -11,7 +11,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from ddtop.procfs import children, link, stat_fields, wchan
+from ddtop.procfs import children, descendants, link, stat_fields, wchan
 from ddtop.relay.processes.chains import LINKS_MAX, Chains, chain_of, serving
 from ddtop.relay.processes.sockets import sleeping_in
 from ddtop.wire.page import ITS_CHILDREN, OF_CHILDREN
@@ -25,7 +25,7 @@ LOCKS = "import fcntl, sys; fcntl.flock(open(sys.argv[1]), fcntl.LOCK_EX)"
 
 @pytest.fixture
 def start():
-    """Starts a Python, and ends it and its children."""
+    """Starts a Python, and ends it and all that it has started."""
     with ExitStack() as stack:
 
         def run(code, *words, **more):
@@ -37,9 +37,10 @@ def start():
 
 
 def ends(process):
-    for child in children(process.pid):
-        os.kill(child, 9)
+    every = descendants(process.pid)
     process.kill()
+    for one in every:
+        os.kill(one, 9)
     process.wait()
 
 
