@@ -232,6 +232,9 @@ def chain_of(pid: int, awaited: int = 0) -> tuple[Link, ...]:
     """
     budget = _Budget(DESCRIPTORS_MAX)
     if awaited > 0 and link(pid, f"task/{awaited}/exe") is None:
+        if stat_fields(awaited) is None:
+            # It was a thread, and has ended.
+            return ()
         return (_held(Link(PROCESS), awaited), *_follow(awaited, awaited, budget, [pid]))
     found = tuple(_follow(pid, max(awaited, 0) or pid, budget))
     if not found and not awaited:

@@ -277,6 +277,14 @@ def test_what_a_stopped_process_waits_for_is_not_told(start):
     assert (link.pid, link.process.state) == (child, "T")
 
 
+def test_a_thread_that_has_ended_meanwhile_is_no_process_of_another_user(start):
+    rank = start(SLEEPS)
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+
+    assert chain_of(rank.pid, ended.pid) == ()
+
+
 def test_a_process_that_the_rank_names_is_followed(start, tmp_path):
     """The holder of a lock file for which the rank polls."""
     fifo = tmp_path / "model"
