@@ -30,6 +30,7 @@ from ddtop.wire.records import (
     RPC,
     TASK,
     THREAD,
+    UNDONE,
     LastException,
     Link,
     ProcessState,
@@ -161,6 +162,8 @@ def _of_task(link: Link) -> str:
 
 
 def _of_object(link: Link) -> str:
+    if link.does == UNDONE:
+        return "waits for items of a queue at which no other thread of the program works"
     if not link.named:
         return f"depends on {_who(link)}"
     return f"waits for the {link.named} that {_who(link)} {link.does}"
@@ -274,6 +277,13 @@ ENDS = (
         lambda link: (
             f"let {_who(link)} go on: kill -CONT {link.pid}; find out who stopped it (a debugger,"
             " a scheduler, a terminal)"
+        ),
+    ),
+    End(
+        lambda link: link.does == UNDONE,
+        lambda _: (
+            "call task_done for each item that get returns, also after an exception (try, finally):"
+            " join waits for it"
         ),
     ),
     End(

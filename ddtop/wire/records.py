@@ -1434,9 +1434,9 @@ CHILD, PIPE, FILE_LOCK, CONNECTION = "child", "pipe", "file lock", "connection"
 LOCK, THREAD, TASK, LOOP, KEY = "lock", "thread", "task", "loop", "store key"
 OBJECT, PROCESS, RPC = "object", "process", "rpc"
 """What a process or a thread may wait for: `Link.resource`."""
-TIMED, REPLACES = "has a time limit", "replaces"
-"""`Link.does` of an await that ends by itself, and of a worker of a pool that has taken the place
-of one that has ended."""
+TIMED, REPLACES, UNDONE = "has a time limit", "replaces", "undone"
+"""`Link.does` of an await that ends by itself, of a worker of a pool that has taken the place of
+one that has ended, and of a queue whose taken items nobody has marked as done."""
 
 
 class Sleeper(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -14,6 +14,7 @@ from ddtop.wire.records import (
     REPLACES,
     TASK,
     THREAD,
+    UNDONE,
     Link,
     Place,
     Sleeper,
@@ -116,6 +117,11 @@ CASES = {
         (Link(CHILD, who="its worker", pid=88, does=REPLACES),),
         ": its worker (pid 88) has taken the place of one that ended, whose task is lost",
         "find out what ended a worker of that pool (out of memory?)",
+    ),
+    "a queue whose items are not marked as done": (
+        (Link(OBJECT, "queue", nobody=True, does=UNDONE),),
+        ": it waits for items of a queue at which no other thread of the program works",
+        "call task_done for each item that get returns",
     ),
     "a server that accepts nobody": (
         (Link(CONNECTION, "127.0.0.1:80", "serve.py", 88, ASLEEP, does="SYN_SENT"),),

@@ -42,6 +42,7 @@ from ddtop.wire.records import (
     TASK,
     THREAD,
     TIMED,
+    UNDONE,
     Link,
     Place,
 )
@@ -61,6 +62,7 @@ STALE_S = 30.0
 SOURCE_MAX = 1 << 20
 """Characters of a file that are read."""
 _NAMES_MAX = 4
+_QUEUE = ("/queue.py", "join")
 _JOINS = ("threading.py", "join")
 _CHILDREN = {
     "child": layout.ITS_CHILDREN,
@@ -297,7 +299,10 @@ class WaitChain(Probe):
         if other is None and of_future:
             other = next((one for one in self._threads if one.pooled), None)
         if other is None:
-            return [], None
+            joins = any(
+                file.endswith(_QUEUE[0]) and name == _QUEUE[1] for file, name in thread.stack
+            )
+            return [Link(OBJECT, "queue", nobody=True, does=UNDONE)] if joins else [], None
         named = awaited[-1][2].lower() if awaited else "future"
         return [_of_thread(OBJECT, other, named, "computes" if of_future else "uses")], other
 

@@ -334,3 +334,26 @@ def test_an_await_of_a_child_process_is_followed_to_the_child(ended):
 
     assert [link.resource for link in chain] == ["task"]
     assert awaited == layout.ITS_CHILDREN
+
+
+def test_a_queue_whose_items_are_taken_and_not_marked_as_done_is_told(ended):
+    """Its other thread waits for the next item."""
+    items = queue.Queue()
+
+    def takes(_):
+        while items.get() is not None:
+            pass
+
+    def joins(_):
+        items.put(1)
+        items.join()
+
+    worker = ended(takes, "worker")
+    lead = ended(joins, "lead")
+    (link,), _ = chain_of(lead.ident)
+    items.put(None)
+    for _ in range(2):
+        items.task_done()
+    worker.thread.join(20)
+
+    assert (link.resource, link.named, link.who, link.does) == ("object", "queue", None, "undone")
