@@ -260,6 +260,11 @@ _CIRCLES = (
         " you wait for it",
     ),
     (
+        lambda link: _is(link, FILE_LOCK),
+        "they wait for each other: release that lock before you wait for the one that needs it (a"
+        " collective, a worker, a child)",
+    ),
+    (
         lambda link: _is(link, LOCK),
         "they wait for each other: release that lock before you wait for the thread that needs it",
     ),

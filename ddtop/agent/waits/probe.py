@@ -81,8 +81,8 @@ _ON_THREADS = ("run_in_executor", "to_thread")
 _SUBPROCESS = ("asyncio/subprocess.py", "asyncio/base_subprocess.py")
 _TASKS, _TIMED = "asyncio/tasks.py", ("wait_for", "sleep")
 _ASKS_CHILD = re.compile(r"\.(?:poll|is_alive)\(\)|\.(?:returncode|exitcode)\b")
-_STORE = re.compile(
-    r"""\w*store\w*\.(?:get|wait)\(\[?(f?"[^"]*"|f?'[^']*'|[^\],)]+)""", re.IGNORECASE
+STORE = re.compile(
+    r"""\w*store\w*(?:\(\))?\.(?:get|wait)\(\[?(f?"[^"]*"|f?'[^']*'|[^\],)]+)""", re.IGNORECASE
 )
 
 
@@ -325,7 +325,7 @@ class WaitChain(Probe):
     def _of_text(self, thread: _Thread, source: Sequence[str]) -> Link | None:
         """The key of a store for which it waits, or the condition of its loop."""
         spot = thread.spots[0]
-        key = _STORE.search(lines.statement(source, spot.line))
+        key = STORE.search(lines.statement(source, spot.line))
         named = key[1] if key is not None else lines.condition_of(source, spot.line)
         if named is None:
             return None

@@ -16,7 +16,7 @@ import torch.distributed as dist
 CASES = {
     "shared-cache": {
         "story": "Rank 0 holds a file lock over a barrier, rank 2 wants it before the barrier.",
-        "expected": ["not-in-collective 2"],
+        "expected": ["not-in-collective 2", "wait-cycle 2"],
         "place": "shared_cache",
         "cause": [r"\bflock|\bfcntl|\bfile[- ]lock|\block file", r"\block\b"],
         "cure": [
