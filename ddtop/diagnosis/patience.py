@@ -2,8 +2,8 @@
 may wait before it is critical, and why.
 
 One table. Each row that holds gives a time, and the longest counts: no reason to wait takes back
-another one. The timeout of the group caps it. A special case is a row of `ROWS` and a clause of
-`CLAUSES`.
+another one. The timeout of the group caps it. A special case is a row of `ROWS`; its `because` is
+what a user reads.
 """
 
 from __future__ import annotations

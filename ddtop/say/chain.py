@@ -41,7 +41,6 @@ from ddtop.words.sentences import WAITS, file_line, function_text
 OF_CHAIN = (Kind.NOT_IN_COLLECTIVE, Kind.WAIT_CYCLE)
 """Kinds of findings that say the chain of their rank."""
 _STATES = {"R": "computes", "T": "is stopped", "t": "is held by a debugger", "Z": "has ended"}
-_LOCKED = "is waiting for a lock"
 _CONNECTS, _MAIN = "SYN_SENT", "MainThread"
 
 
@@ -130,15 +129,6 @@ def _who(link: Link) -> str:
     return f"its {'task' if link.resource == TASK else 'thread'} {link.who}"
 
 
-def _of_loop(link: Link) -> str:
-    now = f", and {link.does}" if link.does else ""
-    return f"goes on while `{link.named}` ({_spot(link)}){now}"
-
-
-def _of_child(link: Link) -> str:
-    return f"waits for {'' if link.does == REPLACES else 'its child '}{_who(link)}"
-
-
 def _of_pipe(link: Link) -> str:
     what = f"waits for the pipe {short(link.named)}" if link.named else "waits for a pipe"
     return (
@@ -170,14 +160,17 @@ def _of_object(link: Link) -> str:
 
 
 _WAITS: dict[str, Callable[[Link], str]] = {
-    CHILD: _of_child,
+    CHILD: lambda link: f"waits for {'' if link.does == REPLACES else 'its child '}{_who(link)}",
     CONNECTION: _of_connection,
     FILE_LOCK: lambda link: _owned(f"waits for the lock on {short(link.named)}", link, "has"),
     KEY: lambda link: (
         f"waits for the key {link.named} of the store" + (f", and {link.does}" if link.does else "")
     ),
     LOCK: lambda link: _owned(f"waits for `{link.named}`", link, "has"),
-    LOOP: _of_loop,
+    LOOP: lambda link: (
+        f"goes on while `{link.named}` ({_spot(link)})"
+        + (f", and {link.does}" if link.does else "")
+    ),
     PIPE: _of_pipe,
     OBJECT: _of_object,
     PROCESS: lambda link: f"waits for {_who(link)}",
@@ -221,11 +214,18 @@ def _does(link: Link) -> str | None:
     process = link.process
     if process is None:
         return "is a process of another user" if link.pid is not None else None
-    state, sleeps_in, call, file = msgspec.structs.astuple(process)
-    wait = wait_of(ProcessState(None, link.pid or 0, state, sleeps_in, syscall=call, file=file))
+    wait = _kernel_wait(link)
     now = f"is {wait[1]}" if wait is not None else _STATES.get(process.state, "is asleep")
     spot = link.place and f" in {function_text(link.place)} ({file_line(link.place)})"
     return now + (spot or "")
+
+
+def _kernel_wait(link: Link) -> tuple[str, str] | None:
+    """The wait of its process in the kernel, as `wait_of`."""
+    if link.process is None:
+        return None
+    state, sleeps_in, call, file = msgspec.structs.astuple(link.process)
+    return wait_of(ProcessState(None, link.pid or 0, state, sleeps_in, syscall=call, file=file))
 
 
 class End(NamedTuple):
@@ -343,7 +343,7 @@ ENDS = (
         lambda link: f"let {_who(link)} finish, or check whether its loop ends",
     ),
     End(
-        lambda link: _is(link, CHILD) and (_does(link) or "").startswith(_LOCKED),
+        lambda link: _is(link, CHILD) and (_kernel_wait(link) or ("",))[0] == "lock",
         lambda link: (
             f"start {_who(link)} by spawn, or before the rank has threads: it {_does(link)}, and"
             " fork does not copy the thread that would release that lock"

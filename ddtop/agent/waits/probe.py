@@ -380,12 +380,14 @@ class WaitChain(Probe):
         module = sys.modules.get("asyncio.tasks")
         held = vars(module) if module is not None else {}
         known = held.get("_scheduled_tasks", held.get("_all_tasks"))
-        tasks = {id(task): task for task in list(known)[:TASKS_MAX]} if known is not None else {}
+        # A class of the program may have methods of its own.
+        tasks = {
+            id(task): task for task in list(known or ())[:TASKS_MAX] if type(task) is held["Task"]
+        }
         run = self._rank.frames.walk.named(self._rank.lead_id, "future", FRAMES_MAX)
         task = next((tasks[one] for _, one, _ in run if one in tasks), None)
         for _ in range(AWAITS_MAX):
-            # A class of the program may have methods of its own.
-            if task is None or type(task) is not held["Task"] or task.done():
+            if task is None or task.done():
                 return
             spot, inside = self._awaited_at(task)
             if spot is not None:

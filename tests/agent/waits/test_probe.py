@@ -380,3 +380,31 @@ def test_the_key_of_a_store_is_the_first_one_of_the_call(text, key):
     found = STORE.search(text)
 
     assert (found and found[1]) == key
+
+
+class Watched(asyncio.Task):
+    """A task of a class of the program."""
+
+    asked = 0
+
+    def done(self):
+        Watched.asked += threading.current_thread() is threading.main_thread()
+        return super().done()
+
+
+def test_a_task_of_a_class_of_the_program_is_not_asked(ended):
+    def lead(release):
+        async def waits():
+            await asyncio.to_thread(release.acquire)
+
+        async def main():
+            loop = asyncio.get_running_loop()
+            loop.set_task_factory(lambda loop, coro, **more: Watched(coro, loop=loop, **more))
+            await asyncio.gather(loop.create_task(waits()), asyncio.sleep(0))
+
+        asyncio.run(main())
+
+    chain, _ = chain_of(ended(lead, "lead").ident, lambda chain: chain and chain[0].place)
+
+    assert chain[0].place.function == "main"
+    assert Watched.asked == 0
