@@ -24,6 +24,9 @@ STAT_FIELDS_MIN = 22
 _STACK_START = 25
 """Field 28 of the line, of those from the third on."""
 
+CLOCK_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+"""The unit of the times in /proc/PID/stat."""
+
 
 def read(task: int | str, name: str) -> bytes | None:
     """What /proc/TASK/NAME holds now."""

@@ -140,7 +140,10 @@ def _of_pipe(link: Link) -> str:
 
 def _of_connection(link: Link) -> str:
     if link.does != _CONNECTS:
-        return _owned(f"waits for an answer of {link.named or 'a socket'}", link, "serves")
+        # A socket between a process and its child has no name.
+        whose = f"waits for an answer on a socket, whose other end {_who(link)} has"
+        named = f"waits for an answer of {link.named}"
+        return _owned(named, link, "serves") if link.named else whose
     why = "which does not answer" if link.pid is None else f"where {_who(link)} does not accept it"
     return f"connects to {link.named}, {why}"
 
@@ -357,7 +360,7 @@ ENDS = (
         ),
     ),
     End(
-        lambda link: _is(link, CONNECTION),
+        lambda link: _is(link, CONNECTION) and bool(link.named),
         lambda link: (
             f"repair {_who(link)}, the server at {link.named}: it {_does(link)}; give that call a"
             " timeout"

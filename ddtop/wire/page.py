@@ -42,8 +42,9 @@ WALKING_AT = 20  # 1 while the agent's thread reads frames of other threads
 # Of the group of all ranks that it has joined: its number there plus 1 (negative after it has left
 # again), how many members there are, and a checksum of where they have met (0: not known).
 MEMBER_AT, MEMBERS_AT, MET_AT = 21, 22, 23
-# The kernel's number of the thread for which the rank's thread waits; 0: none; -1: it waits for its
-# children, -2: for what one of them may have to put.
+# The kernel's number of the thread, or of another process, for which the rank's thread waits. 0:
+# none is known. -1: it waits for its children. -2: one of them may have to end the wait. -3: only a
+# child that has ended with an error would explain it.
 AWAITED_AT, ITS_CHILDREN, OF_CHILDREN, ENDED_CHILD = 24, -1, -2, -3
 
 WHEREABOUTS_SEQUENCE_AT, WHEREABOUTS_BYTES_AT = 30, 31

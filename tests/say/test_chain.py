@@ -123,6 +123,12 @@ CASES = {
         ": it waits for items of a queue at which no other thread of the program works",
         "call task_done for each item that get returns",
     ),
+    "a child at the other end of a socket without a name": (
+        (Link(CONNECTION, who="env.py", pid=88, process=ASLEEP, does="ESTABLISHED"),),
+        ": it waits for an answer on a socket, whose other end env.py (pid 88) has, which is"
+        " asleep",
+        "repair env.py (pid 88): it is asleep",
+    ),
     "a server that accepts nobody": (
         (Link(CONNECTION, "127.0.0.1:80", "serve.py", 88, ASLEEP, does="SYN_SENT"),),
         ": it connects to 127.0.0.1:80, where serve.py (pid 88) does not accept it, which is"

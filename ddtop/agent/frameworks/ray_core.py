@@ -9,7 +9,6 @@ the CPU only of an actor on this host; `await` of a reference is not seen. Check
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from threading import get_ident
@@ -25,7 +24,7 @@ from ddtop.agent.probe import Probe, Tick
 from ddtop.agent.rank import Rank
 from ddtop.agent.wrapper import replace
 from ddtop.patience import LatestResult
-from ddtop.procfs import command_line, descendants, stat_fields
+from ddtop.procfs import CLOCK_TICK_NS, command_line, descendants, stat_fields
 from ddtop.wire.records import Asked
 
 AFTER_NS, EVERY_NS = 1_000_000_000, 2_000_000_000
@@ -36,7 +35,6 @@ IDLE_NS = 20_000_000_000
 """An actor that has used no CPU for so long does not work: an answer of a server takes less."""
 IDLE_CORES = 0.05
 REFERENCES_MAX = 256
-_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
 class RayNotes:
@@ -141,4 +139,4 @@ class RayProbe(Probe):
 def cpu_ns(pid: int) -> int:
     """What a process and its children have used."""
     each = map(stat_fields, (pid, *descendants(pid)))
-    return sum(int(fields[11]) + int(fields[12]) for fields in each if fields) * _TICK_NS
+    return sum(int(fields[11]) + int(fields[12]) for fields in each if fields) * CLOCK_TICK_NS

@@ -6,7 +6,6 @@ Reads torch's private queues by name; where a name is missing the field stays No
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections import deque
@@ -30,7 +29,16 @@ from ddtop.agent.notes import (
 from ddtop.agent.plain import peek
 from ddtop.agent.probe import Probe, Tick
 from ddtop.agent.rank import Rank
-from ddtop.procfs import descendants, io_bytes, own_letter, read_stat, switches, tasks, wchan
+from ddtop.procfs import (
+    CLOCK_TICK_NS,
+    descendants,
+    io_bytes,
+    own_letter,
+    read_stat,
+    switches,
+    tasks,
+    wchan,
+)
 from ddtop.wire import page as layout
 from ddtop.wire.records import Feed, Loader, Waited, WorkerEnd
 
@@ -41,7 +49,6 @@ from ddtop.wire.records import Feed, Loader, Waited, WorkerEnd
 # `ps -o stat=,cputimes=,wchan= -p PID`.
 
 
-_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _GONE = (None, "Z", "X")
 HELPLESS = (*_GONE, "T", "t")
 """State letters of a process that cannot continue by itself."""
@@ -84,7 +91,7 @@ def worker(pid: int) -> Worker:
         fields = read_stat(pid)
     except (OSError, ValueError):
         return Worker(pid, None, 0)
-    cpu_ns = sum(int(ticks) for ticks in fields[11:15]) * _TICK_NS
+    cpu_ns = sum(int(ticks) for ticks in fields[11:15]) * CLOCK_TICK_NS
     return Worker(pid, own_letter(pid, fields[0]), cpu_ns)
 
 

@@ -15,7 +15,7 @@ from ddtop.agent.probe import Probe, Tick
 from ddtop.agent.rank import Rank
 from ddtop.agent.stacks.frames import FrameReader
 from ddtop.launch.command_line import actor_class
-from ddtop.procfs import command_line, command_name, stat_fields, tasks
+from ddtop.procfs import CLOCK_TICK_NS, command_line, command_name, stat_fields, tasks
 from ddtop.wire.names import COORDINATED, DEEPSPEED, MEGATRON, WHOLE, of_description, short
 from ddtop.wire.records import RpcState, Stage
 
@@ -212,7 +212,6 @@ def _running_backward(in_flight: tuple[int, ...], outputs: int, chunks: int | No
 
 ROLE_CHARACTERS = 80
 TITLE_CHARACTERS = 256
-_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _REACTOR = re.compile(r"TP_\w+_reactor")
 _VLLM = re.compile(r"(?:VllmWorker|VLLM::Worker|EngineCore)[-_ ]?\w*")
 _TITLED = re.compile(r"(?:sglang|VLLM)::[\w.:-]+")
@@ -258,7 +257,7 @@ class RpcProbe(Probe):
         fields = [
             found for reactor in self._reactors if (found := stat_fields(reactor)) is not None
         ]
-        return sum(int(field[11]) + int(field[12]) for field in fields) * _TICK_NS
+        return sum(int(field[11]) + int(field[12]) for field in fields) * CLOCK_TICK_NS
 
 
 def _number(info: Mapping[str, str], key: str) -> int | None:

@@ -27,7 +27,7 @@ from ddtop.agent.probe import Probe, Tick
 from ddtop.agent.stacks.frames import LOADER, OTHER
 from ddtop.agent.waits import lines
 from ddtop.patience import LatestResult
-from ddtop.procfs import children
+from ddtop.procfs import CLOCK_TICK_NS, children
 from ddtop.redaction import redact
 from ddtop.registry import start_ticks
 from ddtop.wire import page as layout
@@ -56,7 +56,6 @@ if TYPE_CHECKING:
 AFTER_NS, EVERY_NS = 2_000_000_000, 5_000_000_000
 """A rank that makes no progress is looked at after this time, and then this often."""
 JUST_NS, NAME_MAX = 1_000_000_000, 60
-TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 THREADS_MAX, FRAMES_MAX, TASKS_MAX, AWAITS_MAX, LINKS_MAX = 64, 60, 512, 32, 4
 STALE_S = 30.0
 SOURCE_MAX = 1 << 20
@@ -435,7 +434,7 @@ def started_in_place(pids: Sequence[int], since_mono_ns: int) -> int | None:
     """The first of these processes that has started after that time: clearly, or about then while
     another one is older."""
     shift_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
-    started = {pid: ticks * TICK_NS - shift_ns for pid in pids if (ticks := start_ticks(pid))}
+    started = {pid: ticks * CLOCK_TICK_NS - shift_ns for pid in pids if (ticks := start_ticks(pid))}
     about = [pid for pid, at in started.items() if at > since_mono_ns - JUST_NS]
     later = [pid for pid in about if started[pid] > since_mono_ns + 2 * JUST_NS]
     return next(iter(about if len(about) < len(started) else later), None)

@@ -17,7 +17,14 @@ from pathlib import Path
 from ddtop import launch
 from ddtop.agent.identity import IGNORED, LAUNCHER, identify
 from ddtop.launch.command_line import script_base
-from ddtop.procfs import command_line, environment_of, is_python, owner_of, stat_fields
+from ddtop.procfs import (
+    CLOCK_TICK_NS,
+    command_line,
+    environment_of,
+    is_python,
+    owner_of,
+    stat_fields,
+)
 from ddtop.redaction import redact
 from ddtop.relay.processes import sockets
 from ddtop.relay.processes.candidates import has_agent
@@ -32,7 +39,6 @@ from ddtop.words.sentences import rank_list
 
 _PARENT, _START, _EXIT_STATUS = 1, 19, 49
 """Fields of /proc/PID/stat, counted from the third."""
-_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +147,7 @@ def read_one(pid: int, boot_unix_ns: int | None = None) -> Process | None:
         environment=environment or {},
         python=is_python(pid),
         exit_status=_exit_status(fields) if fields[0] in "ZX" else None,
-        started_unix_ns=boot_unix_ns + ticks * _TICK_NS,
+        started_unix_ns=boot_unix_ns + ticks * CLOCK_TICK_NS,
     )
 
 

@@ -17,6 +17,7 @@ import msgspec
 from ddtop.feeds.outside.stacks import StackReading, ThreadSeen, user_frame
 from ddtop.patience import at_most
 from ddtop.procfs import (
+    CLOCK_TICK_NS,
     children,
     command_name,
     io_bytes,
@@ -361,7 +362,6 @@ def _libraries(pid: int) -> frozenset[bytes]:
 
 WORKERS_MAX = 8
 """Workers of one rank whose stacks are read: a look at each costs some milliseconds."""
-_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _HELPLESS = "ZXTt"
 _FETCH = "torch/utils/data/_utils/fetch.py"
 _WORKER = "torch/utils/data/_utils/worker.py"
@@ -426,4 +426,6 @@ def _state(pid: int) -> str | None:
 
 def _cpu_ns(pids: Iterable[int]) -> int:
     found: Mapping[int, list[str] | None] = {pid: stat_fields(pid) for pid in pids}
-    return sum((int(value[11]) + int(value[12])) * _TICK_NS for value in found.values() if value)
+    return sum(
+        (int(value[11]) + int(value[12])) * CLOCK_TICK_NS for value in found.values() if value
+    )

@@ -175,7 +175,7 @@ def serving(address: str) -> tuple[Link, ...]:
     has a connection there, else the one that listens."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
-    if not port.isdigit() or not sockets.is_local(host):
+    if not host or not port.isdigit() or not sockets.is_local(host):
         return ()
     table = sockets.table(os.getpid()) or ()
     here = [one for one in table if one.port == int(port)]

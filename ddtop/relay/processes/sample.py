@@ -20,6 +20,7 @@ from pathlib import Path
 
 from ddtop import private, registry
 from ddtop.procfs import (
+    CLOCK_TICK_NS,
     command_name,
     descendants,
     io_bytes,
@@ -268,7 +269,6 @@ def _count(cpus: str | None) -> int | None:
 # -- What is seen of each rank's process from outside
 
 
-_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 CHILDREN_EVERY = 2
 """Children are read at every second look: to go through all threads of all ranks is the most
@@ -404,13 +404,13 @@ def look(watched: Watched, now_mono_ns: int) -> ProcessState | None:
     for child in watched.children:
         theirs = stat_fields(child)
         cpu += int(theirs[11]) + int(theirs[12]) if theirs else 0
-    watched.note_cpu(now_mono_ns, cpu * _TICK_NS)
+    watched.note_cpu(now_mono_ns, cpu * CLOCK_TICK_NS)
     return ProcessState(
         rank=watched.hello.rank,
         pid=pid,
         state=letter,
         wchan=sleeps_in,
-        cpu_ns=cpu * _TICK_NS,
+        cpu_ns=cpu * CLOCK_TICK_NS,
         rss_bytes=int(fields[21]) * _PAGE_BYTES,
         threads=int(fields[17]),
         io_bytes=io_bytes(pid),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import ipaddress
 import os
 import re
 import socket
@@ -223,8 +224,9 @@ def owner(inode: int, first: Iterable[int]) -> int | None:
 
 
 def is_local(address: str) -> bool:
-    """This host has that address (a number, not a name)."""
+    """This host has that address. A name is none: to look it up may take long."""
     try:
+        ipaddress.ip_address(address or "0.0.0.0")
         with socket.socket(
             socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM
         ) as one:

@@ -359,7 +359,9 @@ def test_the_process_that_serves_an_address_of_this_host_is_found(start, tmp_pat
     assert (link.resource, link.named, link.pid) == ("connection", f"{host}:{port}", server.pid)
 
 
-@pytest.mark.parametrize("address", ["192.0.2.7:443", "127.0.0.1:0", "127.0.0.1:x", "", "a:1"])
+@pytest.mark.parametrize(
+    "address", ["192.0.2.7:443", "127.0.0.1:0", "127.0.0.1:x", "", "localhost:1", ":1"]
+)
 def test_an_address_of_another_host_or_of_nobody_is_served_by_nobody(address):
     assert serving(address) == ()
 
