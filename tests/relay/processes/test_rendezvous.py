@@ -87,8 +87,9 @@ def test_a_process_that_is_gone_has_no_sockets():
     [("127.0.0.1", True), ("192.0.2.1", False), ("localhost", False), ("", True)],
 )
 def test_an_address_of_this_host_is_local(address, local):
-    """192.0.2.0/24 is reserved for examples; an empty address means any address of this host. A name is
-    not looked up: that may take long."""
+    """192.0.2.0/24 is reserved for examples; an empty address means any address of this host. A
+    name is not looked up: that may take long.
+    """
     assert sockets.is_local(address) is local
 
 
