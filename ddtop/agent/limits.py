@@ -63,6 +63,15 @@ class AgentLimits:
     """A pace is made of four pieces, two minutes. The first piece of a job is left out."""
     pace_before_ns = 600_000_000_000
     """The current pace is compared with the pace this long ago, and with the pace at the start."""
+    fall_piece_ns, fall_piece_steps, fall_usual_pieces = 2_000_000_000, 5, 30
+    """Large losses of speed are seen in pieces of this length and with so many steps. The last
+    usual ones are what the slow ones are compared with."""
+    fall_long_ns, fall_long_steps = 10_000_000_000, 3
+    """... or of this length, with so many steps."""
+    fall_slow_factor, fall_factor = 1.5, 4.0
+    """A piece is slow from the first factor on, and a loss large from the second."""
+    fall_ns = 20_000_000_000
+    """A loss is told once all pieces of this time are slow."""
     gil_late_ns = 50_000_000
     """C code holds the GIL if a tick is this late."""
     held_ns = 8_000_000

@@ -13,7 +13,7 @@ collections and the agent's own numbers.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from heapq import nlargest
 from typing import TYPE_CHECKING, Any
 
@@ -41,10 +41,12 @@ class Tick:
     `has_peer`: some thread is in a call that has one peer. `waits`: torch has a collective pending;
     `stuck`: for more than a second. `moved_at`: when any source had seen progress before this tick,
     monotonic ns, 0 if none had. `gpu`: the rank's own CUDA device, None while it is not known;
-    `groups`: the process groups of the report that is being made.
+    `groups`: the process groups of the report that is being made; `activities`: how many samples
+    have found each of ACTIVITIES.
     """
 
     __slots__ = (
+        "activities",
         "calls",
         "gpu",
         "groups",
@@ -68,6 +70,7 @@ class Tick:
         self.seen: ThreadLook | None = None
         self.gpu: int | None = None
         self.groups: tuple[Group, ...] = ()
+        self.activities: Sequence[int] = ()
         self.begin(0, 0, [])
 
     def begin(self, now: int, unix_minus_mono: int, open_calls: list[PageCall]) -> None:

@@ -27,6 +27,7 @@ from ddtop.wire.records import (
     Exit,
     Expectation,
     FailedSave,
+    Fall,
     Gpu,
     GpuProcess,
     Group,
@@ -465,6 +466,8 @@ class ProgressFacts(msgspec.Struct, frozen=True, gc=False):
     not_finite: Began | None = None
     #: How fast it trains, now, ten minutes ago and at its start.
     pace: Pace | None = None
+    #: Its last steps take several times as long as the ones before.
+    fall: Fall | None = None
     #: The region that the program has announced and is in (`ddtop.expected`).
     expected: Expectation | None = None
     #: A digest of what it trains without a process group.

@@ -201,6 +201,7 @@ def _progress(
         training=state.progress,
         not_finite=memory.not_finite,
         pace=state.pace,
+        fall=state.fall,
         expected=state.expected,
         trains=state.trains,
         replicas=state.replicas,

@@ -30,6 +30,8 @@ class Reads(Limits, of="arrivals"):
     stale_s: float = 150.0
     """The relay asks at least once a minute while ranks wait unevenly. After this time without an
     answer the arrivals are out of date."""
+    other_steps_factor: float = 4.0
+    """Steps of so many times the length are other steps than those that were compared."""
     gone_ratio: float = 0.25
     """The straggler is gone if the waits differ by less than this share of what arrivals said."""
 
@@ -206,6 +208,8 @@ def _still_holds(
         rank not in facts or facts[rank].gone or facts[rank].agent.unheard for rank in late.ranks
     ):
         return False
+    if _takes_longer_now(late, facts, policy):
+        return False
     if _load_alike(late, facts) or all(_has_joined(facts.get(rank)) for rank in late.waiters):
         return False
     strong = late.share_ratio >= policy.straggler_strong_ratio
@@ -228,6 +232,14 @@ def _still_holds(
     if not waiters or not own:
         return True
     return median(waiters) - max(own) >= policy.of(Reads).gone_ratio * late.share_ratio
+
+
+def _takes_longer_now(late: Late, facts: Mapping[int, RankFields], policy: Policy) -> bool:
+    """Whether the steps of all its ranks take several times as long as those that were compared:
+    they say nothing of the steps of now."""
+    least_ms = policy.of(Reads).other_steps_factor * late.step_ms
+    known = [facts[rank].progress.step_ms for rank in (*late.ranks, *late.waiters) if rank in facts]
+    return all(step_ms is not None and step_ms >= least_ms for step_ms in known)
 
 
 def _has_joined(rank: RankFields | None) -> bool:

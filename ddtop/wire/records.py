@@ -371,7 +371,7 @@ class Speed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     `unit`: tokens or samples of the whole job, or steps. `per_s`: the median of four pieces,
     `least_per_s` and `most_per_s` the slowest and the fastest. `step_ms`: the length of a step,
     `loader_ms` of it waiting for the DataLoader; `wait_ratio`: the share of the time in which a
-    collective was pending.
+    collective was pending. `parts_ms`: what a step spends in each of ACTIVITIES, by samples.
     """
 
     unit: str
@@ -381,6 +381,19 @@ class Speed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     step_ms: float
     loader_ms: float = 0.0
     wait_ratio: float = 0.0
+    parts_ms: tuple[float, ...] = ()
+
+
+class Fall(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The last steps of a rank take several times as long as its steps before.
+
+    `then` is the speed before, and `now` since `step`, which began at `since_unix_ns`.
+    """
+
+    now: Speed
+    then: Speed
+    step: int
+    since_unix_ns: int
 
 
 class Pace(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -1217,6 +1230,7 @@ class RankState(Record, frozen=True, array_like=True, gc=False):
     pipeline: tuple[Stage, ...] = ()
     outside: OutsideLook | None = None
     pace: Pace | None = None
+    fall: Fall | None = None
     rpc: RpcState | None = None
     expected: Expectation | None = None
     failed_save: FailedSave | None = None

@@ -15,7 +15,7 @@ from ddtop.agent.notes import Notes, PeerNotes
 from ddtop.agent.probe import Tick
 from ddtop.agent.probes.collectives import Collectives
 from ddtop.agent.probes.loader import LoaderHistory
-from ddtop.agent.probes.pace import IterationsProbe, Paces
+from ddtop.agent.probes.pace import Counts, IterationsProbe, Paces
 from ddtop.agent.probes.peer_calls import PeerCallsProbe
 from ddtop.agent.probes.progress import Growth
 from ddtop.diagnosis.rules.data import SamplerLimits
@@ -125,7 +125,8 @@ def test_the_limits_say_when_a_pace_is_known() -> None:
     def known(limits: AgentLimits) -> bool:
         paces = Paces(limits)
         for second in range(100):
-            paces.add(second * SECOND, layout.SOURCE_OPTIMIZER, second, 0, False, True, None, None)
+            counts = Counts(second * SECOND, second, 0, None, None, ())
+            paces.add(counts, layout.SOURCE_OPTIMIZER, False, True)
         return paces.pace(0) is not None
 
     assert not known(LIMITS)

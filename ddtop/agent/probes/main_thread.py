@@ -53,6 +53,7 @@ class ActivityProbe(Probe):
 
     def sample(self, tick: Tick) -> None:
         """Count what this tick has seen."""
+        tick.activities = self._counts
         if tick.seen is not None:
             self._counts[counted_as(tick.seen.activity, tick.waits)] += 1
 

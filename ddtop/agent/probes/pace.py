@@ -9,8 +9,8 @@ program's own samples a second.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from ddtop.agent.limits import AgentLimits
 from ddtop.agent.notes import GradientNotes
@@ -31,13 +31,61 @@ def median(values: Iterable[float]) -> float:
     return (ordered[half] + ordered[~half]) / 2
 
 
+class Counts(NamedTuple):
+    """What a rank has counted so far, or in some time. `at`: monotonic ns, or ns. `samples` and
+    `tokens`: None where they are not counted. `activities`: samples that found each of ACTIVITIES.
+    """
+
+    at: int
+    steps: int
+    loader_ns: int
+    samples: float | None
+    tokens: float | None
+    activities: tuple[int, ...]
+
+    def since(self, before: Counts) -> Counts:
+        """What was counted since then."""
+        pairs = zip(self.activities, before.activities, strict=False)
+        return Counts(
+            self.at - before.at,
+            self.steps - before.steps,
+            max(self.loader_ns - before.loader_ns, 0),
+            _growth(before.samples, self.samples),
+            _growth(before.tokens, self.tokens),
+            tuple([now - then for now, then in pairs]),
+        )
+
+    @property
+    def step_ns(self) -> float:
+        """The length of a step."""
+        return self.at / self.steps
+
+    @property
+    def parts_ms(self) -> tuple[float, ...]:
+        """What a step spends in each of ACTIVITIES; empty where no sample was taken."""
+        samples = sum(self.activities)
+        return tuple([one / samples * self.step_ns / 1e6 for one in self.activities if samples])
+
+
+def sum_of(counts: Sequence[Counts]) -> Counts:
+    """All of them together. None counts as 0."""
+    activities = zip(*[one.activities for one in counts], strict=False)
+    return Counts(
+        sum(one.at for one in counts),
+        sum(one.steps for one in counts),
+        sum(one.loader_ns for one in counts),
+        sum(one.samples or 0.0 for one in counts),
+        sum(one.tokens or 0.0 for one in counts),
+        tuple([sum(each) for each in activities]),
+    )
+
+
 class Piece:
-    """Some training: `ns` long, ended at `ended` (monotonic ns)."""
+    """Some training. It ended at `ended` (monotonic ns)."""
 
     def __init__(self) -> None:
-        self.began = self.ended = self.ns = self.steps = self.loader_ns = 0
-        self.looks = self.waits = 0
-        self.samples = self.tokens = 0.0
+        self.began = self.ended = self.looks = self.waits = 0
+        self.counts = Counts(0, 0, 0, 0.0, 0.0, ())
 
 
 class Paces:
@@ -45,7 +93,7 @@ class Paces:
 
     def __init__(self, limits: AgentLimits) -> None:
         self._limits = limits
-        self._last: tuple[int, int, int, int, float | None, float | None] | None = None
+        self._last: tuple[int, Counts] | None = None
         self._forget()
 
     def _forget(self) -> None:
@@ -56,46 +104,31 @@ class Paces:
         self._recent: deque[Piece] = deque(maxlen=KEPT)
         self._told: Pace | None = None
 
-    def add(
-        self,
-        now: int,
-        source: int,
-        iteration: int,
-        loader_ns: int,
-        waits: bool,
-        trains: bool,
-        samples: float | None,
-        tokens: float | None,
-    ) -> None:
-        """Add the counts at `now` (monotonic ns).
+    def add(self, counts: Counts, source: int, waits: bool, trains: bool) -> None:
+        """Add the counts of now.
 
         `source`: what counts iterations; with another source the count starts again. `waits`: a
         collective is pending.
         """
-        last, self._last = self._last, (now, source, iteration, loader_ns, samples, tokens)
-        if last is None or source != last[1] or iteration < last[2]:
+        last, self._last = self._last, (source, counts)
+        if last is None or source != last[0] or counts.steps < last[1].steps:
             self._forget()
             return
         if not trains:
             return
-        piece = self._piece
-        piece.began = piece.began or last[0]
-        piece.ns += now - last[0]
-        piece.steps += iteration - last[2]
-        piece.loader_ns += max(loader_ns - last[3], 0)
-        more, more_tokens = _growth(last[4], samples), _growth(last[5], tokens)
-        piece.samples += more
-        piece.tokens += more_tokens
+        piece, more = self._piece, counts.since(last[1])
+        piece.began = piece.began or last[1].at
+        piece.counts = sum_of((piece.counts, more)) if piece.looks else more
         piece.looks += 1
         piece.waits += waits
-        limits = self._limits
-        if piece.ns < limits.pace_piece_ns or piece.steps < limits.pace_piece_steps:
+        limits, whole = self._limits, piece.counts
+        if whole.at < limits.pace_piece_ns or whole.steps < limits.pace_piece_steps:
             return
         # A program may count its samples only every fifty steps. A piece that ends between two
         # counts would have one count too many or too few.
-        counted = bool(more or more_tokens) or not (piece.samples or piece.tokens)
-        if counted or piece.ns >= 2 * limits.pace_piece_ns:
-            piece.ended, self._piece = now, Piece()
+        counted = bool(more.samples or more.tokens) or not (whole.samples or whole.tokens)
+        if counted or whole.at >= 2 * limits.pace_piece_ns:
+            piece.ended, self._piece = counts.at, Piece()
             self._close(piece)
 
     def _close(self, piece: Piece) -> None:
@@ -132,19 +165,21 @@ def _growth(before: float | None, now: float | None) -> float:
 
 def _speed(pieces: list[Piece]) -> Speed:
     """The median of the pieces, and the slowest and fastest of them."""
+    counts = [piece.counts for piece in pieces]
     unit = next(
-        (name for name in ("tokens", "samples") if all(getattr(piece, name) for piece in pieces)),
+        (name for name in ("tokens", "samples") if all(getattr(one, name) for one in counts)),
         "steps",
     )
-    rates = [getattr(piece, unit) / (piece.ns / 1e9) for piece in pieces]
+    rates = [getattr(one, unit) / (one.at / 1e9) for one in counts]
     return Speed(
         unit=unit,
         per_s=median(rates),
         least_per_s=min(rates),
         most_per_s=max(rates),
-        step_ms=median(piece.ns / piece.steps / 1e6 for piece in pieces),
-        loader_ms=median(piece.loader_ns / piece.steps / 1e6 for piece in pieces),
+        step_ms=median(one.step_ns / 1e6 for one in counts),
+        loader_ms=median(one.loader_ns / one.steps / 1e6 for one in counts),
         wait_ratio=median(piece.waits / piece.looks for piece in pieces),
+        parts_ms=sum_of(counts).parts_ms,
     )
 
 

@@ -15,10 +15,11 @@ from typing import Any
 from ddtop.agent.guard import guard
 from ddtop.agent.notes import NAME_CHARACTERS, Phase, ProgressSource, SourceValues, progress_notes
 from ddtop.agent.probe import Probe, Tick
-from ddtop.agent.probes.pace import Paces, median
+from ddtop.agent.probes.fall import Falls
+from ddtop.agent.probes.pace import Counts, Paces, median
 from ddtop.agent.rank import Rank
 from ddtop.wire import page as layout
-from ddtop.wire.records import TRAIN, Expectation, TrainingProgress
+from ddtop.wire.records import COMPILE, TRAIN, Expectation, TrainingProgress
 
 ETA_EVERY_NS = 10_000_000_000
 SECOND_NS = 1e9
@@ -87,7 +88,7 @@ class ProgressProbe(Probe):
         self._source: str | None = None
         self._samples: float | None = None
         self._tokens: float | None = None
-        self._paces = Paces(limits)
+        self._paces, self._falls = Paces(limits), Falls(limits)
         self._was_expected = False
 
     def fields(self, tick: Tick) -> Mapping[str, Any]:
@@ -95,6 +96,7 @@ class ProgressProbe(Probe):
         found = self._progress(tick) | self._expected_region(tick)
         self._count(tick)
         pace = self._paces.pace(tick.unix_minus_mono)
+        found["fall"] = self._falls.told(tick.unix_minus_mono)
         return {**found, "pace": pace} if pace is not None else found
 
     def _count(self, tick: Tick) -> None:
@@ -102,16 +104,17 @@ class ProgressProbe(Probe):
         words = self._rank.page.words
         source = words[layout.ITERATION_SOURCE_AT]
         if source in layout.STEP_SOURCES:
-            self._paces.add(
+            counts = Counts(
                 tick.now,
-                source,
                 words[layout.ITERATION_AT],
                 words[layout.LOADER_WAIT_TOTAL_AT],
-                tick.waits,
-                self._phase in (None, TRAIN),
                 self._samples,
                 self._tokens,
+                tuple(tick.activities),
             )
+            trains = self._phase in (None, TRAIN)
+            self._paces.add(counts, source, tick.waits, trains)
+            self._falls.add(counts, source, trains or self._phase == COMPILE)
 
     def _expected_region(self, tick: Tick) -> dict[str, Any]:
         """The innermost expected region that the rank's thread is in; None once it has ended."""

@@ -1,5 +1,5 @@
 """`slowdown`: the job trains slower than ten minutes ago, than at its start, or than its last run,
-and has done so for two minutes.
+and has done so for two minutes; or several times slower than before, for twenty seconds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ddtop.diagnosis.rule import (
     RuleRow,
 )
 from ddtop.model.facts import RankFacts, Snapshot
-from ddtop.wire.records import Speed
+from ddtop.wire.records import ACTIVITIES, Fall, Speed
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,11 @@ class Slowdown(Limits, of=Kind.SLOWDOWN):
     """Share of the time in which a rank waits for a CPU, to name that as the cause."""
 
 
-BEFORE, START, LAST_RUN = "before", "start", "last run"
-DATA, ALONE, CLOCKS, CROWDED, COLLECTIVES, CODE = (
-    "data", "alone", "clocks", "crowded", "collectives", "code",
+FELL, BEFORE, START, LAST_RUN = "fell", "before", "start", "last run"
+DATA, ALONE, CLOCKS, CROWDED, COLLECTIVES, PART, CODE = (
+    "data", "alone", "clocks", "crowded", "collectives", "part", "code",
 )  # fmt: skip
+_OTHER = ACTIVITIES.index("other")
 
 
 class Compared(NamedTuple):
@@ -63,12 +64,15 @@ class Compared(NamedTuple):
 
 class Slower(NamedTuple):
     """`why`: what has changed since then, on these ranks or on all. `more_ms`: how much longer a
-    step takes, with DATA how much longer it waits for data."""
+    step takes, with DATA how much longer it waits for data. `part`: which of ACTIVITIES takes most
+    of that. `step`: at which it began; None with speeds of minutes."""
 
     compared: Compared
     why: str
     ranks: list[int]
     more_ms: float
+    part: int | None = None
+    step: int | None = None
 
 
 def rule(context: Context) -> list[Finding]:
@@ -76,26 +80,39 @@ def rule(context: Context) -> list[Finding]:
     snapshot, limits = context.snapshot, context.policy.of(Slowdown)
     compared = [
         one
-        for when in (BEFORE, START, LAST_RUN)
+        for when in (FELL, BEFORE, START, LAST_RUN)
         if (one := _compare(snapshot, when, limits)) is not None and one.slower >= limits.info_ratio
     ]
     if not compared:
         return []
     worst = max(compared, key=lambda comparison: comparison.slower)
     seen = _cause(worst, limits)
+    if worst.when == FELL:
+        seen = seen._replace(step=min(fall.step for fall in _falls(worst)))
     severity = WARNING if worst.slower >= context.policy.slowdown_warning_ratio else INFO
-    since = [rank.progress.pace.since_unix_ns or 0 for rank in worst.ranks if rank.progress.pace]
+    paces = [rank.progress.pace for rank in worst.ranks]
+    since = [window.since_unix_ns or 0 for window in (*_falls(worst), *paces) if window is not None]
     began = max(since, default=snapshot.time_unix_ns)
     # If most of the job is meant, no rank is named.
     named = tuple(seen.ranks) if 2 * len(seen.ranks) <= snapshot.world_size else ()
     return [Finding(Kind.SLOWDOWN, severity, named, (), began, seen=seen)]
 
 
-def _earlier_speed(rank: RankFacts, when: str, snapshot: Snapshot) -> Speed | None:
-    pace = rank.progress.pace
+def _falls(found: Compared) -> list[Fall]:
+    """Of its ranks, if those are what is compared."""
+    falls = [rank.progress.fall for rank in found.ranks]
+    return [fall for fall in falls if fall is not None and found.when == FELL]
+
+
+def _speeds(rank: RankFacts, when: str, snapshot: Snapshot) -> tuple[Speed, Speed] | None:
+    """Its speed now, and the earlier one."""
+    pace, fall = rank.progress.pace, rank.progress.fall
+    if when == FELL:
+        return (fall.now, fall.then) if fall is not None else None
     if pace is None:
         return None
-    return {BEFORE: pace.before, START: pace.start, LAST_RUN: snapshot.last_run}[when]
+    then = {BEFORE: pace.before, START: pace.start, LAST_RUN: snapshot.last_run}[when]
+    return (pace.now, then) if then is not None and then.unit == pace.now.unit else None
 
 
 def _compare(snapshot: Snapshot, when: str, limits: Slowdown) -> Compared | None:
@@ -106,10 +123,9 @@ def _compare(snapshot: Snapshot, when: str, limits: Slowdown) -> Compared | None
     """
     found = []
     for rank in snapshot.ranks:
-        pace, then = rank.progress.pace, _earlier_speed(rank, when, snapshot)
-        known = pace is not None and then is not None and not rank.gone
-        if known and pace is not None and then is not None and pace.now.unit == then.unit:
-            found.append((rank, pace.now, then))
+        speeds = _speeds(rank, when, snapshot)
+        if speeds is not None and not rank.gone:
+            found.append((rank, *speeds))
     if 2 * len(found) <= snapshot.world_size:
         return None
     apart = sum(_is_apart(now, then, limits) for _, now, then in found)
@@ -144,8 +160,21 @@ def _cause(found: Compared, limits: Slowdown) -> Slower:
     for why, ranks in ranks_by_cause.items():
         if ranks:
             return Slower(found, why, ranks, max(data))
-    in_collectives = median(_waits_more(found)) >= limits.wait_ratio
-    return Slower(found, COLLECTIVES if in_collectives else CODE, [], median(longer))
+    if median(_waits_more(found)) >= limits.wait_ratio:
+        return Slower(found, COLLECTIVES, [], median(longer))
+    part = _part(pairs, limits.share_ratio * median(longer))
+    return Slower(found, CODE if part is None else PART, [], median(longer), part)
+
+
+def _part(pairs: list[tuple[Speed, Speed]], least_ms: float) -> int | None:
+    """Which of ACTIVITIES takes at least so much longer on most ranks, of those with a name."""
+    grown = [
+        [more - less for more, less in zip(now.parts_ms, then.parts_ms, strict=False)]
+        for now, then in pairs
+    ]
+    parts = [median(part) for part in zip(*grown, strict=False)]
+    most = max(range(len(parts)), key=lambda part: parts[part], default=_OTHER)
+    return most if most != _OTHER and parts[most] >= least_ms > 0 else None
 
 
 def _not_waiting(found: Compared, limits: Slowdown) -> list[int]:
@@ -199,8 +228,13 @@ PAGES = (
                 " parts, so that a speed that always varies is not reported."
             ),
             (
+                "A job whose steps take four times as long as before, or more, is reported after"
+                " twenty seconds of such steps, with the step at which that began. Samples that"
+                " grow do not count if tokens or samples are reported."
+            ),
+            (
                 "The finding says what takes more time: data, one slow rank, GPU clocks, a lack of"
-                " CPU, or communication."
+                " CPU, communication, or which part of the step, by four samples a second."
             ),
         ),
         steps=(

@@ -17,15 +17,17 @@ from ddtop.diagnosis.rules.slowdown import (
     COLLECTIVES,
     CROWDED,
     DATA,
+    FELL,
     LAST_RUN,
+    PART,
     START,
     Slower,
 )
 from ddtop.model.facts import RankFacts
 from ddtop.policy import Policy
 from ddtop.say.said import Around, Context, Finding, Kind, Said, Writer, about, marked
-from ddtop.wire.records import Caught, Feed
-from ddtop.words.sentences import file_line, number, quoted, ranks_text, verb
+from ddtop.wire.records import ACTIVITIES, Caught, Feed, Spot
+from ddtop.words.sentences import WAITS, file_line, number, quoted, ranks_text, verb
 
 EVIDENCE_MOST, LOADERS_MOST = 4, 8
 
@@ -184,19 +186,37 @@ def not_distributed(finding: Finding, seen: Alone, at: Context) -> Said:
     )
 
 
-_WHEN = {BEFORE: "ten minutes ago", START: "at its start", LAST_RUN: "in its last run"}
+_WHEN = {
+    FELL: "before",
+    BEFORE: "ten minutes ago",
+    START: "at its start",
+    LAST_RUN: "in its last run",
+}
+_UNKNOWN = "unknown"
 _WHY = {
     DATA: "{subject} {waits} {more} ms longer per step for data",
     ALONE: "{subject} {takes} longer, and the others wait",
     CLOCKS: "the GPU of {subject} lowers its clock",
     CROWDED: "{subject} {are} more often ready to run without a CPU",
     COLLECTIVES: "all ranks spend more of their time in collectives",
+    PART: (
+        "all ranks spend more of it in {part}, {now} instead of {then} ms a step, and are most"
+        " often {place}"
+    ),
     CODE: (
         "a step takes {more} ms longer on all ranks, not because of data or collectives; the ranks"
-        " are most often in {place}"
+        " are most often {place}"
     ),
+    _UNKNOWN: "a step takes longer on all ranks, and no measurement shows why",
 }
-_UNKNOWN = "a step takes longer on all ranks, and no measurement shows why"
+_PART = {
+    "forward": "forward",
+    "backward": "backward",
+    "optimizer": "the optimizer",
+    "cuda_sync": "waits for the GPU",
+    "loader": "the DataLoader",
+    "collective": "collectives",
+}
 
 
 def slowdown(finding: Finding, seen: Slower, _: Context) -> Said:
@@ -206,18 +226,23 @@ def slowdown(finding: Finding, seen: Slower, _: Context) -> Said:
         max(rank.reported.spots, key=lambda spot: spot.samples, default=None)
         for rank in found.ranks
     ]
-    places = Counter(f"{spot.function} ({file_line(spot)})" for spot in spots if spot is not None)
-    unknown = seen.why == CODE and (not places or seen.more_ms <= 0)
-    why = (_UNKNOWN if unknown else _WHY[seen.why]).format(
+    places = Counter(f"{_doing(spot)}{spot.function} ({file_line(spot)})" for spot in spots if spot)
+    why, (now_ms, then_ms) = seen.why, _step_ms(seen)
+    if why in (CODE, PART) and (not places or seen.more_ms <= 0):
+        why = _UNKNOWN
+    text = _WHY[why].format(
         subject=ranks_text(finding.ranks) or "most ranks",
         waits=verb(ranks, "waits", "wait"),
         takes=verb(ranks, "takes", "take"),
         are=verb(ranks, "is", "are"),
         more=number(seen.more_ms),
+        part=_PART.get(ACTIVITIES[seen.part or 0], ""),
+        now=number(now_ms),
+        then=number(then_ms),
         place=next(iter(dict(places.most_common(1))), ""),
     )
     lines = []
-    when, unit = _WHEN[found.when], found.now[0].unit
+    when = _WHEN[found.when]
     for title, field, each in (
         ("a step", "step_ms", " ms"),
         ("waiting for data", "loader_ms", " ms a step"),
@@ -229,15 +254,74 @@ def slowdown(finding: Finding, seen: Slower, _: Context) -> Said:
             lines.append(f"{title}: {number(now)}{each} now, {number(then)}{each} {when}")
     now, then = (median(one.wait_ratio for one in speeds) for speeds in (found.now, found.then))
     lines.append(f"in collectives: {now:.0%} of the time now, {then:.0%} {when}")
-    now, then = (median(one.per_s for one in speeds) for speeds in (found.now, found.then))
-    slower = marked(f"{round(found.slower * 20) * 5}%")
     return Said(
-        f"the job trains {slower} slower than {when}: {number(now)} instead of {number(then)}"
-        f" {unit}/s; {why}",
+        f"{_slower(seen, when)}; {text}",
         tuple(lines),
-        "check what changed at that time: other jobs on these hosts, GPU clocks, the data, the"
-        " length of the samples",
+        _advice(seen, [spot.waits_on for spot in spots if spot is not None]),
     )
+
+
+_CHECK = (
+    "check what changed at that time: other jobs on these hosts, GPU clocks, the data, the length"
+    " of the samples"
+)
+_COMPILES = (
+    "each new shape is compiled anew: pad the samples to a few lengths, or mark the dimension as"
+    " dynamic (torch.compile with dynamic=True, torch._dynamo.mark_dynamic); TORCH_LOGS=recompiles"
+    " names the guard"
+)
+_OF_PART = {
+    "backward": (
+        "look for a graph that grows: a state, a loss or a metric that is kept over steps without"
+        " detach() or item(), or retain_graph=True; else the samples have become longer"
+    ),
+    "optimizer": (
+        "look for parameters that are added again and again (add_param_group), or for hooks of the"
+        " optimizer that do more work each step"
+    ),
+}
+_GATHERS = (
+    "look for what is exchanged more often, or has grown: lists that all_gather_object pickles,"
+    " statistics that are gathered each step; else compare the network with before"
+)
+
+
+def _advice(seen: Slower, waits_on: list[str | None]) -> str:
+    """What to look for, by what takes longer."""
+    if seen.why in (PART, CODE) and 2 * waits_on.count("compile") > len(waits_on):
+        return _COMPILES
+    if seen.why == COLLECTIVES:
+        return _GATHERS
+    return _OF_PART.get(ACTIVITIES[seen.part], _CHECK) if seen.part is not None else _CHECK
+
+
+def _slower(seen: Slower, when: str) -> str:
+    """By how much, in the words that fit the size of the loss."""
+    found = seen.compared
+    now, then = (median(one.per_s for one in speeds) for speeds in (found.now, found.then))
+    if seen.step is not None:
+        return (
+            f"a step has taken {marked(f'{then / now:.0f} times as long')} since step"
+            f" {seen.step:,}: {marked(number(1000 / now))} ms instead of {number(1000 / then)}"
+        )
+    slower = marked(f"{round(found.slower * 20) * 5}%")
+    numbers = f"{number(now)} instead of {number(then)} {found.now[0].unit}/s"
+    return f"the job trains {slower} slower than {when}: {numbers}"
+
+
+def _step_ms(seen: Slower) -> tuple[float, float]:
+    """What a step spends in the part that has grown, now and then; ms."""
+    if seen.part is None:
+        return 0.0, 0.0
+    part, found = seen.part, seen.compared
+    now, then = (median(one.parts_ms[part] for one in speeds) for speeds in (found.now, found.then))
+    return now, then
+
+
+def _doing(spot: Spot) -> str:
+    """What it does there, where that has a name."""
+    named = WAITS.get(spot.waits_on or "")
+    return f"{named.phrase}, in " if named is not None else "in "
 
 
 def swallowed(finding: Finding, seen: Swallowed, _: Context) -> Said:

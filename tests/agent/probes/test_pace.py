@@ -3,7 +3,7 @@
 import pytest
 
 from ddtop.agent.limits import LIMITS
-from ddtop.agent.probes.pace import Paces
+from ddtop.agent.probes.pace import Counts, Paces
 
 SECOND = 1_000_000_000
 
@@ -23,9 +23,8 @@ class Training:
                 self.loader_ns += round(loads * SECOND / 2)
             if tokens is not None:
                 self.tokens = (self.tokens or 0.0) + tokens / 2
-            self.paces.add(
-                self.now, source, int(self.steps), self.loader_ns, waits, trains, None, self.tokens
-            )
+            counts = Counts(self.now, int(self.steps), self.loader_ns, None, self.tokens, ())
+            self.paces.add(counts, source, waits, trains)
         return self.paces.pace(0)
 
 
@@ -92,7 +91,8 @@ def test_samples_that_are_counted_every_fifty_steps_make_no_noise():
     for _ in range(8 * 120):
         now += SECOND // 2
         step += 3.1 / 2
-        paces.add(now, 2, int(step), 0, False, True, int(step) // 50 * 50 * 8.0, None)
+        counts = Counts(now, int(step), 0, int(step) // 50 * 50 * 8.0, None, ())
+        paces.add(counts, 2, False, True)
     found = paces.pace(0)
 
     assert found.now.unit == "samples"
@@ -106,8 +106,7 @@ def test_a_program_that_counts_no_samples_any_more_does_not_hold_the_pieces_up()
     for _ in range(120 * 6):
         training.now += SECOND // 2
         training.steps += 5
-        training.paces.add(
-            training.now, 2, int(training.steps), 0, False, True, None, training.tokens
-        )
+        counts = Counts(training.now, int(training.steps), 0, None, training.tokens, ())
+        training.paces.add(counts, 2, False, True)
 
     assert training.paces.pace(0).now.unit == "steps"
