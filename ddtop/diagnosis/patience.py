@@ -15,11 +15,12 @@ from typing import NamedTuple
 from ddtop.diagnosis.finding import Patience
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.shortage import timeout_s
-from ddtop.diagnosis.standstill import Idle, pauses
+from ddtop.diagnosis.standstill import OUTSIDE, Idle, pauses
 from ddtop.diagnosis.waiters import makes_by_hand
 from ddtop.model.account import NOTHING, SHORT_SLEEPS, does, wakes_often
 from ddtop.model.chain import chain_of
 from ddtop.model.facts import Blame, RankFacts, Snapshot
+from ddtop.model.peer_waits import RPC_CALL
 from ddtop.model.wait_graph import GONE, LOST, STILL, STOPPED, UNKNOWN, WORKING, waiters_of
 from ddtop.policy import Limits, Policy, Waits
 from ddtop.wire.names import FINALIZE
@@ -139,6 +140,12 @@ def _finishes(case: Case) -> bool:
     return last and does(case.rank).word in ("child", "sleep")
 
 
+def _serves_rpc(case: Case) -> bool:
+    """Whether the call that others wait for asks something outside, which has no usual length."""
+    of_rpc = case.blame.peer_wait is not None and case.blame.peer_wait.call == RPC_CALL
+    return of_rpc and does(case.rank).word in OUTSIDE
+
+
 def _has_limit(case: Case) -> bool:
     """Whether the await at which its event loop stands ends by itself."""
     return any(link.does == TIMED for link in chain_of(case.rank)[-1:])
@@ -185,6 +192,7 @@ GOES_ON = (
     ),
     Row("its await has a time limit", _has_limit, _working_s),
     Row("its child may work", _finishes, _working_s),
+    Row("its call of the RPC waits for others", _serves_rpc, _working_s),
     Row("it may work", lambda case: case.blame.condition == UNKNOWN, _working_s),
     Row("it works", lambda case: case.blame.condition == WORKING, _working_s),
 )

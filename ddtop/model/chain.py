@@ -46,19 +46,28 @@ def closes_circle(rank: RankFacts, end: RankFacts | None = None) -> bool:
     return alone or (last.circle and last.pid is None)
 
 
-def follow_rpc(facts: Iterable[RankFields]) -> None:
+def follow_rpc(facts: Collection[RankFields]) -> None:
     """Give the ranks that wait for an RPC the rank that runs one, where only one does."""
-    workers = [one for one in facts if one.comm.rpc is not None]
-    serving = [one for one in workers if one.comm.rpc is not None and one.comm.rpc.serves]
-    if len(serving) != 1:
+    serving = serving_rank(facts)
+    if serving is None:
         return
-    link = Link(
-        RPC, who=f"rank {serving[0].rank}", rank=serving[0].rank, place=_served_at(serving[0])
-    )
-    for one in workers:
-        at = one.reported.place
-        if one is not serving[0] and at is not None and at.waits_on == "rpc":
+    link = Link(RPC, who=f"rank {serving.rank}", rank=serving.rank, place=_served_at(serving))
+    for one in facts:
+        if awaits_rpc(one):
             one.reported = msgspec.structs.replace(one.reported, chain=(link,))
+
+
+def awaits_rpc(rank: RankFields) -> bool:
+    """Whether it only waits for an answer. The wait of a future of torch has no frame in Python."""
+    place, rpc = rank.reported.place, rank.comm.rpc
+    waits = rpc is not None and bool(rpc.waits) and not rpc.serves
+    return waits and place is not None and place.waits_on in ("rpc", None)
+
+
+def serving_rank(facts: Iterable[RankFields]) -> RankFields | None:
+    """The rank that runs calls of other workers, if only one does."""
+    serving = [one for one in facts if one.comm.rpc is not None and one.comm.rpc.serves]
+    return serving[0] if len(serving) == 1 and not serving[0].gone else None
 
 
 def _served_at(rank: RankFields) -> Place | None:

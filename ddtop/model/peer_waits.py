@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from ddtop.model.chain import awaits_rpc, serving_rank
 from ddtop.model.ending import has_failed
 from ddtop.model.facts import PeerWait, RankFields, State, Wait
 from ddtop.model.wait_graph import STILL, AnyWait, condition_of
@@ -48,7 +49,7 @@ from ddtop.wire.records import (
 )
 
 _OF_TORCH = frozenset({"send", "recv", "isend", "irecv"})
-BARRIER = "monitored_barrier"
+BARRIER, RPC_CALL = "monitored_barrier", "an RPC"
 
 
 def peer_waits_of(ranks: Mapping[int, RankFields]) -> tuple[PeerWait, ...]:
@@ -671,3 +672,28 @@ def _finalizing_since(facts: RankFields) -> int | None:
         if facts.process.report is not None and facts.process.report.exiting
         else None
     )
+
+
+# -- Waits for the answer to a call of torch.distributed.rpc
+#
+# torch does not tell to whom a call went. If only one worker runs calls, it is that one. One call
+# may be the whole training, so that is a wait only while the worker makes no progress.
+
+
+def rpc_waits_of(
+    ranks: Mapping[int, RankFields], now_unix_ns: int, policy: Policy
+) -> tuple[PeerWait, ...]:
+    """Waits for the only worker that runs calls of others and stands still."""
+    serving = serving_rank(ranks.values())
+    if serving is None or condition_of(serving, now_unix_ns, policy) != STILL:
+        return ()
+    found = []
+    for rank, facts in sorted(ranks.items()):
+        place = facts.reported.place
+        idle = (facts.process.cpu_ratio or 0.0) < policy.cpu_working_ratio
+        if not idle or place is None or not awaits_rpc(facts):
+            continue
+        moved = [place.since_unix_ns, facts.progress.last_unix_ns, serving.progress.last_unix_ns]
+        since = max((at for at in moved if at is not None), default=now_unix_ns)
+        found.append(PeerWait(rank, RPC_CALL, serving.rank, None, since, (serving.rank,)))
+    return tuple(found)
