@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
@@ -40,6 +41,10 @@ class StandstillLimits(Limits, of="standstill"):
     idle_first_collectives: int = 16
     """... or workers that have made no more collectives: the first order may take long to come. A
     training has made more after a few steps."""
+    turns_ratio: float = 0.8
+    """Ranks that count steps and are in one function of the program, in no library, for this share
+    of the last half minute may turn in a loop. That is a warning when it would be critical of ranks
+    without progress."""
     same_line_quiet_ratio: float = 0.8
     """A main thread spins that is at one line for this share of the time without progress, at least
     for `same_line_s`."""
@@ -329,8 +334,10 @@ def severity_of(
     busy = {still.stances[rank.rank] for rank in still.active if not is_in_pool(rank)}
     if STILL not in busy and (WORKS in busy or not still.any_is(STILL)):
         # The ranks work, or their wait looks like work.
-        severity = INFO if WORKS in busy else WARNING
-        return severity if still.quiet_s >= patient_s else None, Patience(inf, "it may work")
+        turns = counts_steps(still.active[0]) and all(_turns(rank, limits) for rank in still.active)
+        severity = INFO if WORKS in busy and not turns else WARNING
+        from_s = critical_s if turns else patient_s
+        return severity if still.quiet_s >= from_s else None, Patience(inf, "it may work")
     words, because = {word_of(rank) for rank in still.active}, "such a pause may be usual"
     if not still.all_are(STILL) or words & _PHASES:
         warning_s, critical_s, because = critical_s, patient_s, "some of its ranks may work"
@@ -347,6 +354,17 @@ def severity_of(
     if still.quiet_s < warning_s:
         return None, patience
     return CRITICAL if still.quiet_s >= critical_s else WARNING, patience
+
+
+def _turns(rank: RankFacts, limits: StandstillLimits) -> bool:
+    """Whether it was in one function of the program nearly all the last half minute, and in no
+    library: a loop whose end does not come, or one that has never been so long."""
+    reported, functions = rank.reported, Counter[str]()
+    for spot in reported.spots:
+        functions[spot.function] += spot.samples if spot.waits_on is None else 0
+    most = max(functions.values(), default=0)
+    alone = reported.activity_ratios[-1:] == (1.0,)
+    return alone and most >= limits.turns_ratio * max(reported.spots_samples, 1)
 
 
 def _usual_s(snapshot: Snapshot, still: Standstill, policy: Policy) -> float:

@@ -234,7 +234,10 @@ PAGES = (
             (
                 "It is critical only after {no_progress_patient_s} if some ranks compute, save a"
                 " checkpoint, compile code, or wait for a server or another process. If all ranks"
-                " compute, there is no finding before that time, and only an info after it."
+                " compute, there is no finding before that time, and only an info after it. Ranks"
+                " that count steps and have been in one function of the program, in no library,"
+                " for {standstill.turns_ratio} of half a minute are a warning after"
+                " {standstill.no_progress_critical_s}."
             ),
             (
                 "A job is idle (info) if its ranks count no steps and wait for requests, or wait"

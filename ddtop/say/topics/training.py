@@ -25,6 +25,7 @@ from ddtop.diagnosis.rules.slowdown import (
 )
 from ddtop.model.facts import RankFacts
 from ddtop.policy import Policy
+from ddtop.say.chain import chain_lines
 from ddtop.say.said import Around, Context, Finding, Kind, Said, Writer, about, marked
 from ddtop.wire.records import ACTIVITIES, Caught, Feed, Spot
 from ddtop.words.sentences import WAITS, file_line, number, quoted, ranks_text, verb
@@ -219,9 +220,17 @@ _PART = {
 }
 
 
-def slowdown(finding: Finding, seen: Slower, _: Context) -> Said:
+def slowdown(finding: Finding, seen: Slower, at: Context) -> Said:
     """Since when and by how much the job is slower, and what has changed."""
     found, ranks = seen.compared, seen.ranks
+    # With data, the others wait in collectives for the ranks that wait for it.
+    meant = [one for one in found.ranks if one.rank in ranks and seen.why == DATA] or found.ranks
+    found = found._replace(
+        now=[now for rank, now in zip(found.ranks, found.now, strict=True) if rank in meant],
+        then=[then for rank, then in zip(found.ranks, found.then, strict=True) if rank in meant],
+        ranks=meant,
+    )
+    seen = seen._replace(compared=found)
     spots = [
         max(rank.reported.spots, key=lambda spot: spot.samples, default=None)
         for rank in found.ranks
@@ -254,6 +263,12 @@ def slowdown(finding: Finding, seen: Slower, _: Context) -> Said:
             lines.append(f"{title}: {number(now)}{each} now, {number(then)}{each} {when}")
     now, then = (median(one.wait_ratio for one in speeds) for speeds in (found.now, found.then))
     lines.append(f"in collectives: {now:.0%} of the time now, {then:.0%} {when}")
+    if seen.why == DATA:
+        lines += [
+            f"rank {rank}: {line}"
+            for rank in ranks[:LOADERS_MOST]
+            for line in chain_lines(at.snapshot.rank(rank))
+        ]
     return Said(
         f"{_slower(seen, when)}; {text}",
         tuple(lines),
