@@ -41,7 +41,8 @@ class Slowdown(Limits, of=Kind.SLOWDOWN):
     few_part: float = 0.25
     """Those are at most this part of the ranks. Of more nobody can say that the others wait."""
     delay_ratio: float = 0.2
-    """Share of the time in which a rank waits for a CPU, to name that as the cause."""
+    """Share of the time in which a rank waits for a CPU, to name that as the cause; and
+    `share_ratio` of the loss."""
 
 
 FELL, BEFORE, START, LAST_RUN = "fell", "before", "start", "last run"
@@ -155,7 +156,7 @@ def _cause(found: Compared, limits: Slowdown) -> Slower:
         ],
         ALONE: _not_waiting(found, limits),
         CLOCKS: [rank.rank for rank in found.ranks if rank.gpu.own and rank.gpu.own.gpu.throttle],
-        CROWDED: [rank.rank for rank in found.ranks if _crowded(rank, limits)],
+        CROWDED: [rank.rank for rank in found.ranks if _crowded(rank, found.slower, limits)],
     }
     for why, ranks in ranks_by_cause.items():
         if ranks:
@@ -192,9 +193,9 @@ def _waits_more(found: Compared) -> list[float]:
     return [now.wait_ratio - then.wait_ratio for now, then in pairs]
 
 
-def _crowded(rank: RankFacts, limits: Slowdown) -> bool:
-    pressure = rank.process.pressure
-    return pressure is not None and (pressure.delay_ratio or 0.0) >= limits.delay_ratio
+def _crowded(rank: RankFacts, slower: float, limits: Slowdown) -> bool:
+    pressure, least = rank.process.pressure, max(limits.delay_ratio, limits.share_ratio * slower)
+    return pressure is not None and (pressure.delay_ratio or 0.0) >= least
 
 
 ROWS = (

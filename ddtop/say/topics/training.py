@@ -264,11 +264,8 @@ def slowdown(finding: Finding, seen: Slower, at: Context) -> Said:
     now, then = (median(one.wait_ratio for one in speeds) for speeds in (found.now, found.then))
     lines.append(f"in collectives: {now:.0%} of the time now, {then:.0%} {when}")
     if seen.why == DATA:
-        lines += [
-            f"rank {rank}: {line}"
-            for rank in ranks[:LOADERS_MOST]
-            for line in chain_lines(at.snapshot.rank(rank))
-        ]
+        shown = map(at.snapshot.rank, ranks[:LOADERS_MOST])
+        lines += [line for rank in shown for line in chain_lines(rank)]
     return Said(
         f"{_slower(seen, when)}; {text}",
         tuple(lines),
@@ -295,18 +292,24 @@ _OF_PART = {
         " optimizer that do more work each step"
     ),
 }
-_GATHERS = (
-    "look for what is exchanged more often, or has grown: lists that all_gather_object pickles,"
-    " statistics that are gathered each step; else compare the network with before"
-)
+_OF_CAUSE = {
+    DATA: (
+        "see what loads its samples there: a slow disk or server, another job on it, larger"
+        " samples; more workers (num_workers) load more of them at a time"
+    ),
+    COLLECTIVES: (
+        "look for what is exchanged more often, or has grown: lists that all_gather_object pickles,"
+        " statistics that are gathered each step; else compare the network with before"
+    ),
+}
 
 
 def _advice(seen: Slower, waits_on: list[str | None]) -> str:
     """What to look for, by what takes longer."""
     if seen.why in (PART, CODE) and 2 * waits_on.count("compile") > len(waits_on):
         return _COMPILES
-    if seen.why == COLLECTIVES:
-        return _GATHERS
+    if seen.why in _OF_CAUSE:
+        return _OF_CAUSE[seen.why]
     return _OF_PART.get(ACTIVITIES[seen.part], _CHECK) if seen.part is not None else _CHECK
 
 
