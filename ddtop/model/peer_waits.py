@@ -681,11 +681,14 @@ def _finalizing_since(facts: RankFields) -> int | None:
 
 
 def rpc_waits_of(
-    ranks: Mapping[int, RankFields], now_unix_ns: int, policy: Policy
+    ranks: Mapping[int, RankFields], waits: Iterable[AnyWait], now_unix_ns: int, policy: Policy
 ) -> tuple[PeerWait, ...]:
-    """Waits for the only worker that runs calls of others and stands still."""
+    """Waits for the only worker that runs calls of others and stands still. `waits`: the others. A
+    worker whose main thread is in one of them may work in another thread."""
     serving = serving_rank(ranks.values())
     if serving is None or condition_of(serving, now_unix_ns, policy) != STILL:
+        return ()
+    if any(wait.rank == serving.rank for wait in waits):
         return ()
     found = []
     for rank, facts in sorted(ranks.items()):
