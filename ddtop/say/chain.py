@@ -22,7 +22,9 @@ from ddtop.wire.records import (
     FILE_LOCK,
     KEY,
     LOCK,
+    LOOKUP,
     LOOP,
+    MOUNT,
     OBJECT,
     PIPE,
     PROCESS,
@@ -38,7 +40,7 @@ from ddtop.wire.records import (
 )
 from ddtop.words.sentences import WAITS, file_line, function_text
 
-OF_CHAIN = (Kind.NOT_IN_COLLECTIVE, Kind.WAIT_CYCLE)
+OF_CHAIN = (Kind.NOT_IN_COLLECTIVE, Kind.WAIT_CYCLE, Kind.IO_STALL)
 """Kinds of findings that say the chain of their rank."""
 _STATES = {"R": "computes", "T": "is stopped", "t": "is held by a debugger", "Z": "has ended"}
 _CONNECTS, _MAIN = "SYN_SENT", "MainThread"
@@ -174,6 +176,8 @@ _WAITS: dict[str, Callable[[Link], str]] = {
         f"goes on while `{link.named}` ({_spot(link)})"
         + (f", and {link.does}" if link.does else "")
     ),
+    LOOKUP: lambda link: f"waits for the name server {link.named} to look up a name",
+    MOUNT: lambda link: f"waits for the file system of {short(link.named)} ({link.does})",
     PIPE: _of_pipe,
     OBJECT: _of_object,
     PROCESS: lambda link: f"waits for {_who(link)}",
@@ -203,7 +207,7 @@ def _spot(link: Link) -> str:
 
 def _does(link: Link) -> str | None:
     """What the one does that has it: `is asleep`, `computes`; None where that is not known."""
-    if link.resource == TASK:
+    if link.resource in (TASK, MOUNT, LOOKUP):
         return None
     if link.does == REPLACES:
         return "has taken the place of one that ended, whose task is lost"
@@ -285,6 +289,20 @@ ENDS = (
         lambda link: (
             f"let {_who(link)} go on: kill -CONT {link.pid}; find out who stopped it (a debugger,"
             " a scheduler, a terminal)"
+        ),
+    ),
+    End(
+        lambda link: _is(link, MOUNT),
+        lambda link: (
+            f"fix the server or disk behind {_named(link)} ({link.does}), or the way to it; kill -9"
+            " has no effect until it answers"
+        ),
+    ),
+    End(
+        lambda link: _is(link, LOOKUP),
+        lambda link: (
+            f"check the name server {link.named} (/etc/resolv.conf), or give the address instead of"
+            " the name"
         ),
     ),
     End(

@@ -1447,6 +1447,7 @@ class ProcessState(msgspec.Struct, frozen=True, array_like=True, gc=False):
 CHILD, PIPE, FILE_LOCK, CONNECTION = "child", "pipe", "file lock", "connection"
 LOCK, THREAD, TASK, LOOP, KEY = "lock", "thread", "task", "loop", "store key"
 OBJECT, PROCESS, RPC = "object", "process", "rpc"
+MOUNT, LOOKUP = "mount", "name lookup"
 """What a process or a thread may wait for: `Link.resource`."""
 TIMED, REPLACES, UNDONE = "has a time limit", "replaces", "undone"
 """`Link.does` of an await that ends by itself, of a worker of a pool that has taken the place of

@@ -42,6 +42,8 @@ from ddtop.wire.records import (
     CHILD,
     CONNECTION,
     FILE_LOCK,
+    LOOKUP,
+    MOUNT,
     PIPE,
     PROCESS,
     Link,
@@ -76,6 +78,8 @@ _WAITS_INSIDE = ("/threading.py", "/queue.py", "/selectors.py", "concurrent/futu
 _TALKING = ("ZMQbg/IO", "event_engine")
 """Threads that have all connections of a library, by the beginnings of their names: those of ZeroMQ
 and gRPC."""
+_SERVERS = ("fuse", "request_wait_answer", "nfs", "rpc_wait", "cifs", "ceph", "ldlm", "cl_sync_io")
+"""Parts of the names of functions of the kernel that wait for a file server."""
 _POLLFD = struct.Struct("=ihh")
 
 
@@ -321,6 +325,8 @@ def _link_of(pid: int, tid: int, budget: _Budget) -> Link | None:
     if name is None or len(arguments) < 2:
         return None
     call = _Call(pid, tid, name, arguments)
+    if (stat_fields(f"{pid}/task/{tid}") or "?")[0] == "D" or call.sleeps_in(*_SERVERS):
+        return _on_disk(call)
     if name in _CHILDS:
         return _child(call, budget)
     if name in _LOCKS:
@@ -328,6 +334,21 @@ def _link_of(pid: int, tid: int, budget: _Budget) -> Link | None:
     if name in _SLEEPS or (name in _SELECTS and not arguments[0]):
         return _locked_by_other(pid)
     return _opening(call, budget) if name in _OPENS else _of_descriptor(call, budget)
+
+
+def _on_disk(call: _Call) -> Link | None:
+    """The file system that does not answer, and what is behind it: of the longest mount point that
+    the path of the call begins with."""
+    path = sockets.sleeping_in(call.pid, call.tid).file or ""
+    mounts: dict[str, str] = {}
+    for line in (read(call.pid, "mountinfo") or b"").decode(errors="replace").splitlines():
+        words, _, kind = line.partition(" - ")
+        point = words.split(" ")[4].replace("\\040", " ")
+        if path == point or path.startswith(point.rstrip("/") + "/"):
+            mounts[point] = " from ".join(kind.split(" ")[:2])
+    if not path.startswith("/") or not mounts:
+        return None
+    return Link(MOUNT, path, does=mounts[max(mounts, key=len)])
 
 
 def _of_descriptor(call: _Call, budget: _Budget) -> Link | None:
@@ -514,8 +535,11 @@ def _connection(call: _Call, number: int) -> Link | None:
     inode = sockets.inode(call.pid, number)
     table = sockets.table(call.pid) or ()
     own = next((one for one in table if one.inode == inode and one.remote_port), None)
+    if own is None and inode is not None:
+        names = sockets.name_server(call.pid, inode)
+        return Link(LOOKUP, names) if names is not None else _unix_socket(call, inode)
     if own is None:
-        return _unix_socket(call, inode) if inode is not None else None
+        return None
     if own.state == "SYN_SENT":
         server = next((one for one in table if one.listens_for(own)), None)
         pid = sockets.owner(server.inode, ()) if server is not None else None

@@ -72,6 +72,10 @@ class Tcp:
         return self.state == "LISTEN" and self.port == other.remote_port and here
 
 
+NAME_PORTS = (53, 5353)
+"""Where name servers listen."""
+
+
 def table(pid: int) -> tuple[Tcp, ...] | None:
     """All TCP sockets of the network namespace of this process; None if it cannot be read.
 
@@ -81,8 +85,8 @@ def table(pid: int) -> tuple[Tcp, ...] | None:
     return tuple([connection for data in tables for connection in parse(data)]) if tables else None
 
 
-def _tables(pid: int) -> Iterator[bytes]:
-    for name in ("tcp", "tcp6"):
+def _tables(pid: int, names: tuple[str, ...] = ("tcp", "tcp6")) -> Iterator[bytes]:
+    for name in names:
         with contextlib.suppress(OSError), Path(f"/proc/{pid}/net/{name}").open("rb") as file:
             yield file.read(TABLE_BYTES_MAX)
 
@@ -134,6 +138,15 @@ def remote(pid: int, inode: int) -> str | None:
     for connection in parse(b"\n".join([b"", *lines])):
         if connection.inode == inode and connection.remote_port:
             return connection.far_end
+    return None
+
+
+def name_server(pid: int, inode: int) -> str | None:
+    """`10.0.0.2:53`: the name server that this UDP socket asks; None if it asks none."""
+    for data in _tables(pid, ("udp", "udp6")):
+        for one in parse(data):
+            if one.inode == inode and one.remote_port in NAME_PORTS:
+                return one.far_end
     return None
 
 

@@ -12,10 +12,12 @@ from contextlib import ExitStack, suppress
 import pytest
 
 from ddtop.procfs import children, descendants, link, stat_fields, wchan
+from ddtop.relay.processes import sockets
 from ddtop.relay.processes.chains import LINKS_MAX, Chains, chain_of, serving
 from ddtop.relay.processes.sockets import sleeping_in
 from ddtop.wire.page import ITS_CHILDREN, OF_CHILDREN
-from ddtop.wire.records import ProcessState
+from ddtop.wire.records import LOOKUP, MOUNT, ProcessState
+from tests.silent_fs import NEEDS_FUSE, hangs
 
 SLEEPING = ("clock_nanosleep", "select", "pselect6")
 """The calls of time.sleep; before Python 3.11 it was select without a descriptor."""
@@ -420,3 +422,32 @@ def test_a_worker_that_has_a_lock_and_waits_for_its_parents_next_order_ends_the_
     (found,) = told(start(LOCKS, path))
 
     assert (found.resource, found.pid) == ("file lock", child)
+
+
+@NEEDS_FUSE
+def test_a_file_system_that_does_not_answer_is_named_with_what_is_behind_it(start, tmp_path):
+    """The file system of silent_fs answers nothing, as a file server that is gone."""
+    share = tmp_path / "share"
+    share.mkdir()
+    with hangs(share):
+        (found,) = told(start("import os, sys; os.stat(sys.argv[1])", share / "7.pt"))
+
+    assert (found.resource, found.named) == (MOUNT, str(share / "7.pt"))
+    assert found.does == "fuse from silent"
+
+
+def test_a_name_server_that_does_not_answer_is_named(start, monkeypatch):
+    """Port 53 needs root and a free address, so another port takes its place."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
+        silent.bind(("127.0.0.1", 0))
+        port = silent.getsockname()[1]
+        monkeypatch.setattr(sockets, "NAME_PORTS", (port,))
+        code = (
+            "import select, socket, sys\n"
+            "s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
+            "s.connect(('127.0.0.1', int(sys.argv[1]))); s.send(b'?')\n"
+            "p = select.poll(); p.register(s, select.POLLIN); p.poll(99000)"
+        )
+        (found,) = told(start(code, port))
+
+    assert (found.resource, found.named) == (LOOKUP, f"127.0.0.1:{port}")
