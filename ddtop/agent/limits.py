@@ -63,8 +63,6 @@ class AgentLimits:
     """A pace is made of four pieces, two minutes. The first piece of a job is left out."""
     pace_before_ns = 600_000_000_000
     """The current pace is compared with the pace this long ago, and with the pace at the start."""
-    gil_late_ns = 50_000_000
-    """C code holds the GIL if a tick is this late."""
     held_ns = 8_000_000
     """A tick that is this late waited for the GIL or for a CPU: Python's other threads give the
     GIL up within 5 ms when asked."""

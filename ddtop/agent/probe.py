@@ -33,15 +33,14 @@ PageCall = tuple[int, int, int, int, int]
 class Tick:
     """The results of one tick so far. Each probe may use the results of the rows above it.
 
-    `now`: monotonic ns. `unix_minus_mono`: add it to `now` to get Unix time. `late_ns`: how long C
-    code held up this tick, 0 if not; `held`: the tick is late for any reason. `open_calls`: those
-    on the state page. `calls`: the MPI call that each thread is in, by Python's number of the
-    thread: its name and `p2p` or `collective`. `pattern`: iterations counted from MPI's collectives
-    and when the count last grew. `seen`: where the rank's thread is, `line_since` since when.
-    `has_peer`: some thread is in a call that has one peer. `waits`: torch has a collective pending;
-    `stuck`: for more than a second. `moved_at`: when any source had seen progress before this tick,
-    monotonic ns, 0 if none had. `gpu`: the rank's own CUDA device, None while it is not known;
-    `groups`: the process groups of the report that is being made.
+    `now`: monotonic ns. `unix_minus_mono`: add it to `now` to get Unix time. `held`: the tick is
+    late. `open_calls`: those on the state page. `calls`: the MPI call that each thread is in, by
+    Python's number of the thread: its name and `p2p` or `collective`. `pattern`: iterations counted
+    from MPI's collectives and when the count last grew. `seen`: where the rank's thread is,
+    `line_since` since when. `has_peer`: some thread is in a call that has one peer. `waits`: torch
+    has a collective pending; `stuck`: for more than a second. `moved_at`: when any source had seen
+    progress before this tick, monotonic ns, 0 if none had. `gpu`: the rank's own CUDA device, None
+    while it is not known; `groups`: the process groups of the report that is being made.
     """
 
     __slots__ = (
@@ -50,7 +49,6 @@ class Tick:
         "groups",
         "has_peer",
         "held",
-        "late_ns",
         "line_since",
         "moved_at",
         "now",
@@ -63,7 +61,7 @@ class Tick:
     )
 
     def __init__(self) -> None:
-        self.now = self.unix_minus_mono = self.late_ns = self.line_since = self.moved_at = 0
+        self.now = self.unix_minus_mono = self.line_since = self.moved_at = 0
         self.held = False
         self.seen: ThreadLook | None = None
         self.gpu: int | None = None

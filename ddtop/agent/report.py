@@ -72,15 +72,14 @@ class Reporter:
                 guard.run(source.name, self._make, source)
         self._order()
 
-    def tick(self, now: int, late_ns: int, held: bool, greet: bool) -> None:
+    def tick(self, now: int, held: bool, greet: bool) -> None:
         """One tick at `now` (monotonic ns).
 
-        `late_ns`: how much later than planned it is, if that is more than the scheduler explains.
         `held`: something delayed it. `greet`: send a Hello.
         """
         tick = self._tick
         tick.begin(now, time.time_ns() - now, self._rank.page.open_calls())
-        tick.late_ns, tick.held, tick.moved_at = late_ns, held, self._moved_at()
+        tick.held, tick.moved_at = held, self._moved_at()
         if len(self._rank.late_probes) != self._late_probes:
             self._order()
         for name, sample in self._samples:

@@ -162,7 +162,7 @@ def reporter(monkeypatch):
 def ticks(reporter, number):
     for at in range(number):
         reporter.report_soon()
-        reporter.tick(1_000_000_000 + at, 0, held=False, greet=False)
+        reporter.tick(1_000_000_000 + at, held=False, greet=False)
 
 
 def test_a_probe_that_raises_is_off_by_its_name_and_its_last_fields_stay(reporter):

@@ -97,7 +97,6 @@ class Collectives(WaitsProbe):
         self._errors_at = 0
         self._meanings: dict[str, tuple[str, ...]] = {}
         self._meanings_at = 0
-        self.skips = 0
         self._looked_at = 0
         self.waits = False
         self.why_blind: str | None = None
@@ -167,7 +166,6 @@ class Collectives(WaitsProbe):
             "open_collectives": self.open_collectives(),
             "retired_collectives": self.retired_collectives(),
             "recorder": self.why_blind,
-            "recorder_skips": self.skips,
         }
 
     def close(self, tick: Tick) -> None:
@@ -322,7 +320,6 @@ class Collectives(WaitsProbe):
             watch.used = watch.enqueued > 0 or (name in nccl and self._peers.calls.get(name, 0) > 0)
         if not unseen:
             return True
-        self.skips += 1
         still = now - max(watch.moved_at for watch in self._watches.values())
         long_still = still > self._limits.unseen_read_after_ns
         return long_still and now - self._status_at > still // 2

@@ -244,14 +244,13 @@ class PlaceProbe(Probe):
         self._stay = Stay()
         self._lines = HotLines()
         self._held_samples, self._held_lines = 0, HotLines()
-        self._gil_held_ns = self._asked_at = 0
+        self._asked_at = 0
         self._has_groups = False
         self._polls = self._asked = _UNASKED
 
     def sample(self, tick: Tick) -> None:
         """Find the rank's thread and look at its frames."""
         rank, lead = self._rank, self._lead
-        self._gil_held_ns += tick.late_ns
         self._held_samples += tick.held
         seen = tick.seen = lead.look(tick.now, rank.stepper)
         if lead.ident != rank.lead_id:
@@ -291,7 +290,6 @@ class PlaceProbe(Probe):
             "spots_samples": self._lines.total,
             "held_samples": self._held_samples,
             "held_spot": next(iter(self._held_lines.most_seen()), None),
-            "gil_held_ns": self._gil_held_ns,
         }
 
     def _place(self, tick: Tick) -> Place | None:

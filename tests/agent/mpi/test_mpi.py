@@ -143,7 +143,7 @@ def test_a_wait_says_whom_its_request_waits_for(rank):
     ]
 
     rank.mpi.Request.waitall([one, two])
-    assert (rank.call.parts_total, rank.call.parts[1].peer) == (2, 2)
+    assert [part.peer for part in rank.call.parts] == [0, 2]
 
     three.wait()
     assert [(part.name, part.group, part.seq) for part in rank.call.parts] == [
@@ -155,11 +155,11 @@ def test_a_wait_says_whom_its_request_waits_for(rank):
     assert rank.call.parts == ()
 
 
-def test_more_requests_than_the_page_has_room_for_are_counted(rank):
+def test_of_more_requests_than_the_page_has_room_for_the_first_are_written(rank):
     requests = [rank.mpi.COMM_WORLD.irecv(source=0, tag=tag) for tag in range(40)]
     rank.mpi.Request.waitall(requests)
 
-    assert (len(rank.call.parts), rank.call.parts_total) == (layout.PARTS_MAX, 40)
+    assert len(rank.call.parts) == layout.PARTS_MAX
 
 
 def test_a_communicator_has_one_name_on_all_its_members_and_another_than_its_siblings(rank):

@@ -64,7 +64,6 @@ def test_a_group_made_in_mid_run_and_never_used_does_not_freeze_what_was_pending
     bench.passes(10, steps=True, completed=1)
 
     assert bench.pending is None
-    assert bench.probe.skips > 0
 
 
 def test_while_a_group_is_made_nothing_is_read_from_the_recorder(bench):
@@ -208,7 +207,6 @@ def test_a_group_of_nccl_that_only_sends_and_receives_is_in_use(bench, monkeypat
     bench.probe._names = {("fr", "0"): "0"}
     bench.passes(3, steps=True, completed=0)
 
-    assert bench.probe.skips == 1
     assert bench.probe.progress(0)[0].completed == bench.group.seq
 
 
