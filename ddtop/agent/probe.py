@@ -13,15 +13,18 @@ collections and the agent's own numbers.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from functools import partial
 from heapq import nlargest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ddtop.wire.records import Group, RankState, Turn
 
 if TYPE_CHECKING:
     from ddtop.agent.limits import AgentLimits
     from ddtop.agent.stacks.frames import ThreadLook
-    from ddtop.wire.records import Group, Turn
 
+Fields = partial[RankState]
+"""Some fields of the report of a rank, by their names."""
 LastEntry = tuple[str, int, int, str, "int | None"]
 """(group, sequence number, unix ns, op, input bytes where known) of a collective."""
 WAITS_KEPT = 100
@@ -92,9 +95,9 @@ class Probe:
         """Take one sample. It must be cheap, and must not block or import modules of the
         program."""
 
-    def fields(self, tick: Tick) -> Mapping[str, Any]:
-        """Fields of `RankState` that come from this source alone, by their names."""
-        return {}
+    def fields(self, tick: Tick) -> Fields:
+        """Fields of `RankState` that come from this source alone."""
+        return partial(RankState)
 
     def close(self, tick: Tick) -> None:
         """The rank exits normally: take a last sample and release resources."""

@@ -10,7 +10,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import ddtop
@@ -20,7 +20,7 @@ from ddtop.agent.environment import VALUE_CHARACTERS, redacted_argv, redacted_en
 from ddtop.agent.guard import guard
 from ddtop.agent.notes import GroupNotes
 from ddtop.agent.own_thread import OwnThread
-from ddtop.agent.probe import Probe, Tick, WaitsProbe
+from ddtop.agent.probe import Fields, Probe, Tick, WaitsProbe
 from ddtop.agent.probes import collectives, init_args, parallel
 from ddtop.agent.sources import SOURCES, ProbeRow
 from ddtop.agent.stacks import dump
@@ -53,7 +53,7 @@ class Reporter:
         self._rank, self._link = rank, link
         self._probes: dict[str, Probe] = {}
         self._samples: tuple[tuple[str, Callable[[Tick], object]], ...] = ()
-        self._reports: tuple[tuple[str, Callable[[Tick], Mapping[str, Any]]], ...] = ()
+        self._reports: tuple[tuple[str, Callable[[Tick], Fields]], ...] = ()
         self._communication: tuple[WaitsProbe, ...] = ()
         self._fields: dict[str, Any] = {}
         self._late_probes = 0
@@ -340,8 +340,8 @@ class Reporter:
             )
         )
 
-    def _collect(self, fields: Callable[[Tick], Mapping[str, Any]]) -> None:
-        self._fields.update(fields(self._tick))
+    def _collect(self, fields: Callable[[Tick], Fields]) -> None:
+        self._fields.update(fields(self._tick).keywords)
 
     def _open_calls(self) -> tuple[OpenCall, ...]:
         umm = self._tick.unix_minus_mono

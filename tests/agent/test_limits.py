@@ -88,7 +88,7 @@ def length_of_a_step(limits: AgentLimits) -> float | None:
         at += took * SECOND
         words[layout.ITERATION_AT], words[layout.STEP_AT] = step, at
         probe.sample(SimpleNamespace(now=at, pattern=None))  # type: ignore[arg-type]
-    found: float | None = probe.fields(Tick())["step_ms"]
+    found: float | None = probe.fields(Tick()).keywords["step_ms"]
     return found
 
 

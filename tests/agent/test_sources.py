@@ -1,6 +1,7 @@
 """The table of sources: each row names a module with the functions that the protocol requires."""
 
 import importlib
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -90,7 +91,7 @@ class Counter(Probe):
             raise OSError("gone")
 
     def fields(self, tick):
-        return {"iteration": self.samples}
+        return partial(RankState, iteration=self.samples)
 
 
 class Fabric(WaitsProbe):

@@ -12,7 +12,8 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -20,7 +21,7 @@ import msgspec
 from ddtop.agent.guard import guard
 from ddtop.agent.limits import AgentLimits
 from ddtop.agent.notes import PeerNotes, meshes
-from ddtop.agent.probe import LastEntry, Tick, WaitsProbe
+from ddtop.agent.probe import Fields, LastEntry, Tick, WaitsProbe
 from ddtop.agent.probes.calls import CallNotes
 from ddtop.agent.probes.cuda import Captures
 from ddtop.agent.probes.groups import (
@@ -54,6 +55,7 @@ from ddtop.wire.records import (
     Arrivals,
     Collective,
     GroupProgress,
+    RankState,
     arrivals_of,
 )
 
@@ -156,17 +158,18 @@ class Collectives(WaitsProbe):
         tick.waits, tick.stuck = self.waits, self.stuck is not None
         self.turns = self._calls.turns()
 
-    def fields(self, tick: Tick) -> Mapping[str, Any]:
+    def fields(self, tick: Tick) -> Fields:
         """The progress of each group, and what is open."""
         rank = self._rank
         in_trouble = rank is not None and (self.stuck or rank.exception is not None)
-        return {
-            "calls": rank.page.last_calls() if rank is not None and in_trouble else (),
-            "groups": self.progress(tick.unix_minus_mono),
-            "open_collectives": self.open_collectives(),
-            "retired_collectives": self.retired_collectives(),
-            "recorder": self.why_blind,
-        }
+        return partial(
+            RankState,
+            calls=rank.page.last_calls() if rank is not None and in_trouble else (),
+            groups=self.progress(tick.unix_minus_mono),
+            open_collectives=self.open_collectives(),
+            retired_collectives=self.retired_collectives(),
+            recorder=self.why_blind,
+        )
 
     def close(self, tick: Tick) -> None:
         """Report what has completed since the last sample."""

@@ -7,17 +7,17 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from functools import partial
 from types import CodeType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ddtop.agent import current
 from ddtop.agent.guard import guard
 from ddtop.agent.plain import is_a, name_of, peek, text_of, traceback_of
-from ddtop.agent.probe import Probe, Tick
+from ddtop.agent.probe import Fields, Probe, Tick
 from ddtop.agent.stacks.frames import FrameReader, frames_of, user_frame_of
 from ddtop.wire import page as layout
-from ddtop.wire.records import CATCHES_TOLD, Catching, Caught, LastException, Place
+from ddtop.wire.records import CATCHES_TOLD, Catching, Caught, LastException, Place, RankState
 
 if TYPE_CHECKING:
     from ddtop.agent.rank import Rank
@@ -131,9 +131,9 @@ class ExceptionsCaught(Probe):
             self.thread_id = self._rank.lead_id
         self.take_turn(tick.now)
 
-    def fields(self, tick: Tick) -> Mapping[str, Any]:
+    def fields(self, tick: Tick) -> Fields:
         """What the last windows saw."""
-        return {"catching": self.state}
+        return partial(RankState, catching=self.state)
 
     def close(self, tick: Tick) -> None:
         """Give the tool's number back."""

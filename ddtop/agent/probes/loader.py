@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, compress, repeat
@@ -27,7 +26,7 @@ from ddtop.agent.notes import (
     is_gone,
 )
 from ddtop.agent.plain import peek
-from ddtop.agent.probe import Probe, Tick
+from ddtop.agent.probe import Fields, Probe, Tick
 from ddtop.agent.rank import Rank
 from ddtop.procfs import (
     CLOCK_TICK_NS,
@@ -40,7 +39,7 @@ from ddtop.procfs import (
     wchan,
 )
 from ddtop.wire import page as layout
-from ddtop.wire.records import Feed, Loader, Waited, WorkerEnd
+from ddtop.wire.records import Feed, Loader, RankState, Waited, WorkerEnd
 
 # -- DataLoader workers, read from /proc in their rank: whether they are alive and make progress
 #
@@ -251,12 +250,12 @@ class LoaderProbe(Probe):
     def __init__(self, rank: Rank) -> None:
         self._rank, self._history = rank, LoaderHistory(rank.limits)
 
-    def fields(self, tick: Tick) -> Mapping[str, Any]:
+    def fields(self, tick: Tick) -> Fields:
         """The loader's record."""
         rank = self._rank
         loader, gradients = rank.notes[LoaderNotes], rank.notes[GradientNotes]
         words, umm = rank.page.words, tick.unix_minus_mono
-        return {"loader": read(words, loader, gradients.group, umm, self._history)}
+        return partial(RankState, loader=read(words, loader, gradients.group, umm, self._history))
 
 
 def read(
