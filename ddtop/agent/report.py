@@ -250,10 +250,8 @@ class Reporter:
 
     def _send_hello(self) -> None:
         rank = self._rank
-        identity, init_arguments = rank.who, rank.init_arguments
-        method = None
-        if init_arguments is not None and init_arguments.method:
-            method = redacted_start(init_arguments.method, VALUE_CHARACTERS)
+        identity, init = rank.who, rank.init_arguments
+        method = redacted_start(init.method, VALUE_CHARACTERS) if init.method else None
         version = getattr(sys.modules.get("torch"), "__version__", None)
         self._send(
             Hello(
@@ -283,9 +281,9 @@ class Reporter:
                 dump_fd=rank.dump_file.descriptor,
                 dump_off=rank.dump_file.off,
                 init_method=method,
-                init_timeout_ms=init_arguments.timeout_ms if init_arguments else None,
-                init_unix_ns=init_arguments.unix_ns if init_arguments else None,
-                store_file=init_arguments.store_file if init_arguments else None,
+                init_timeout_ms=init.timeout_ms,
+                init_unix_ns=init.unix_ns,
+                store_file=init.store_file,
                 script_digest=self._script_digest,
                 role=parallel.role(),
                 joined=rank.page.words[layout.MEMBER_AT] > 0,

@@ -11,6 +11,7 @@ from ddtop.agent.guard import guard
 from ddtop.agent.limits import LIMITS
 from ddtop.agent.notes import Notes
 from ddtop.agent.probe import Probe, WaitsProbe
+from ddtop.agent.rank import InitArguments
 from ddtop.agent.sources import SOURCES, ProbeRow
 from ddtop.wire import frames
 from ddtop.wire import page as layout
@@ -144,7 +145,7 @@ def reporter(monkeypatch):
             dump_file=dump,
             late_probes=late or {},
             notes=Notes(),
-            init_arguments=None,
+            init_arguments=InitArguments(),
             failed_save=None,
             saves_to=(),
             started_unix_ns=1,

@@ -248,7 +248,7 @@ def allocator() -> None:
 
     from ddtop.agent.probes.cuda import EVERY_NS, Cuda
 
-    cuda = Cuda()
+    cuda = Cuda(None)
     cuda.look(EVERY_NS, ("line", 0), False, 0)
     claim(
         "nothing is read before CUDA is up, and reading does not bring it up",

@@ -112,11 +112,6 @@ class MpiProbe(WaitsProbe):
         self._total = 0
         self._open: tuple[int, int] | None = None
 
-    @property
-    def untold(self) -> int:
-        """Communicators that did not fit on the page."""
-        return self._lines.communicators.untold
-
     def sample(self, tick: Tick) -> None:
         """Read the page, and tell the following probes which threads are in a call."""
         now, unix_ns = tick.now, time.time_ns()
@@ -229,7 +224,7 @@ class MpiProbe(WaitsProbe):
         failed = self._lines.failed
         if failed is None:
             return None
-        _, code, comm, seq, peer, tag, nbytes = failed
+        code, comm, seq, peer, tag, nbytes = failed
         return MpiCall(
             MPI_CALLS[code],
             unix_ns,

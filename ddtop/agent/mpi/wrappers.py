@@ -21,7 +21,7 @@ from typing import Any
 
 from ddtop.agent.guard import guard, suppressed
 from ddtop.agent.mpi.communicators import Comm, Communicators
-from ddtop.agent.plain import module_of, name_of, whole
+from ddtop.agent.plain import module_of, whole
 from ddtop.agent.tracebacks import leave_out, without_ours
 from ddtop.wire import mpi as layout
 from ddtop.wire.mpi import ANY, NONE, SEQ_MARK
@@ -153,7 +153,7 @@ class Lines:
         self.by_thread: dict[int, ThreadLine] = {}
         self.ring: deque[Past] = deque(maxlen=RING)
         self.total = 0
-        self.failed: tuple[str, int, Comm, int, int, int, int] | None = None
+        self.failed: tuple[int, Comm, int, int, int, int] | None = None
         self.nowhere = Comm(0, -1, (), None)
         self.counts_starts = False
         """Whether the starts of persistent requests are seen."""
@@ -184,10 +184,12 @@ class Lines:
         if len(self.marks) < MARKS_MAX:
             self.marks[handle] = mark
 
-    def note_failure(self, error: BaseException, *call: Any) -> None:
+    def note_failure(
+        self, error: BaseException, call: tuple[int, Comm, int, int, int, int]
+    ) -> None:
         """The call raised. What ends the program, Ctrl-C for example, is no failure of the call."""
         if issubclass(type(error), Exception):
-            self.failed = (name_of(type(error)), *call)
+            self.failed = call
 
     def forget(self, handle: int) -> None:
         """The request with this handle is freed."""
@@ -258,7 +260,7 @@ def collective(lines: Lines, name: str, original: Method) -> Method:
         try:
             return original(self, *args, **kwargs)
         except BaseException as error:
-            lines.note_failure(error, code, comm, seq, root, ANY, nbytes)
+            lines.note_failure(error, (code, comm, seq, root, ANY, nbytes))
             leave_out(error)
             raise
         finally:
@@ -431,7 +433,7 @@ def waiting(lines: Lines, read: Read, name: str, original: Method) -> Method:
             return original(self, *args, **kwargs)
         except BaseException as error:
             if tells_failure:
-                lines.note_failure(error, code, comm, 0, what, tag, NONE)
+                lines.note_failure(error, (code, comm, 0, what, tag, NONE))
             leave_out(error)
             raise
         finally:

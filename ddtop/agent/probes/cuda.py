@@ -32,7 +32,7 @@ class Cuda(Probe):
 
     name = "cuda"
 
-    def __init__(self, rank: Rank | None = None) -> None:
+    def __init__(self, rank: Rank) -> None:
         self._rank = rank
         self.state: CudaState | None = None
         self._read_at = -EVERY_NS
@@ -41,11 +41,10 @@ class Cuda(Probe):
     def fields(self, tick: Tick) -> Fields:
         """Sample here: once a second is enough, because the numbers are read every two seconds."""
         rank, seen = self._rank, tick.seen
-        if rank is not None:
-            iteration = rank.page.words[layout.ITERATION_AT]
-            mark = (seen.frame_id, seen.line, iteration) if seen is not None else ()
-            gloo_bytes = rank.notes[GradientNotes].gloo_bytes
-            self.look(time.monotonic_ns(), mark, tick.stuck, rank.who.local_rank, gloo_bytes)
+        iteration = rank.page.words[layout.ITERATION_AT]
+        mark = (seen.frame_id, seen.line, iteration) if seen is not None else ()
+        gloo_bytes = rank.notes[GradientNotes].gloo_bytes
+        self.look(time.monotonic_ns(), mark, tick.stuck, rank.who.local_rank, gloo_bytes)
         tick.gpu = self.state.index if self.state is not None else None
         return partial(RankState, cuda=self.state)
 

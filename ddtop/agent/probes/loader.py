@@ -75,13 +75,14 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class Movement:
-    """Counters of the worker that only grow (`wire.records.Loader` explains the fields)."""
+    """Counters of the worker that only grow (`wire.records.Loader` explains the fields); None while
+    nothing is late."""
 
-    wchan: str | None
-    cpu_ns: int
-    io_bytes: int | None
-    switches: int | None
-    locked: int | None
+    wchan: str | None = None
+    cpu_ns: int | None = None
+    io_bytes: int | None = None
+    switches: int | None = None
+    locked: int | None = None
 
 
 def worker(pid: int) -> Worker:
@@ -288,7 +289,7 @@ def read(
     # The relay reads the stack of this worker by itself, and of no other.
     words[layout.OWING_PID_AT] = owing if looked and owing is not None else 0
     most_pid, most_ratio = history.owed_most() if queue.workers > 1 else (None, None)
-    moved = movement(seen, owing) if looked and owing is not None else None
+    moved = movement(seen, owing) if looked and owing is not None else Movement()
     total_ns = words[layout.LOADER_WAIT_TOTAL_AT] + (now - since if since else 0)
     return Loader(
         workers=queue.workers,
@@ -304,11 +305,11 @@ def read(
         exhausted_unix_ns=exhausted_mono + unix_minus_mono_ns if exhausted_mono else None,
         pin_memory=queue.pin_memory,
         prefetch_factor=queue.prefetch_factor,
-        owing_wchan=moved.wchan if moved else None,
-        workers_cpu_ns=moved.cpu_ns if moved else None,
-        owing_io_bytes=moved.io_bytes if moved else None,
-        owing_switches=moved.switches if moved else None,
-        locked=moved.locked if moved else None,
+        owing_wchan=moved.wchan,
+        workers_cpu_ns=moved.cpu_ns,
+        owing_io_bytes=moved.io_bytes,
+        owing_switches=moved.switches,
+        locked=moved.locked,
         closing=queue.closing,
         feed=history.feed,
         owed_most_pid=most_pid,
