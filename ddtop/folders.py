@@ -163,7 +163,9 @@ def _agreed_folder() -> Path:
     """A private folder with an unguessable name. The name is in the state folder, so that all ranks
     of this host use the same one.
     """
-    note = state_dir() / f"runtime-{_local_identity()}"
+    # Processes of this boot and mount namespace share /tmp. Hosts that share the state folder may
+    # not.
+    note = state_dir() / f"runtime-{identity_of('ns/mnt')}"
     for _ in range(3):
         with contextlib.suppress(OSError, ValueError):
             path = Path(os.fsdecode(private.read(note, 4096)).strip())
@@ -193,18 +195,15 @@ def _names_missing_folder(note: Path) -> bool:
         return False
 
 
-def _local_identity() -> str:
-    """The identity of this boot and mount namespace: processes with the same one share /tmp. Hosts
-    that share the state folder may not.
-    """
+def identity_of(*namespaces: str) -> str:
+    """This boot in these namespaces of this process, 12 hex digits."""
     import hashlib
 
     parts = []
-    for source in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/mnt"):
+    for source in ("/proc/sys/kernel/random/boot_id", *map("/proc/self/{}".format, namespaces)):
         try:
-            parts.append(
-                os.readlink(source) if "ns/" in source else Path(source).read_text().strip()
-            )
+            path = Path(source)
+            parts.append(os.readlink(path) if "ns/" in source else path.read_text().strip())
         except OSError:
             parts.append(os.uname().nodename)
     return hashlib.sha256("|".join(parts).encode()).hexdigest()[:12]

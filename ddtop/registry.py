@@ -7,7 +7,6 @@ import contextlib
 import hashlib
 import os
 import re
-import socket
 import stat
 import time
 from collections.abc import Iterable, Iterator
@@ -19,6 +18,7 @@ from ddtop import private
 from ddtop.folders import (
     RegistryError,
     call_patiently,
+    identity_of,
     replace,
     runtime_dir,
     runtime_place,
@@ -193,14 +193,7 @@ def host_identity() -> str:
     A host name is not enough: containers repeat them, and two containers on one host cannot see
     each other's pids.
     """
-    parts = []
-    for source in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid", "/proc/self/ns/net"):
-        try:
-            path = Path(source)
-            parts.append(os.readlink(path) if "ns/" in source else path.read_text().strip())
-        except OSError:
-            parts.append(socket.gethostname())
-    return hashlib.sha256("|".join(parts).encode()).hexdigest()[:12]
+    return identity_of("ns/pid", "ns/net")
 
 
 def relay_identity(run: str) -> str:

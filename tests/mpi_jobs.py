@@ -70,7 +70,7 @@ class MpiJob(FakeJob):
     def waits_for(self, number: int, name: str, *parts: tuple[str, int, int], **more: Any) -> None:
         """This rank waits for requests: each a name, a peer and a tag."""
         found = tuple(MpiPart(kind, WORLD, None, peer, tag) for kind, peer, tag in parts)
-        self.inside(number, self.call(name, parts=found, parts_total=len(found)), **more)
+        self.inside(number, self.call(name, parts=found), **more)
 
 
 def sent(

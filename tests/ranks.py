@@ -345,7 +345,7 @@ class FakeRank:
     def process(self) -> ProcessState:
         return ProcessState(
             self.number, self.pid, self.letter, self.wchan, self._cpu_ns, 1 << 30, 8,
-            self._io, self.children, 100, self._switches, **self.seen_outside,
+            self._io, self.children, self._switches, **self.seen_outside,
         )  # fmt: skip
 
     def lives(self, seconds: float) -> None:

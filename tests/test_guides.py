@@ -206,15 +206,18 @@ def test_a_number_of_the_agent_takes_five_files_up_to_the_rules(copy):
         """\"\"\"The queue of the checkpoint writer, as the library counts it.\"\"\"
 
 import sys
+from functools import partial
 
 from ddtop.agent.probe import Probe
+from ddtop.wire.records import RankState
 
 
 class SavesProbe(Probe):
     name = "saves"
 
     def fields(self, tick):
-        return {"saves_pending": getattr(sys.modules.get("fastsave"), "pending", None)}
+        pending = getattr(sys.modules.get("fastsave"), "pending", None)
+        return partial(RankState, saves_pending=pending)
 
 
 def probe(rank):
@@ -245,7 +248,7 @@ from tests.jobs import trained
 sys.modules["fastsave"] = SimpleNamespace(pending=3)
 (row,) = [row for row in SOURCES if row.name == "saves"]
 job = trained(2)
-job.ranks[0].says = row.load(row.probe)(None).fields(None)
+job.ranks[0].says = row.load(row.probe)(None).fields(None).keywords
 print([rank.reported.saves_pending for rank in job.passes(2).snapshot().ranks])
 """
     )

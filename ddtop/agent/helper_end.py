@@ -11,7 +11,7 @@ import os
 import time
 from types import TracebackType
 
-from ddtop import registry
+from ddtop import private, registry
 from ddtop.agent.plain import name_of
 from ddtop.agent.probes.exceptions import one_line
 
@@ -36,7 +36,5 @@ def write(
     path = registry.runtime_dir() / registry.helper_file(
         os.getppid(), pid, registry.start_ticks(pid) or 0
     )
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(path, flags, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
+    with private.written(path) as file:
         file.write(msgspec.json.encode(record))

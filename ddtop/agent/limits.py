@@ -72,8 +72,6 @@ class AgentLimits:
     """A piece is slow from the first factor on, and a loss large from the second."""
     fall_ns = 20_000_000_000
     """A loss is told once all pieces of this time are slow."""
-    gil_late_ns = 50_000_000
-    """C code holds the GIL if a tick is this late."""
     held_ns = 8_000_000
     """A tick that is this late waited for the GIL or for a CPU: Python's other threads give the
     GIL up within 5 ms when asked."""

@@ -13,15 +13,19 @@ collections and the agent's own numbers.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from heapq import nlargest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ddtop.wire.records import Group, RankState, Turn
 
 if TYPE_CHECKING:
     from ddtop.agent.limits import AgentLimits
     from ddtop.agent.stacks.frames import ThreadLook
-    from ddtop.wire.records import Group, Turn
 
+Fields = partial[RankState]
+"""Some fields of the report of a rank, by their names."""
 LastEntry = tuple[str, int, int, str, "int | None"]
 """(group, sequence number, unix ns, op, input bytes where known) of a collective."""
 WAITS_KEPT = 100
@@ -33,16 +37,15 @@ PageCall = tuple[int, int, int, int, int]
 class Tick:
     """The results of one tick so far. Each probe may use the results of the rows above it.
 
-    `now`: monotonic ns. `unix_minus_mono`: add it to `now` to get Unix time. `late_ns`: how long C
-    code held up this tick, 0 if not; `held`: the tick is late for any reason. `open_calls`: those
-    on the state page. `calls`: the MPI call that each thread is in, by Python's number of the
-    thread: its name and `p2p` or `collective`. `pattern`: iterations counted from MPI's collectives
-    and when the count last grew. `seen`: where the rank's thread is, `line_since` since when.
-    `has_peer`: some thread is in a call that has one peer. `waits`: torch has a collective pending;
-    `stuck`: for more than a second. `moved_at`: when any source had seen progress before this tick,
-    monotonic ns, 0 if none had. `gpu`: the rank's own CUDA device, None while it is not known;
-    `groups`: the process groups of the report that is being made; `activities`: how many samples
-    have found each of ACTIVITIES.
+    `now`: monotonic ns. `unix_minus_mono`: add it to `now` to get Unix time. `held`: the tick is
+    late. `open_calls`: those on the state page. `calls`: the MPI call that each thread is in, by
+    Python's number of the thread: its name and `p2p` or `collective`. `pattern`: iterations counted
+    from MPI's collectives and when the count last grew. `seen`: where the rank's thread is,
+    `line_since` since when. `has_peer`: some thread is in a call that has one peer. `waits`: torch
+    has a collective pending; `stuck`: for more than a second. `moved_at`: when any source had seen
+    progress before this tick, monotonic ns, 0 if none had. `gpu`: the rank's own CUDA device, None
+    while it is not known; `groups`: the process groups of the report that is being made;
+    `activities`: how many samples have found each of ACTIVITIES.
     """
 
     __slots__ = (
@@ -52,7 +55,6 @@ class Tick:
         "groups",
         "has_peer",
         "held",
-        "late_ns",
         "line_since",
         "moved_at",
         "now",
@@ -65,7 +67,7 @@ class Tick:
     )
 
     def __init__(self) -> None:
-        self.now = self.unix_minus_mono = self.late_ns = self.line_since = self.moved_at = 0
+        self.now = self.unix_minus_mono = self.line_since = self.moved_at = 0
         self.held = False
         self.seen: ThreadLook | None = None
         self.gpu: int | None = None
@@ -97,9 +99,9 @@ class Probe:
         """Take one sample. It must be cheap, and must not block or import modules of the
         program."""
 
-    def fields(self, tick: Tick) -> Mapping[str, Any]:
-        """Fields of `RankState` that come from this source alone, by their names."""
-        return {}
+    def fields(self, tick: Tick) -> Fields:
+        """Fields of `RankState` that come from this source alone."""
+        return partial(RankState)
 
     def close(self, tick: Tick) -> None:
         """The rank exits normally: take a last sample and release resources."""

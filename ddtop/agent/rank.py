@@ -40,14 +40,14 @@ PAUSE_S = 0.05
 class InitArguments:
     """The arguments of init_process_group that say where and how long a rank looks for the others.
 
-    `method`: None for the default, `env://`. `unix_ns`: when it was called. `store_file`: the file
-    of a `file://` store as it was before torch opened it.
+    `method`: None for the default, `env://`. `unix_ns`: when it was called, None if it was not.
+    `store_file`: the file of a `file://` store as it was before torch opened it.
     """
 
-    method: str | None
-    timeout_ms: int | None
-    unix_ns: int
-    store_file: StoreFile | None
+    method: str | None = None
+    timeout_ms: int | None = None
+    unix_ns: int | None = None
+    store_file: StoreFile | None = None
 
 
 class Rank:
@@ -91,7 +91,7 @@ class Rank:
         self.exception: LastException | None = None
         self.failed_save: FailedSave | None = None
         self.saves_to: tuple[str, ...] = ()
-        self.init_arguments: InitArguments | None = None
+        self.init_arguments = InitArguments()
         self.joined = False
         self.destroyed, self.times_destroyed = False, 0
         self.final_seqs: dict[str, int] = {}

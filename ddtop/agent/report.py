@@ -10,7 +10,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import ddtop
@@ -20,7 +20,7 @@ from ddtop.agent.environment import VALUE_CHARACTERS, redacted_argv, redacted_en
 from ddtop.agent.guard import guard
 from ddtop.agent.notes import GroupNotes
 from ddtop.agent.own_thread import OwnThread
-from ddtop.agent.probe import Probe, Tick, WaitsProbe
+from ddtop.agent.probe import Fields, Probe, Tick, WaitsProbe
 from ddtop.agent.probes import collectives, init_args, parallel
 from ddtop.agent.sources import SOURCES, ProbeRow
 from ddtop.agent.stacks import dump
@@ -53,7 +53,7 @@ class Reporter:
         self._rank, self._link = rank, link
         self._probes: dict[str, Probe] = {}
         self._samples: tuple[tuple[str, Callable[[Tick], object]], ...] = ()
-        self._reports: tuple[tuple[str, Callable[[Tick], Mapping[str, Any]]], ...] = ()
+        self._reports: tuple[tuple[str, Callable[[Tick], Fields]], ...] = ()
         self._communication: tuple[WaitsProbe, ...] = ()
         self._fields: dict[str, Any] = {}
         self._late_probes = 0
@@ -72,15 +72,14 @@ class Reporter:
                 guard.run(source.name, self._make, source)
         self._order()
 
-    def tick(self, now: int, late_ns: int, held: bool, greet: bool) -> None:
+    def tick(self, now: int, held: bool, greet: bool) -> None:
         """One tick at `now` (monotonic ns).
 
-        `late_ns`: how much later than planned it is, if that is more than the scheduler explains.
         `held`: something delayed it. `greet`: send a Hello.
         """
         tick = self._tick
         tick.begin(now, time.time_ns() - now, self._rank.page.open_calls())
-        tick.late_ns, tick.held, tick.moved_at = late_ns, held, self._moved_at()
+        tick.held, tick.moved_at = held, self._moved_at()
         if len(self._rank.late_probes) != self._late_probes:
             self._order()
         for name, sample in self._samples:
@@ -251,10 +250,8 @@ class Reporter:
 
     def _send_hello(self) -> None:
         rank = self._rank
-        identity, init_arguments = rank.who, rank.init_arguments
-        method = None
-        if init_arguments is not None and init_arguments.method:
-            method = redacted_start(init_arguments.method, VALUE_CHARACTERS)
+        identity, init = rank.who, rank.init_arguments
+        method = redacted_start(init.method, VALUE_CHARACTERS) if init.method else None
         version = getattr(sys.modules.get("torch"), "__version__", None)
         self._send(
             Hello(
@@ -284,9 +281,9 @@ class Reporter:
                 dump_fd=rank.dump_file.descriptor,
                 dump_off=rank.dump_file.off,
                 init_method=method,
-                init_timeout_ms=init_arguments.timeout_ms if init_arguments else None,
-                init_unix_ns=init_arguments.unix_ns if init_arguments else None,
-                store_file=init_arguments.store_file if init_arguments else None,
+                init_timeout_ms=init.timeout_ms,
+                init_unix_ns=init.unix_ns,
+                store_file=init.store_file,
                 script_digest=self._script_digest,
                 role=parallel.role(),
                 joined=rank.page.words[layout.MEMBER_AT] > 0,
@@ -341,8 +338,8 @@ class Reporter:
             )
         )
 
-    def _collect(self, fields: Callable[[Tick], Mapping[str, Any]]) -> None:
-        self._fields.update(fields(self._tick))
+    def _collect(self, fields: Callable[[Tick], Fields]) -> None:
+        self._fields.update(fields(self._tick).keywords)
 
     def _open_calls(self) -> tuple[OpenCall, ...]:
         umm = self._tick.unix_minus_mono

@@ -129,12 +129,10 @@ class Runtime:
                     if readable:
                         reporter.listen(now)
                     if woken or now >= planned:
-                        late = now - planned
                         self._fork_warning.end()
                         rank.page.words[layout.HEARTBEAT_AT] = now
-                        held = not woken and late > rank.limits.held_ns
-                        late_ns = late if late > rank.limits.gil_late_ns else 0
-                        reporter.tick(now, late_ns, held, rank.take_hello())
+                        held = not woken and now - planned > rank.limits.held_ns
+                        reporter.tick(now, held, rank.take_hello())
                         # The low digits of the clock add a jitter: a fixed period could stay in
                         # step with the program.
                         planned = now + TICK_NS * (800 + now // 1000 % 400) // 1000

@@ -50,14 +50,6 @@ class ProbeRow:
         return getattr(__import__(self.file, fromlist=(function,)), function)
 
 
-def _titan(name: str, after: str, wrap: str) -> ProbeRow:
-    return ProbeRow(name, "frameworks.torchtitan", after, wrap=wrap)
-
-
-def _torch(name: str, after: str, wrap: str) -> ProbeRow:
-    return ProbeRow(name, "frameworks.torch_phases", after, wrap=wrap)
-
-
 def _plugin(point: EntryPoint) -> ProbeRow:
     """The framework of a plugin. The name of its entry point is the import that it waits for."""
     row = ProbeRow(point.name, "", after=point.name, wrap=point.attr or "wrap")
@@ -86,7 +78,7 @@ SOURCES = (
     ProbeRow("rpc init", "wrap.distributed", after="torch.distributed.rpc", wrap="wrap_rpc"),
     ProbeRow("p2p", "wrap.p2p", after="torch.distributed.distributed_c10d"),
     ProbeRow("peer calls", "probes.peer_calls", probe="PeerCallsProbe"),
-    ProbeRow("collectives", "probes.collectives", probe="probe"),
+    ProbeRow("collectives", "probes.collectives", probe="Collectives"),
     ProbeRow("activity", "probes.main_thread", probe="ActivityProbe"),
     ProbeRow("exceptions caught", "probes.exceptions", probe="probe"),
     ProbeRow("batches", "wrap.dataloader", after="torch.utils.data.dataloader"),
@@ -121,16 +113,34 @@ SOURCES = (
         after="ray.train.v2._internal.execution.worker_group.thread_runner",
         wrap="wrap_errors",
     ),
-    _titan("torchtitan metrics", "torchtitan.components.metrics", "wrap_metrics"),
-    _titan("torchtitan trainer", "torchtitan.trainer", "wrap_trainer"),
-    _titan("torchtitan validator", "torchtitan.components.validate", "wrap_validator"),
-    _torch("save", "torch.serialization", "wrap_save"),
-    _torch(
-        "distributed save",
-        "torch.distributed.checkpoint.state_dict_saver",
-        "wrap_distributed_save",
+    ProbeRow(
+        "torchtitan metrics",
+        "frameworks.torchtitan",
+        after="torchtitan.components.metrics",
+        wrap="wrap_metrics",
     ),
-    _torch("compile", "torch._dynamo.callback", "wrap_compile"),
+    ProbeRow(
+        "torchtitan trainer",
+        "frameworks.torchtitan",
+        after="torchtitan.trainer",
+        wrap="wrap_trainer",
+    ),
+    ProbeRow(
+        "torchtitan validator",
+        "frameworks.torchtitan",
+        after="torchtitan.components.validate",
+        wrap="wrap_validator",
+    ),
+    ProbeRow("save", "frameworks.torch_phases", after="torch.serialization", wrap="wrap_save"),
+    ProbeRow(
+        "distributed save",
+        "frameworks.torch_phases",
+        after="torch.distributed.checkpoint.state_dict_saver",
+        wrap="wrap_distributed_save",
+    ),
+    ProbeRow(
+        "compile", "frameworks.torch_phases", after="torch._dynamo.callback", wrap="wrap_compile"
+    ),
     ProbeRow("process ends", "wrap.spawn", after="multiprocessing.util", wrap="wrap_ends"),
     ProbeRow("spawn", "wrap.spawn", after="torch.multiprocessing.spawn", wrap="wrap_spawn"),
     ProbeRow("hydra", "wrap.spawn", after="hydra._internal.utils", wrap="wrap_hydra"),

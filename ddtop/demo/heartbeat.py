@@ -5,7 +5,6 @@ torchrun --nproc-per-node 4 heartbeat.py
 
 from __future__ import annotations
 
-import argparse
 import threading
 import time
 
@@ -14,6 +13,8 @@ import torch.distributed as dist
 
 STEP_S, BEAT_S, BEATS_FROM = 0.03, 0.5, 60
 SLOW_BATCH_S, SLOW_EVERY = 0.3, 20
+CULPRIT = 2
+"""The rank that has a slow batch now and then."""
 
 
 def beat(begun: threading.Event) -> None:
@@ -26,14 +27,9 @@ def beat(begun: threading.Event) -> None:
 
 def main() -> None:
     """Reduce a gradient each step."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument(
-        "--culprit", type=int, default=2, help="the rank that has a slow batch now and then"
-    )
-    options = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    slow = dist.get_rank() == options.culprit % dist.get_world_size()
+    slow = dist.get_rank() == CULPRIT % dist.get_world_size()
     begun = threading.Event()
     threading.Thread(target=beat, args=(begun,), name="heartbeat", daemon=True).start()
     gradient = torch.zeros(1024)

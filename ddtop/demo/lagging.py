@@ -6,7 +6,6 @@ torchrun --nproc-per-node 4 lagging.py
 
 from __future__ import annotations
 
-import argparse
 import time
 from typing import Any
 
@@ -16,6 +15,7 @@ from torch import nn
 
 FEATURES, BATCH = 64, 16
 STEP_S, EXTRA_S, LATE_FROM = 0.02, 0.2, 60
+CULPRIT = 1
 
 
 class Penalty(torch.autograd.Function):  # type: ignore[misc]  # torch is Any here
@@ -54,12 +54,9 @@ class Network(nn.Module):  # type: ignore[misc]
 
 def main() -> None:
     """Train until stopped."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--culprit", type=int, default=1)
-    options = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    slow = dist.get_rank() == options.culprit % dist.get_world_size()
+    slow = dist.get_rank() == CULPRIT % dist.get_world_size()
     model = nn.parallel.DistributedDataParallel(Network())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     images, labels = torch.randn(BATCH, FEATURES), torch.arange(BATCH) % 10

@@ -6,7 +6,6 @@ torchrun --nproc-per-node 4 streaming.py
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 FEATURES, BATCH, STEP_S, RECORDS = 16, 4, 0.03, 10_000_000
 MISSING_AT = 200
+CULPRIT = 2
 
 
 def wait_for_shard() -> None:
@@ -41,12 +41,9 @@ class Records(IterableDataset[torch.Tensor]):  # type: ignore[misc]  # torch is 
 
 def main() -> None:
     """Train until stopped."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--culprit", type=int, default=2)
-    options = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    incomplete = dist.get_rank() == options.culprit % dist.get_world_size()
+    incomplete = dist.get_rank() == CULPRIT % dist.get_world_size()
     weight = torch.zeros(FEATURES, requires_grad=True)
     optimizer = torch.optim.SGD([weight], lr=1e-12)
     for batch in DataLoader(Records(incomplete), batch_size=BATCH, num_workers=2):

@@ -28,7 +28,7 @@ FAULTS = (
     "input-bound",
 )
 FEATURES, SAMPLES, BATCH = 64, 4096, 16
-STEP_S = 0.03
+STEP_S, STEPS_BEFORE, LIFE_S = 0.03, 60, 3600.0
 
 
 class Images(Dataset[tuple[torch.Tensor, torch.Tensor]]):  # type: ignore[misc]  # torch is Any here
@@ -75,10 +75,8 @@ def check_loss(loss: float) -> None:
         raise ValueError("the loss is nan")
 
 
-def misbehave(fault: str, rank: int, culprit: int) -> None:
-    """The fault, on the rank that has it."""
-    if rank != culprit:
-        return
+def misbehave(fault: str) -> None:
+    """The fault of the rank that has it."""
     if fault == "not-in-collective":
         wait_for_licence()
     elif fault == "rank-crashed":
@@ -95,15 +93,12 @@ def main() -> None:
     """Train until stopped."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--fault", choices=FAULTS, default="healthy")
-    parser.add_argument("--culprit", type=int, default=2)
-    parser.add_argument("--after", type=int, default=60, help="steps before the fault")
-    parser.add_argument("--seconds", type=float, default=3600)
-    options = parser.parse_args()
+    fault = parser.parse_args().fault
     torch.set_num_threads(1)
     torch.manual_seed(0)
     dist.init_process_group("gloo")
-    rank = dist.get_rank()
-    slow = options.fault == "input-bound"
+    culprit = 2 % dist.get_world_size()
+    slow = fault == "input-bound"
     dataset = Images(0.008 if slow else 0.0)
     sampler = DistributedSampler(dataset)
     loader = DataLoader(
@@ -112,12 +107,12 @@ def main() -> None:
     network = nn.Sequential(nn.Linear(FEATURES, 128), nn.ReLU(), nn.Linear(128, 10))
     model = nn.parallel.DistributedDataParallel(network)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    step, until = 0, time.monotonic() + options.seconds
+    step, until = 0, time.monotonic() + LIFE_S
     for epoch in range(1_000_000):
         sampler.set_epoch(epoch)
         for images, labels in loader:
-            if step == options.after:
-                misbehave(options.fault, rank, options.culprit % dist.get_world_size())
+            if step == STEPS_BEFORE and dist.get_rank() == culprit:
+                misbehave(fault)
             train_step(model, optimizer, images, labels)
             time.sleep(STEP_S)
             step += 1

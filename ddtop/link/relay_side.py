@@ -22,6 +22,7 @@ from zmq.utils import z85
 from ddtop.link.keys import CONTROLLER, SERVER, VIEWER, derive
 from ddtop.link.leaf_side import NOW, LeafLink, send_parts
 from ddtop.link.listeners import Listeners
+from ddtop.link.options import Options, set_options
 from ddtop.link.rank_listener import Credentials, RankListener
 from ddtop.wire.frames import FRAME_BYTES_MAX
 
@@ -202,15 +203,23 @@ class RelayLink:
             self._zap = self._context.socket(zmq.REP)
             self._zap.setsockopt(zmq.LINGER, 0)
             self._zap.bind(_ZAP_ENDPOINT)
-            self._viewers = self._router()
+            self._viewers = self._context.socket(zmq.ROUTER)
             self.queues = PeerQueues(self._viewers)
             server = derive(secret, SERVER)
-            self._viewers.setsockopt(zmq.CURVE_SERVER, 1)
-            self._viewers.setsockopt(zmq.CURVE_PUBLICKEY, server.public)
-            self._viewers.setsockopt(zmq.CURVE_SECRETKEY, server.secret)
-            self._viewers.setsockopt(zmq.ZAP_DOMAIN, b"ddtop")
-            self._viewers.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
-            self._viewers.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
+            options: Options = {
+                zmq.LINGER: 0,
+                zmq.RCVHWM: INCOMING_FRAMES,
+                zmq.MAXMSGSIZE: FRAME_BYTES_MAX,
+                # Without it, frames for a full or closed peer are dropped silently.
+                zmq.ROUTER_MANDATORY: 1,
+                zmq.CURVE_SERVER: 1,
+                zmq.CURVE_PUBLICKEY: server.public,
+                zmq.CURVE_SECRETKEY: server.secret,
+                zmq.ZAP_DOMAIN: b"ddtop",
+                zmq.HEARTBEAT_IVL: HEARTBEAT_MS,
+                zmq.HEARTBEAT_TIMEOUT: HEARTBEAT_TIMEOUT_MS,
+            }
+            set_options(self._viewers, options)
             self._listeners = Listeners(self._viewers)
             self.port = self._listeners.open(address, 0, STRANGERS_MAX, VIEWER_BYTES_MAX)
         except (OSError, zmq.ZMQError) as error:
@@ -227,15 +236,6 @@ class RelayLink:
         }
         for socket in (self._ranks.descriptor, self._viewers, self._zap, self._listeners.monitor):
             self._poller.register(socket, zmq.POLLIN)
-
-    def _router(self) -> zmq.Socket[bytes]:
-        socket = self._context.socket(zmq.ROUTER)
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.RCVHWM, INCOMING_FRAMES)
-        socket.setsockopt(zmq.MAXMSGSIZE, FRAME_BYTES_MAX)
-        # Without it, frames for a full or closed peer are dropped silently.
-        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        return socket
 
     def bind_public(self, ports: Iterable[int]) -> tuple[int | None, str]:
         """Listen on all interfaces too, on the first of these ports that is free.

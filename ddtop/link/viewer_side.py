@@ -15,6 +15,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from ddtop.link.keys import CONTROLLER, SERVER, VIEWER, derive
 from ddtop.link.leaf_side import place
+from ddtop.link.options import Options, connecting, set_options
 from ddtop.patience import within
 
 QUEUE_BYTES_MAX, FRAME_COST_BYTES = 48 << 20, 128
@@ -45,16 +46,16 @@ def _connect(
     socket empties it in each turn and bounds what it keeps.
     """
     keys = derive(secret, CONTROLLER if controller else VIEWER)
-    socket.setsockopt(zmq.LINGER, 0)
-    socket.setsockopt(zmq.RCVHWM, NO_LIMIT)
-    socket.setsockopt(zmq.CURVE_SERVERKEY, derive(secret, SERVER).public)
-    socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.public)
-    socket.setsockopt(zmq.CURVE_SECRETKEY, keys.secret)
-    socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
-    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
-    socket.setsockopt(zmq.RECONNECT_IVL_MAX, 2000)
-    # Not for names: libzmq would first use their IPv6 addresses, even without a route.
-    socket.setsockopt(zmq.IPV6, int(":" in address))
+    options: Options = {
+        zmq.LINGER: 0,
+        zmq.RCVHWM: NO_LIMIT,
+        zmq.HEARTBEAT_IVL: HEARTBEAT_MS,
+        zmq.HEARTBEAT_TIMEOUT: HEARTBEAT_TIMEOUT_MS,
+        zmq.RECONNECT_IVL_MAX: 2000,
+        # Not for names: libzmq would first use their IPv6 addresses, even without a route.
+        zmq.IPV6: int(":" in address),
+    }
+    set_options(socket, {**options, **connecting(derive(secret, SERVER), keys)})
     socket.connect(place(address, port))
     return socket
 

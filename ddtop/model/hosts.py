@@ -181,7 +181,7 @@ def merged_report(parts: Sequence[HostState]) -> HostState:
 
 
 _NEAREST = (HUB, ALONE, LEAF)
-_COUNTS = ("relay_cpu_ns", "relay_rss_bytes", "dropped", "refused", "garbled", "viewers")
+_COUNTS = ("relay_cpu_ns", "relay_rss_bytes", "dropped", "refused", "garbled")
 _LISTS = ("processes", "rendezvous", "candidates", "candidacies", "helpers")
 
 

@@ -31,20 +31,15 @@ class HostWatch:
     def __init__(self) -> None:
         self._looks = 0
         self._times: tuple[int, int] | None = None
-        self._slow = HostLoad()
+        self._memory_stall_ratio: float | None = None
         self._disks = DiskWatch()
         self._uses: dict[str, Use] = {}
 
     def look(self, hellos: Iterable[Hello]) -> HostLoad:
-        """The host now. Check: `vmstat 1`, `cat /proc/pressure/cpu`, `df -h`."""
+        """The host now. Check: `vmstat 1`, `cat /proc/pressure/memory`, `df -h`."""
         now = time.monotonic()
         if self._looks % SLOWLY_EVERY == 0:
-            self._slow = HostLoad(
-                cpu_stall_ratio=_stalled_ratio("cpu"),
-                memory_stall_ratio=_stalled_ratio("memory"),
-                io_stall_ratio=_stalled_ratio("io"),
-                swapped_pages=_swapped_pages(),
-            )
+            self._memory_stall_ratio = _memory_stall_ratio()
             self._uses = self._disks.ask(hellos, now)
         self._looks += 1
         runnable, steal, total = _stat()
@@ -57,14 +52,10 @@ class HostWatch:
         ):
             ratio = max(0.0, (steal - self._times[0]) / (total - self._times[1]))
         self._times = (steal, total) if steal is not None and total is not None else None
-        slow = self._slow
         return HostLoad(
             runnable,
             ratio,
-            slow.cpu_stall_ratio,
-            slow.memory_stall_ratio,
-            slow.io_stall_ratio,
-            slow.swapped_pages,
+            self._memory_stall_ratio,
             self._disks.disks(self._uses, now),
             self._disks.unanswered_paths(now),
         )
@@ -81,18 +72,10 @@ def _stat() -> tuple[int | None, int | None, int | None]:
     return max(runnable - 1, 0), times[7] if len(times) > 7 else None, sum(times)
 
 
-def _stalled_ratio(what: str) -> float | None:
+def _memory_stall_ratio() -> float | None:
     try:
-        text = Path(f"/proc/pressure/{what}").read_text()
+        text = Path("/proc/pressure/memory").read_text()
         return float(text[text.index("avg10=") + 6 :].split(None, 1)[0]) / 100
-    except (OSError, ValueError, IndexError):
-        return None
-
-
-def _swapped_pages() -> int | None:
-    try:
-        words = Path("/proc/vmstat").read_text().split()
-        return sum(int(words[words.index(name) + 1]) for name in ("pswpin", "pswpout"))
     except (OSError, ValueError, IndexError):
         return None
 

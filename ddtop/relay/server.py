@@ -621,7 +621,6 @@ class Server:
                 dropped=lost + (hub.dropped if hub is not None else 0),
                 refused=self._link.refused + self._ranks.refused,
                 garbled=self._garbled + self._link.broken + (hub.garbled if hub is not None else 0),
-                viewers=len(self._viewers),
                 load=self._load.look(self._ranks.hellos()),
                 gpus=gpus,
                 gpu_watch=gpu_watch,

@@ -70,7 +70,6 @@ def process_of(
         74,
         int(course.io_bytes * factor),
         0 if role == STARTS else WORKERS_AND_LOADER,
-        int(1000 * noise) if role != STOPPED else None,
         int(course.wakes * factor),
         syscall,
         init_since_unix_ns=init_unix_ns,
@@ -134,13 +133,11 @@ SPARE_RATIO = 0.71
 """Allocated of what is reserved, where memory is in pieces."""
 RETRIES_PER_S = 0.5
 CAP_WATTS, IDLE_WATTS = 700.0, 74.0
-FULL_MHZ, MAX_MHZ, MEMORY_MHZ, HOT_MHZ = 1755, 1980, 2619, 585
+FULL_MHZ, MAX_MHZ, HOT_MHZ = 1755, 1980, 585
 WARM_C, HOT_C, HEATS_S = 58, 92, 3.0
 STRANGER_PID, STRANGER_BYTES = 48_213, 19 * GIB
-ASKED_MS, COST_NS = 420, 3_100_000
-"""The age of the numbers of a driver that answers, and the relay's CPU time for one sample of eight
-GPUs.
-"""
+ASKED_MS = 420
+"""The age of the numbers of a driver that answers."""
 FALLEN_OFF = 79
 
 _COMPUTES_WATTS, _WAITS_WATTS, _SHARED_WATTS = 640.0, 187.0, 634.0
@@ -241,7 +238,7 @@ class SimulatedGpus:
         for local in range(GPUS_PER_HOST):
             role = roles[local] if local < len(roles) else None
             gpus += self._gpu(host, local, role, era, at_s)
-        return tuple(gpus), GpuWatch(age_ms, DRIVER, None, COST_NS)
+        return tuple(gpus), GpuWatch(age_ms, DRIVER)
 
     def _era(self, at_s: float) -> Era:
         return next((era for era in reversed(self._eras) if era.begin_s <= at_s), self._eras[0])
@@ -273,20 +270,15 @@ class SimulatedGpus:
             NAME,
             _pci(local),
             None if self._divided else tuple(processes),
-            None if self._divided else round(util * 0.6, 2),
             HOT_MHZ if hot else FULL_MHZ if util else 345,
             MAX_MHZ,
-            MEMORY_MHZ,
-            MEMORY_MHZ,
             round(watts * (0.98 + 0.04 * noise), 1),
             CAP_WATTS,
             int(heat_c + (5 * self._fleet.noise[(rank * 31 + 7) % DIGITS] if not hot else 0)),
             ("hw_slowdown", "hw_thermal") if hot else (),
             0,
-            0,
             False,
             False,
-            5,
             5,
             16,
             16,

@@ -24,7 +24,7 @@ from ddtop.sim.fleet import (
     WORLD,
     SimulatedFleet,
 )
-from ddtop.sim.hosts import ALLOCATED_RATIO, RESERVED_BYTES, SimulatedGpus
+from ddtop.sim.hosts import SimulatedGpus
 from ddtop.sim.incidents import (
     FALLEN,
     HASTY,
@@ -506,7 +506,6 @@ class ReportMoment:
         samples = int(course.reported_s * SAMPLES_PER_S)
         all_samples = SAMPLES_PER_S * factor
         loads, ahead, back, update, meets, sync, other = course.shares_s
-        reserved = int(RESERVED_BYTES * factor)
         step = self._base_step + steps
         return RankState(
             "running",
@@ -529,14 +528,11 @@ class ReportMoment:
                 int(sync * all_samples),
                 int(other * all_samples),
             ),
-            0,
             place,
             loader,
             None,
             progress_unix_ns,
             round(90 * factor, 1),
-            int(reserved * ALLOCATED_RATIO),
-            reserved,
             int(course.reported_s * AGENT_RATIO * SECOND_NS),
             spots=self._spots(course, place),
             spots_samples=SPOTS_SAMPLES,

@@ -56,10 +56,7 @@ class MpiPart(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MpiCall(msgspec.Struct, frozen=True, array_like=True):
-    """A call that has not returned.
-
-    `parts_total`: how many requests it waits for, of which `parts` are the first.
-    """
+    """A call that has not returned. `parts`: the first of the requests that it waits for."""
 
     name: str
     since_unix_ns: int
@@ -71,7 +68,6 @@ class MpiCall(msgspec.Struct, frozen=True, array_like=True):
     nbytes: int | None = None
     dtype: str | None = None
     parts: tuple[MpiPart, ...] = ()
-    parts_total: int = 0
     serial: int = 0
 
 
@@ -171,7 +167,7 @@ def _read_line(
         part = _part(line[NBYTES], line[COMM], line[PEER], line[TAG], names)
         found = (part,) if part.name else ()
         since = line[SINCE] + unix_minus_mono
-        return MpiCall(name, since, line[THREAD], parts=found, parts_total=1, serial=line[SERIAL])
+        return MpiCall(name, since, line[THREAD], parts=found, serial=line[SERIAL])
     parts = line[PARTS] if name in MPI_WAITS or name in MPI_EXCHANGES else 0
     return MpiCall(
         name,
@@ -185,7 +181,6 @@ def _read_line(
         parts=tuple(
             _read_part(line, number, names) for number in range(max(0, min(parts, PARTS_MAX)))
         ),
-        parts_total=max(0, parts),
         serial=line[SERIAL],
     )
 

@@ -57,15 +57,7 @@ STEP_SOURCES = (SOURCE_BATCH, SOURCE_OPTIMIZER, SOURCE_USER)
 # Call slots, one per thread, for calls that the flight recorder does not record.
 SLOTS_AT, SLOTS, SLOT_WORDS = 32, 16, 8
 SLOT_STARTS = range(SLOTS_AT, SLOTS_AT + SLOTS * SLOT_WORDS, SLOT_WORDS)
-SLOT_SEQUENCE, SLOT_THREAD, SLOT_CALL, SLOT_SINCE, SLOT_PEER, SLOT_TAG, SLOT_COUNT = (
-    0,
-    1,
-    2,
-    3,
-    4,
-    5,
-    6,
-)
+SLOT_SEQUENCE, SLOT_THREAD, SLOT_CALL, SLOT_SINCE, SLOT_PEER, SLOT_TAG = range(6)
 CALLS = (
     None,
     "init_process_group",

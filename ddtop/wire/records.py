@@ -46,15 +46,14 @@ class HubLink(msgspec.Struct, frozen=True, array_like=True):
 
     `role`: alone (the job is on one host), hub, or leaf. `address`: HOST:PORT where the hub listens
     for others, or where this leaf has found it. `connected`, of a leaf: the hub answers; `why` it
-    does not, in a few words; `lost_unix_ns`: since when. `dropped`: frames that could not be sent
-    to the hub. `leaves`, of a hub: relays that are connected now.
+    does not, in a few words. `dropped`: frames that could not be sent to the hub. `leaves`, of a
+    hub: relays that are connected now.
     """
 
     role: str = ALONE
     address: str | None = None
     connected: bool | None = None
     why: str | None = None
-    lost_unix_ns: int | None = None
     dropped: int = 0
     leaves: int = 0
 
@@ -87,18 +86,15 @@ class HostLoad(msgspec.Struct, frozen=True, array_like=True):
     own left out.
 
     `steal_ratio`: share of the CPUs' time that the hypervisor gave to others, since the last look.
-    `*_stall_ratio`: share of the last ten seconds in which some thread waited for it
-    (/proc/pressure/*: some avg10), None on kernels without. `swapped_pages` only grows: pages in
-    and out. `unanswered`: paths of the job, each with for how long (s) a call on its file system
-    has not returned; nothing is known of their disks.
+    `memory_stall_ratio`: share of the last ten seconds in which some thread waited for memory
+    (/proc/pressure/memory: some avg10), None on kernels without. `unanswered`: paths of the job,
+    each with for how long (s) a call on its file system has not returned; nothing is known of their
+    disks.
     """
 
     runnable: int | None = None
     steal_ratio: float | None = None
-    cpu_stall_ratio: float | None = None
     memory_stall_ratio: float | None = None
-    io_stall_ratio: float | None = None
-    swapped_pages: int | None = None
     disks: tuple[Disk, ...] = ()
     unanswered: tuple[tuple[str, float], ...] = ()
 
@@ -583,8 +579,7 @@ class ThreadStack(msgspec.Struct, frozen=True, array_like=True):
     `name` is None where the source does not say (faulthandler before 3.14).
 
     `omitted`: outer frames that were left out because the stack is deep. `main`: the rank's thread,
-    which is the main thread unless another one trains. `gil`: it holds the GIL, where the source
-    tells.
+    which is the main thread unless another one trains.
     """
 
     frames: tuple[StackFrame, ...]
@@ -592,7 +587,6 @@ class ThreadStack(msgspec.Struct, frozen=True, array_like=True):
     thread_id: int | None = None
     main: bool = False
     omitted: int = 0
-    gil: bool | None = None
 
 
 # -- How a rank finds the others
@@ -740,9 +734,9 @@ class Gpu(msgspec.Struct, frozen=True, array_like=True):
 
     `index` is NVML's, in the order of PCI addresses, or amdsmi's. `util_ratio`: share of the last
     sample period in which some kernel ran, a kernel of NCCL that waits included. `throttle`: of
-    THROTTLES. `ecc_uncorrected`: since the driver was loaded. `remapped_rows`: of memory, for
-    uncorrectable errors (retired pages on AMD); `remap_failed`, `remap_pending` (a reset is
-    wanted). `nvlinks`: active ones (XGMI on AMD), of `nvlinks_total`. `exclusive`: only one process
+    THROTTLES. `ecc_uncorrected`: since the driver was loaded. `remap_failed`,
+    `remap_pending` (a reset is wanted): rows of memory with uncorrectable errors (retired pages on
+    AMD). `nvlinks`: active ones (XGMI on AMD), of `nvlinks_total`. `exclusive`: only one process
     may have a context, `prohibited`: none may. `lost`: it no longer answers.
     """
 
@@ -754,21 +748,16 @@ class Gpu(msgspec.Struct, frozen=True, array_like=True):
     name: str = ""
     pci: str | None = None
     processes: tuple[GpuProcess, ...] | None = None
-    memory_util_ratio: float | None = None
     sm_mhz: int | None = None
     sm_max_mhz: int | None = None
-    memory_mhz: int | None = None
-    memory_max_mhz: int | None = None
     power_watts: float | None = None
     power_cap_watts: float | None = None
     celsius: int | None = None
     throttle: tuple[str, ...] | None = None
     ecc_uncorrected: int | None = None
-    remapped_rows: int | None = None
     remap_pending: bool | None = None
     remap_failed: bool | None = None
     pcie_generation: int | None = None
-    pcie_generation_max: int | None = None
     pcie_width: int | None = None
     pcie_width_max: int | None = None
     nvlinks: int | None = None
@@ -792,7 +781,6 @@ class GpuWatch(msgspec.Struct, frozen=True, array_like=True):
     age_ms: int | None = None
     driver: str | None = None
     why: str | None = None
-    cost_ns: int | None = None
 
 
 class CudaState(msgspec.Struct, frozen=True, array_like=True):
@@ -857,14 +845,13 @@ class Communicator(msgspec.Struct, frozen=True, array_like=True):
 class RasAnswer(msgspec.Struct, frozen=True, array_like=True):
     """The answer of NCCL's status service, or why there is none (`why`).
 
-    `took_ms`: how long it took; `same_ms`: for how long the answer about all communicators has been
+    `same_ms`: for how long the answer about all communicators has been
     the same.
     """
 
     communicators: tuple[Communicator, ...] = ()
     nccl: str | None = None
     why: str | None = None
-    took_ms: int | None = None
     text: bool = False
     same_ms: int | None = None
 
@@ -1166,30 +1153,29 @@ class RankState(Record, frozen=True, array_like=True, gc=False):
 
     `phase`: starting, joining, running or leaving. `activity`: one of ACTIVITIES, at the last
     sample. `wait_samples` of `all_samples` found a collective pending. `activity_samples` follows
-    ACTIVITIES. `gil_held_ns`: how late samples were because C code held the GIL. All of these only
-    grow, so any two records give a window. `progress_unix_ns`: when a sequence number, an iteration
-    or a batch last moved. `healthy_wait_max_ms`: the longest of the last 100 waits of half a second
-    or more that ended, `usual_wait_ms` the second longest. `recorder`: why the flight recorder
-    reports nothing; `recorder_skips`: reads left out while a group was about to get its first
-    entry. `gc_total_ns`: time in garbage collections. `spots`: where the last `spots_samples` (half
-    a minute) found the main thread most often. `held_samples` were late because something held the
-    GIL (or the CPU); `held_spot` is where the last of them found it most often. `cuda`: the numbers
-    of torch's CUDA. `progress`: what the program's framework counts. `pipeline`: the stages of
-    torch's pipelining that it runs. `outside`: the rank has no agent, and this was read of it from
-    outside. `pace`: how fast it trains, now and before. `expected`: the region that the program has
-    announced and is in. `failed_save`: the last save that raised an exception. `stayed_s`: while it
-    makes no progress, the longest time for which it has stood at its line before and then went on.
-    `handling`: the exception that its thread handles while it makes no progress.
-    `writes_since_unix_ns`: since when it has handled one exception, while a file that it has open
-    for writing grows. `sleeps_until_unix_ns`: the end of the sleep that its thread is in;
-    `sleeps_since_unix_ns`: since when it is known to be in that one. `trains`: of a rank that makes
-    optimizer steps and has no process group, a digest of the parameters' shapes, the optimizer's
-    settings and the seed. `calls`: the last two collective calls, while it is stuck or has raised.
-    `replicas`: values of its parameters, one for each optimizer. `in_handler`: while it makes no
-    progress, the signal (`type`) whose handler is on its thread's stack, and the handler's line.
-    `moves_since_unix_ns`: since when it has read or written files that it has open, or has got from
-    other threads what it waited for, while it makes no progress. `chain`: while it makes none, what
-    its thread waits for in Python.
+    ACTIVITIES. All of these only grow, so any two records give a window. `progress_unix_ns`: when a
+    sequence number, an iteration or a batch last moved. `healthy_wait_max_ms`: the longest of the
+    last 100 waits of half a second or more that ended, `usual_wait_ms` the second longest.
+    `recorder`: why the flight recorder reports nothing. `gc_total_ns`: time in garbage collections.
+    `spots`: where the last `spots_samples` (half a minute) found the main thread most often.
+    `held_samples` were late because something held the GIL (or the CPU); `held_spot` is where the
+    last of them found it most often. `cuda`: the numbers of torch's CUDA. `progress`: what the
+    program's framework counts. `pipeline`: the stages of torch's pipelining that it runs.
+    `outside`: the rank has no agent, and this was read of it from outside. `pace`: how fast it
+    trains, now and before. `expected`: the region that the program has announced and is in.
+    `failed_save`: the last save that raised an exception. `stayed_s`: while it makes no progress,
+    the longest time for which it has stood at its line before and then went on. `handling`: the
+    exception that its thread handles while it makes no progress. `writes_since_unix_ns`: since when
+    it has handled one exception, while a file that it has open for writing grows.
+    `sleeps_until_unix_ns`: the end of the sleep that its thread is in; `sleeps_since_unix_ns`:
+    since when it is known to be in that one. `trains`: of a rank that makes optimizer steps and has
+    no process group, a digest of the parameters' shapes, the optimizer's settings and the seed.
+    `calls`: the last two collective calls, while it is stuck or has raised. `replicas`: values of
+    its parameters, one for each optimizer. `in_handler`: while it makes no progress, the signal
+    (`type`) whose handler is on its thread's stack, and the handler's line. `moves_since_unix_ns`:
+    since when it has read or written files that it has open, or has got from other threads what it
+    waited for, while it makes no progress. `chain`: while it makes none, what its thread waits for
+    in Python.
     """
 
     phase: str
@@ -1204,19 +1190,15 @@ class RankState(Record, frozen=True, array_like=True, gc=False):
     wait_samples: int = 0
     all_samples: int = 0
     activity_samples: tuple[int, ...] = ()
-    gil_held_ns: int = 0
     place: Place | None = None
     loader: Loader | None = None
     exception: LastException | None = None
     progress_unix_ns: int | None = None
     healthy_wait_max_ms: float | None = None
-    cuda_allocated_bytes: int | None = None
-    cuda_reserved_bytes: int | None = None
     agent_cpu_ns: int = 0
     drops: int = 0
     probes_off: tuple[str, ...] = ()
     recorder: str | None = None
-    recorder_skips: int = 0
     gc_total_ns: int = 0
     spots: tuple[Spot, ...] = ()
     spots_samples: int = 0
@@ -1404,7 +1386,7 @@ class ProcessState(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     `state`: the letter of /proc/PID/stat. `cpu_ns` and `io_bytes` only grow and include the living
     children. `switches`: how often the main thread went to sleep of its own accord.
-    `agent_age_ms`: since the agent was last heard. `wchan` is None where the kernel does not say.
+    `wchan` is None where the kernel does not say.
     `syscall`: the system call in which the main thread sleeps ("read", "futex"), None while it runs
     or where it cannot be read. `file`: what the descriptor of that call is ("/data/a.tar", "stdin",
     "socket", "pipe"); `remote`: the peer of that socket ("10.0.0.7:443"). `frozen`: its cgroup is
@@ -1426,7 +1408,6 @@ class ProcessState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     threads: int | None = None
     io_bytes: int | None = None
     children: int | None = None
-    agent_age_ms: int | None = None
     switches: int | None = None
     syscall: str | None = None
     file: str | None = None
@@ -1522,7 +1503,6 @@ class HostState(Record, frozen=True, array_like=True):
     dropped: int = 0
     refused: int = 0
     garbled: int = 0
-    viewers: int = 0
     rendezvous: tuple[Rendezvous, ...] = ()
     candidates: tuple[ProcessState, ...] = ()
     load: HostLoad | None = None
@@ -1590,7 +1570,6 @@ class Stacks(Record, frozen=True, array_like=True):
     worker: bool = False
     pause_ns: int | None = None
     automatic: bool = False
-    omitted_threads: int = 0
 
 
 class CommStatus(Record, frozen=True, array_like=True):

@@ -4,7 +4,7 @@ import sys
 from types import SimpleNamespace
 
 from ddtop.agent.limits import LIMITS
-from ddtop.agent.notes import PeerNotes
+from ddtop.agent.notes import Notes, PeerNotes
 from ddtop.agent.probes.collectives import Collectives
 
 SECOND = 1_000_000_000
@@ -37,6 +37,18 @@ class FakeRecorder:
         return self.list
 
 
+def fake_rank(limits=LIMITS, **more):
+    """As much of a rank as the probe reads."""
+    nothing = SimpleNamespace(number_of=lambda *_: None)
+    known = {
+        "page": SimpleNamespace(words=[0] * 32), "frames": SimpleNamespace(walk=nothing),
+        "limits": limits, "notes": Notes(), "lead_id": 0,
+        "recorder_paused": False, "collectives_paused": False, "exiting": False,
+        "destroyed": False, "times_destroyed": 0, "final_seqs": {}, "exception": None,
+    }  # fmt: skip
+    return SimpleNamespace(**(known | more))
+
+
 class Bench:
     """One probe over a world of fake groups. Time passes in steps of a quarter of a second."""
 
@@ -52,8 +64,9 @@ class Bench:
             sys.modules, "torch.distributed.distributed_c10d", SimpleNamespace(_world=self.world)
         )
         monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(device=str))
-        self.peers = PeerNotes()
-        self.probe, self.recorder = Collectives(self.peers, LIMITS), FakeRecorder()
+        rank = fake_rank()
+        self.peers = rank.notes[PeerNotes]
+        self.probe, self.recorder = Collectives(rank), FakeRecorder()
         self.probe._recorder = self.recorder
 
     def passes(self, seconds, steps=False, waiting=False, completed=None, in_line=False):

@@ -11,7 +11,7 @@ import pytest
 
 import ddtop.agent
 from ddtop.agent.limits import LIMITS, AgentLimits
-from ddtop.agent.notes import Notes, PeerNotes
+from ddtop.agent.notes import Notes
 from ddtop.agent.probe import Tick
 from ddtop.agent.probes.collectives import Collectives
 from ddtop.agent.probes.loader import LoaderHistory
@@ -24,6 +24,7 @@ from ddtop.policy import POLICY
 from ddtop.wire import page as layout
 from ddtop.wire.page import CALLS
 from ddtop.wire.records import Feed
+from tests.agent.probing import fake_rank
 
 SECOND = 1_000_000_000
 HOUR_NS = 3600 * SECOND
@@ -56,7 +57,7 @@ def test_a_limit_that_does_not_exist_is_refused() -> None:
 
 
 def ratio_of_waits(limits: AgentLimits) -> float | None:
-    probe = Collectives(PeerNotes(), limits)
+    probe = Collectives(fake_rank(limits))
     for _ in range(limits.wait_samples):
         probe.count_sample(waits=True)
     return probe.wait_ratio
@@ -88,7 +89,7 @@ def length_of_a_step(limits: AgentLimits) -> float | None:
         at += took * SECOND
         words[layout.ITERATION_AT], words[layout.STEP_AT] = step, at
         probe.sample(SimpleNamespace(now=at, pattern=None))  # type: ignore[arg-type]
-    found: float | None = probe.fields(Tick())["step_ms"]
+    found: float | None = probe.fields(Tick()).keywords["step_ms"]
     return found
 
 

@@ -61,7 +61,7 @@ def reports(rank, mover, seconds, begin_s=1000):
     now = begin_s * 1000 * MS
     for _ in range(int(seconds * 1000 * MS / TICK)):
         now += TICK
-        reporter.tick(now, 0, False, False)
+        reporter.tick(now, False, False)
     return link.kinds.count("RankState")
 
 

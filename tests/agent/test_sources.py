@@ -1,6 +1,7 @@
 """The table of sources: each row names a module with the functions that the protocol requires."""
 
 import importlib
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +11,7 @@ from ddtop.agent.guard import guard
 from ddtop.agent.limits import LIMITS
 from ddtop.agent.notes import Notes
 from ddtop.agent.probe import Probe, WaitsProbe
+from ddtop.agent.rank import InitArguments
 from ddtop.agent.sources import SOURCES, ProbeRow
 from ddtop.wire import frames
 from ddtop.wire import page as layout
@@ -90,7 +92,7 @@ class Counter(Probe):
             raise OSError("gone")
 
     def fields(self, tick):
-        return {"iteration": self.samples}
+        return partial(RankState, iteration=self.samples)
 
 
 class Fabric(WaitsProbe):
@@ -143,7 +145,7 @@ def reporter(monkeypatch):
             dump_file=dump,
             late_probes=late or {},
             notes=Notes(),
-            init_arguments=None,
+            init_arguments=InitArguments(),
             failed_save=None,
             saves_to=(),
             started_unix_ns=1,
@@ -162,7 +164,7 @@ def reporter(monkeypatch):
 def ticks(reporter, number):
     for at in range(number):
         reporter.report_soon()
-        reporter.tick(1_000_000_000 + at, 0, held=False, greet=False)
+        reporter.tick(1_000_000_000 + at, held=False, greet=False)
 
 
 def test_a_probe_that_raises_is_off_by_its_name_and_its_last_fields_stay(reporter):

@@ -43,7 +43,7 @@ def test_an_open_collective_is_pending_on_its_communicator():
 
 def test_a_wait_is_open_in_all_that_its_requests_stand_for():
     parts = (MpiPart("Ibarrier", WORLD, 4), MpiPart("Irecv", WORLD, None, 2, 9))
-    call = MpiCall("Waitall", 100, 7, parts=parts, parts_total=2)
+    call = MpiCall("Waitall", 100, 7, parts=parts)
     state = with_calls(RankState("running"), MpiState(1, (call,), (MpiComm(WORLD, 6, 3),)))
 
     assert (state.groups[0].enqueued, state.groups[0].completed) == (6, 3)
@@ -52,7 +52,7 @@ def test_a_wait_is_open_in_all_that_its_requests_stand_for():
 
 
 def test_a_waitany_needs_one_of_its_requests():
-    call = MpiCall("Waitany", 100, 7, parts=(MpiPart("Irecv", WORLD, None, 2, 9),), parts_total=1)
+    call = MpiCall("Waitany", 100, 7, parts=(MpiPart("Irecv", WORLD, None, 2, 9),))
     state = with_calls(RankState("running"), MpiState(1, (call,)))
 
     assert state.open_calls[0].any_of

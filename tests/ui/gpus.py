@@ -23,7 +23,7 @@ from tests.ui.builders import NOW, SECOND
 from tests.ui.changed import replace
 
 GIB = 1 << 30
-WATCH = GpuWatch(400, "580.65.06", cost_ns=3_000_000)
+WATCH = GpuWatch(400, "580.65.06")
 STRANGER = GpuProcess(3310, 31 * GIB, user="bob", command="python sample.py")
 
 
@@ -42,7 +42,6 @@ def card(index: int, rank: int, **more: object) -> Gpu:
         "celsius": 61 + index,
         "throttle": (),
         "pcie_generation": 5,
-        "pcie_generation_max": 5,
         "pcie_width": 16,
         "pcie_width_max": 16,
         "nvlinks": 18,

@@ -26,7 +26,7 @@ STATE = RankState(
     place=Place("f", "f.py", 1, since_unix_ns=103),
     exception=LastException("E", "e", 104, Place("g", "g.py", 2)),
     progress_unix_ns=105,
-    gil_held_ns=106,
+    gc_total_ns=106,
     mpi=MpiState(107, (MpiCall("Recv", 108, 1),)),
 )
 
@@ -39,7 +39,7 @@ def test_every_time_in_a_record_moves_however_deep_it_lies_and_nothing_else_does
     assert found.open_calls[0].since_unix_ns == 1102
     assert (found.place.since_unix_ns, found.place.line) == (1103, 1)
     assert (found.exception.unix_ns, found.exception.place.since_unix_ns) == (1104, None)
-    assert (found.progress_unix_ns, found.gil_held_ns) == (1105, 106)
+    assert (found.progress_unix_ns, found.gc_total_ns) == (1105, 106)
     assert (found.mpi.unix_ns, found.mpi.calls[0].since_unix_ns) == (1107, 1108)
 
 

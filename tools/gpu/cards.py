@@ -57,11 +57,8 @@ _FIELDS: dict[str, tuple[str, float, float]] = {
     "power_cap_watts": ("enforced.power.limit", 0, 1),
     "celsius": ("temperature.gpu", 0, 3),
     "sm_mhz": ("clocks.current.sm", 0.1, 100),
-    "memory_mhz": ("clocks.current.memory", 0.1, 0),
     "sm_max_mhz": ("clocks.max.sm", 0, 0),
-    "memory_max_mhz": ("clocks.max.memory", 0, 0),
     "pcie_generation": ("pcie.link.gen.current", 0, 0),
-    "pcie_generation_max": ("pcie.link.gen.max", 0, 0),
     "pcie_width": ("pcie.link.width.current", 0, 0),
     "pcie_width_max": ("pcie.link.width.max", 0, 0),
     "ecc_uncorrected": ("ecc.errors.uncorrected.volatile.total", 0, 0),
@@ -111,13 +108,12 @@ def cards() -> None:
         f"ddtop {busy.nvlinks} of {busy.nvlinks_total}, nvidia-smi {active} of {len(links)}",
     )
     rows = smi(
-        "--query-remapped-rows=remapped_rows.uncorrectable,remapped_rows.pending,remapped_rows.failure",
+        "--query-remapped-rows=remapped_rows.pending,remapped_rows.failure",
         "--format=csv,noheader",
     )
     see(
         "remapped rows",
-        f"ddtop {busy.remapped_rows}, {busy.remap_pending}, {busy.remap_failed}; nvidia-smi"
-        f" {rows.strip()!r}",
+        f"ddtop {busy.remap_pending}, {busy.remap_failed}; nvidia-smi {rows.strip()!r}",
     )
     see("not told", [name for name in Gpu.__struct_fields__ if getattr(busy, name) is None])
     say(busy)
@@ -252,7 +248,7 @@ def allocator() -> None:
 
     from ddtop.agent.probes.cuda import EVERY_NS, Cuda
 
-    cuda = Cuda()
+    cuda = Cuda(None)
     cuda.look(EVERY_NS, ("line", 0), False, 0)
     claim(
         "nothing is read before CUDA is up, and reading does not bring it up",

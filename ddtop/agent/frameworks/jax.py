@@ -15,14 +15,13 @@ import os
 import re
 import sys
 import time
-from collections.abc import Mapping
 from functools import cache, partial
 from types import ModuleType
 from typing import Any
 
 from ddtop.agent import claim, current
 from ddtop.agent.guard import guard
-from ddtop.agent.probe import Tick, WaitsProbe
+from ddtop.agent.probe import Fields, Tick, WaitsProbe
 from ddtop.agent.probes.main_thread import sleeps_until
 from ddtop.agent.rank import InitArguments, Rank
 from ddtop.agent.stacks.frames import COLLECTIVE as COMMUNICATES
@@ -30,7 +29,7 @@ from ddtop.agent.wrapper import replace
 from ddtop.procfs import switches, wchan
 from ddtop.wire.names import JAX_INIT, word_of
 from ddtop.wire.page import CALLS, LEAD_AT
-from ddtop.wire.records import COLLECTIVE, UNCLEAR, OutsideLook
+from ddtop.wire.records import COLLECTIVE, UNCLEAR, OutsideLook, RankState
 
 # -- The start
 
@@ -159,20 +158,21 @@ class JaxProbe(WaitsProbe):
             seen = tick.seen
             seen.activity, seen.callee, seen.waits_on = COMMUNICATES, self._call[1], COLLECTIVE
 
-    def fields(self, tick: Tick) -> Mapping[str, Any]:
+    def fields(self, tick: Tick) -> Fields:
         """What the last sample found."""
         kind, call = self._call or (None, None)
         since = self._since + tick.unix_minus_mono
-        return {
-            "outside": OutsideLook(
+        return partial(
+            RankState,
+            outside=OutsideLook(
                 kind,
                 call,
                 since,
                 self._asleep,
                 apart_looks=(tick.now - self._apart_since) // LOOK_EVERY_NS,
                 quiet_since_unix_ns=since if kind == COLLECTIVE and _on_cpu() else None,
-            )
-        }
+            ),
+        )
 
     def stuck_key(self) -> tuple[object, ...] | None:
         """The computation in which it has been asleep for a second."""

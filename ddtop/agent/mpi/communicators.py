@@ -95,8 +95,7 @@ class Communicators:
         self.by_handle: dict[int, Comm] = {}
         self.calls = CallNotes()
         self._free = list(range(layout.COMMS - 1, -1, -1))
-        self.untold = self._outside = 0
-        """Communicators that do not fit on the page: their calls are shown without a name."""
+        self._outside = 0
         self.handle_of = _handle_reader(mpi)
         self._world_group: Any = None
         self._rank, self._null = mpi.COMM_WORLD.Get_rank(), self.handle_of(mpi.COMM_NULL)
@@ -184,7 +183,7 @@ class Communicators:
         handle = self.handle_of(made)
         self.drop(handle)
         if not self._free:
-            self.untold += 1
+            # Its calls are shown without a name.
             self.by_handle[handle] = Comm(0, -1, members, None)
             return
         index = self._free.pop()

@@ -16,12 +16,11 @@ from ddtop.agent import current
 from ddtop.agent.guard import guard
 from ddtop.agent.mpi import wrappers
 from ddtop.agent.mpi.communicators import OPENINGS
-from ddtop.agent.mpi.wrappers import Lines, wrap_by_name
+from ddtop.agent.mpi.wrappers import Lines, PeerAt, by_name, waiting
 from ddtop.agent.tracebacks import without_ours
 from ddtop.agent.wrapper import replace
 from ddtop.wire import mpi as layout
 from ddtop.wire import page
-from ddtop.wire.names import MPI_CODES
 
 FIRST_HELLO_S = 3.0
 """MPI_Init may block for ever with the GIL held. A rank that has not sent a Hello before is then
@@ -124,18 +123,16 @@ def _begin(mpi: Any) -> None:
 
 def _wrap_finalize(mpi: Any, lines: Any) -> None:
     original = mpi.Finalize
-    code = MPI_CODES["Finalize"]
 
     @functools.wraps(original)
     def finalize(*args: Any, **kwargs: Any) -> Any:
         lines.words[layout.FINALIZE_AT] = time.monotonic_ns()
         guard.run("greeting", _say_hello, HELLO_S / 4)
         with without_ours:
-            call = wrap_by_name(lines, "Finalize", lambda _, *a, **k: original(*a, **k))
+            call = waiting(lines, by_name(lines), "Finalize", lambda _, *a, **k: original(*a, **k))
             return call(None, *args, **kwargs)
 
-    if code:
-        mpi.Finalize = finalize
+    mpi.Finalize = finalize
 
 
 # -- Installs the wrappers for all communicators and requests
@@ -242,66 +239,50 @@ def _wrappers(mpi: Any, lines: Lines) -> dict[tuple[str, str], Make]:
         for name in names:
             makers[where, name] = partial(maker, name)
 
-    roots, buffers = wrappers.ROOTS, wrappers.BUFFERS
-    put(
-        "*comm",
-        wrappers.BLOCKING,
-        lambda n, o: wrappers.collective(lines, n, o, roots.get(n), buffers.get(n)),
-    )
-    put("*comm", wrappers.CREATIONS, lambda n, o: wrappers.creation(lines, n, o))
-    put(
-        "*comm",
-        wrappers.NONBLOCKING,
-        lambda n, o: wrappers.started_collective(lines, n, o, roots.get(n), buffers.get(n)),
-    )
-    out = wrappers.PeerAt(mpi, 1, 2, False, ("dest", "tag"))
-    back = wrappers.PeerAt(mpi, 1, 2, True, ("source", "tag"))
-    probe = wrappers.PeerAt(mpi, 0, 1, True, ("source", "tag"))
-    put("*comm", wrappers.SENDS, lambda n, o: wrappers.wrap_single(lines, n, o, out))
-    put("*comm", wrappers.RECEIVES, lambda n, o: wrappers.wrap_single(lines, n, o, back))
+    known = lines.communicators
+    put("*comm", wrappers.BLOCKING, partial(wrappers.collective, lines))
+    put("*comm", wrappers.NONBLOCKING, partial(wrappers.started_collective, lines))
+    put("*comm", wrappers.CREATIONS, partial(wrappers.creation, lines))
+    out = PeerAt(mpi, 1, 2, False, ("dest", "tag"))
+    back = PeerAt(mpi, 1, 2, True, ("source", "tag"))
+    probe = PeerAt(mpi, 0, 1, True, ("source", "tag"))
+    put("*comm", wrappers.SENDS, partial(waiting, lines, wrappers.with_peer(lines, out)))
+    put("*comm", wrappers.RECEIVES, partial(waiting, lines, wrappers.with_peer(lines, back)))
     put(
         "*comm",
         wrappers.PROBES,
-        lambda n, o: wrappers.wrap_single(lines, n, o, probe, counts=False),
+        partial(waiting, lines, wrappers.with_peer(lines, probe, counts=False)),
     )
-    put("*comm", wrappers.STARTED_SENDS, lambda n, o: wrappers.started_single(lines, n, o, out))
-    put("*comm", wrappers.STARTED_RECEIVES, lambda n, o: wrappers.started_single(lines, n, o, back))
-    put(
-        "*comm",
-        wrappers.PREPARED_SENDS,
-        lambda n, o: wrappers.started_single(lines, n, o, out, persistent=True),
-    )
-    put(
-        "*comm",
-        wrappers.PREPARED_RECEIVES,
-        lambda n, o: wrappers.started_single(lines, n, o, back, persistent=True),
-    )
+    put("*comm", wrappers.STARTED_SENDS, partial(wrappers.started_single, lines, out, False))
+    put("*comm", wrappers.STARTED_RECEIVES, partial(wrappers.started_single, lines, back, False))
+    put("*comm", wrappers.PREPARED_SENDS, partial(wrappers.started_single, lines, out, True))
+    put("*comm", wrappers.PREPARED_RECEIVES, partial(wrappers.started_single, lines, back, True))
     for name, (dest, sendtag, source, recvtag) in wrappers.EXCHANGES.items():
-        point = wrappers.PeerAt(mpi, dest, sendtag, False, ("dest", "sendtag"))
-        two = wrappers.PeerAt(mpi, source, recvtag, True, ("source", "recvtag"))
-        makers["*comm", name] = partial(wrappers.exchange, lines, name, point, two)
-    known = lines.communicators
+        point = PeerAt(mpi, dest, sendtag, False, ("dest", "sendtag"))
+        two = PeerAt(mpi, source, recvtag, True, ("source", "recvtag"))
+        read = wrappers.exchange(lines, point, two)
+        put("*comm", (name,), partial(waiting, lines, read))
 
     def adopt(made: Any, how: str, _given: tuple[Any, ...]) -> None:
         known.adopt(made, how, lines.nowhere, 0)
 
     put("*comm", OPENINGS, lambda n, o: wrappers.opening(lines, n, o, adopt))
     put("*comm", ("Free", "free"), lambda _, o: wrappers.wrap_ending(lines, o, known.drop))
-    put("Request", wrappers.WAITS, lambda n, o: wrappers.wait_one(lines, n, o))
-    put("Request", wrappers.MANY_WAITS, lambda n, o: wrappers.wait_many(lines, n, o))
+    put("Request", wrappers.WAITS, partial(waiting, lines, wrappers.one_request(lines)))
+    put("Request", wrappers.MANY_WAITS, partial(wrappers.wait_many, lines))
     put("Request", ("Free", "free"), lambda _, o: wrappers.wrap_ending(lines, o, lines.forget))
     put("Prequest", ("Start",), lambda _, o: wrappers.starting(lines, o, several=False))
     put("Prequest", ("Startall",), lambda _, o: wrappers.starting(lines, o, several=True))
     put("File", wrappers.ON_FILES, lambda n, o: _on_file(lines, n, o))
     for where, name in wrappers.NAMED:
         call = name if where not in ("Win", "File") else f"{where}.{name}"
-        makers[where, name] = partial(wrappers.wrap_by_name, lines, call)
+        makers[where, name] = partial(waiting, lines, by_name(lines), call)
     put("File", ("Open",), lambda _, o: wrappers.opening(lines, "File.Open", o, known.adopt_file))
     return makers
 
 
 def _on_file(lines: Lines, name: str, original: Any) -> Any:
-    made = wrappers.collective(lines, f"File.{name}", original, None, None)
+    made = wrappers.collective(lines, f"File.{name}", original)
     return wrappers.wrap_ending(lines, made, lines.communicators.drop) if name == "Close" else made
 
 

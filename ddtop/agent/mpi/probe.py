@@ -8,7 +8,7 @@ call. Caveat: only calls through mpi4py; a C library that calls MPI by itself is
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from functools import partial
 from itertools import chain, compress, repeat
 from operator import attrgetter
 from typing import Any
@@ -18,10 +18,11 @@ import msgspec
 from ddtop.agent.limits import AgentLimits
 from ddtop.agent.mpi.wrappers import ARRAYS, RING, Lines, Past, ThreadLine
 from ddtop.agent.plain import module_of
-from ddtop.agent.probe import LastEntry, Tick, WaitsProbe
+from ddtop.agent.probe import Fields, LastEntry, Tick, WaitsProbe
 from ddtop.wire import mpi as layout
 from ddtop.wire.mpi import MpiCall, MpiPart, MpiState, MpiTraffic
 from ddtop.wire.names import MPI_CALLS, P2P_CALLS
+from ddtop.wire.records import RankState
 
 # -- Counts the iterations of a program that reports no steps: the repetitions of its pattern of
 #    collectives
@@ -111,11 +112,6 @@ class MpiProbe(WaitsProbe):
         self._total = 0
         self._open: tuple[int, int] | None = None
 
-    @property
-    def untold(self) -> int:
-        """Communicators that did not fit on the page."""
-        return self._lines.communicators.untold
-
     def sample(self, tick: Tick) -> None:
         """Read the page, and tell the following probes which threads are in a call."""
         now, unix_ns = tick.now, time.time_ns()
@@ -138,9 +134,9 @@ class MpiProbe(WaitsProbe):
         if self.rhythm.iteration is not None:
             tick.pattern = self.rhythm.iteration, self.rhythm.at
 
-    def fields(self, tick: Tick) -> Mapping[str, Any]:
+    def fields(self, tick: Tick) -> Fields:
         """What the last sample found on the page."""
-        return {"mpi": self.state}
+        return partial(RankState, mpi=self.state)
 
     def close(self, tick: Tick) -> None:
         """Report the calls since the last sample."""
@@ -228,7 +224,7 @@ class MpiProbe(WaitsProbe):
         failed = self._lines.failed
         if failed is None:
             return None
-        _, code, comm, seq, peer, tag, nbytes = failed
+        code, comm, seq, peer, tag, nbytes = failed
         return MpiCall(
             MPI_CALLS[code],
             unix_ns,

@@ -21,11 +21,17 @@ from typing import Any
 
 from ddtop.agent.guard import guard, suppressed
 from ddtop.agent.mpi.communicators import Comm, Communicators
-from ddtop.agent.plain import module_of, name_of, whole
+from ddtop.agent.plain import module_of, whole
 from ddtop.agent.tracebacks import leave_out, without_ours
 from ddtop.wire import mpi as layout
 from ddtop.wire.mpi import ANY, NONE, SEQ_MARK
-from ddtop.wire.names import MPI_CODES, MPI_COLLECTIVES, MPI_FILE_COLLECTIVES, ROOTED
+from ddtop.wire.names import (
+    MPI_CODES,
+    MPI_COLLECTIVES,
+    MPI_FILE_COLLECTIVES,
+    P2P_CALLS,
+    ROOTED,
+)
 
 # -- Which of mpi4py's methods are watched, and which of their arguments are read
 #
@@ -107,10 +113,9 @@ ARRAYS = frozenset({"builtins", "numpy", "cupy"})
 _array: type = memoryview
 """The type of the last such buffer: to compare it is faster."""
 
-Mark = tuple[int, int, int, int, Callable[[], None] | None]
-"""Of a request: CALL, COMM, then PEER and TAG, or SEQ and SEQ_MARK; if it is persistent, the
-function that counts a start of it."""
-NO_MARK: Mark = (0, -1, layout.NONE, layout.NONE, None)
+Mark = tuple[int, Comm, int, int, Callable[[], None] | None]
+"""Of a request: CALL, its communicator, then PEER and TAG, or SEQ and SEQ_MARK; if it is
+persistent, the function that counts a start of it."""
 Past = tuple[Comm, int, int, int, int, int]
 """A collective that was entered: communicator, code, root, number, bytes, when (monotonic ns)."""
 
@@ -148,7 +153,7 @@ class Lines:
         self.by_thread: dict[int, ThreadLine] = {}
         self.ring: deque[Past] = deque(maxlen=RING)
         self.total = 0
-        self.failed: tuple[str, int, Comm, int, int, int, int] | None = None
+        self.failed: tuple[int, Comm, int, int, int, int] | None = None
         self.nowhere = Comm(0, -1, (), None)
         self.counts_starts = False
         """Whether the starts of persistent requests are seen."""
@@ -179,6 +184,13 @@ class Lines:
         if len(self.marks) < MARKS_MAX:
             self.marks[handle] = mark
 
+    def note_failure(
+        self, error: BaseException, call: tuple[int, Comm, int, int, int, int]
+    ) -> None:
+        """The call raised. What ends the program, Ctrl-C for example, is no failure of the call."""
+        if issubclass(type(error), Exception):
+            self.failed = call
+
     def forget(self, handle: int) -> None:
         """The request with this handle is freed."""
         self.marks.pop(handle, None)
@@ -191,12 +203,8 @@ class Lines:
         for number, (code, comm, what, tag, _) in enumerate(parts[: layout.PARTS_MAX]):
             place = at + number * layout.PART_WORDS
             words = self.words
-            words[place], words[place + 1], words[place + 2], words[place + 3] = (
-                code,
-                comm,
-                what,
-                tag,
-            )
+            words[place], words[place + 1] = code, comm.index
+            words[place + 2], words[place + 3] = what, tag
 
 
 PACK = Struct(f"={layout.HEAD_WORDS}q").pack_into
@@ -207,12 +215,18 @@ NOW, _frame = time.monotonic_ns, sys._getframe
 
 
 Method = Callable[..., Any]
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+Noted = tuple[Comm, int, int, int]
+"""What the head of a line says of a call: communicator, PEER or SEQ, TAG, and the CALL of the
+request."""
+Read = Callable[[ThreadLine, Any, Args, Kwargs], "Noted | None"]
+"""Reads a call of this object that waits; None: it is not noted."""
 
 
-def collective(
-    lines: Lines, name: str, original: Method, root_at: int | None, buffer_at: int | None
-) -> Method:
+def collective(lines: Lines, name: str, original: Method) -> Method:
     """A blocking collective."""
+    root_at, buffer_at = ROOTS.get(name), BUFFERS.get(name)
     code, comms, by_thread, handle_of = (
         MPI_CODES[name],
         lines.comms,
@@ -235,18 +249,8 @@ def collective(
         order = comm.order
         if order is not None:
             note(order, name, _frame(1))
-        root: Any = NONE
-        nbytes = NONE
-        if root_at is not None:
-            root = args[root_at] if len(args) > root_at else kwargs.get("root", 0)
-            if type(root) is not int:
-                root = whole(root)
-            try:
-                root = comm.peers[root] if root is not None and root >= 0 else NONE
-            except IndexError:
-                root = NONE
-        if buffer_at is not None:
-            nbytes = _nbytes(args, buffer_at)
+        root = _root(comm, args, kwargs, root_at) if root_at is not None else NONE
+        nbytes = _nbytes(args, buffer_at) if buffer_at is not None else NONE
         serial = line.serial = line.serial + 1
         line.inside, line.given, now = True, args, NOW()
         if repeats:
@@ -256,7 +260,8 @@ def collective(
         try:
             return original(self, *args, **kwargs)
         except BaseException as error:
-            _note_failure(lines, error, code, comm, seq, root, ANY, nbytes)
+            lines.note_failure(error, (code, comm, seq, root, ANY, nbytes))
+            leave_out(error)
             raise
         finally:
             words[line.call_at] = 0
@@ -267,16 +272,9 @@ def collective(
     return call
 
 
-def _note_failure(lines: Lines, error: BaseException, *call: Any) -> None:
-    """The call raised. What ends the program, Ctrl-C for example, is no failure of the call."""
-    if issubclass(type(error), Exception):
-        lines.failed = (name_of(type(error)), *call)
-    leave_out(error)
-
-
 def creation(lines: Lines, name: str, original: Method) -> Method:
     """A collective that makes a communicator."""
-    inner = collective(lines, name, original, None, None)
+    inner = collective(lines, name, original)
     comms, handle_of, adopt = lines.comms, lines.communicators.handle_of, lines.communicators.adopt
 
     def note(parent: Comm, result: Any, _args: Any) -> None:
@@ -306,7 +304,7 @@ def opening(lines: Lines, name: str, original: Method, adopt: Callable[..., None
     known. `adopt` gets what it gives, the name and the arguments.
     """
     shown = name if name in MPI_CODES else "Spawn"
-    inner = original if name == "Get_parent" else wrap_by_name(lines, shown, original)
+    inner = original if name == "Get_parent" else waiting(lines, by_name(lines), shown, original)
 
     def note(_: object, result: Any, args: Any) -> None:
         guard.run("mpi communicators", adopt, result, name, args)
@@ -319,50 +317,56 @@ def wrap_ending(lines: Lines, original: Method, drop: Callable[[int], object]) -
     return _followed(original, lines.communicators.handle_of, lambda handle, *_: drop(handle))
 
 
-def started_collective(
-    lines: Lines, name: str, original: Method, root_at: int | None, buffer_at: int | None
-) -> Method:
-    """A nonblocking collective. It gets its number when it starts; the program waits for its
-    request.
-    """
-    note = lines.communicators.calls.note
-    code, comms, handle_of, words = (
-        MPI_CODES[name],
-        lines.comms,
-        lines.communicators.handle_of,
-        lines.words,
-    )
+def _started(lines: Lines, read: Callable[[Any, Args, Kwargs], Mark], original: Method) -> Method:
+    """A call that starts something or prepares it: the program waits for its request."""
+    words, handle_of = lines.words, lines.communicators.handle_of
 
     @functools.wraps(original)
     def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        comm = comms.get(handle_of(self), lines.nowhere)
-        seq = comm.seq = comm.seq + 1
-        if comm.order is not None:
-            note(comm.order, name, _frame(1))
-        root = _root(comm, args, kwargs, root_at) if root_at is not None else NONE
-        nbytes = _nbytes(args, buffer_at) if buffer_at is not None else NONE
-        lines.ring.append((comm, code, root, seq, nbytes, NOW()))
-        lines.total += 1
+        mark = read(self, args, kwargs)
         try:
             request = original(self, *args, **kwargs)
         except BaseException as error:
             leave_out(error)
             raise
-        words[comm.enqueued_at] = seq
-        lines.mark(handle_of(request), (code, comm.index, seq, SEQ_MARK, None))
+        _, comm, what, tag, _ = mark
+        if tag == SEQ_MARK:
+            words[comm.enqueued_at] = what
+        if what != NONE:
+            lines.mark(handle_of(request), mark)
         return request
 
     return call
 
 
-def _root(comm: Comm, args: tuple[Any, ...], kwargs: dict[str, Any], at: int) -> int:
+def started_collective(lines: Lines, name: str, original: Method) -> Method:
+    """A nonblocking collective. It gets its number when it starts."""
+    root_at, buffer_at = ROOTS.get(name), BUFFERS.get(name)
+    note = lines.communicators.calls.note
+    code, comms, handle_of = MPI_CODES[name], lines.comms, lines.communicators.handle_of
+
+    def read(self: Any, args: Args, kwargs: Kwargs) -> Mark:
+        comm = comms.get(handle_of(self), lines.nowhere)
+        seq = comm.seq = comm.seq + 1
+        if comm.order is not None:
+            note(comm.order, name, _frame(2))
+        root = _root(comm, args, kwargs, root_at) if root_at is not None else NONE
+        nbytes = _nbytes(args, buffer_at) if buffer_at is not None else NONE
+        lines.ring.append((comm, code, root, seq, nbytes, NOW()))
+        lines.total += 1
+        return code, comm, seq, SEQ_MARK, None
+
+    return _started(lines, read, original)
+
+
+def _root(comm: Comm, args: Args, kwargs: Kwargs, at: int) -> int:
     root: Any = args[at] if len(args) > at else kwargs.get("root", 0)
     if type(root) is not int:
         root = whole(root)
     return comm.peers[root] if root is not None and 0 <= root < len(comm.peers) else NONE
 
 
-def _nbytes(args: tuple[Any, ...], at: int) -> int:
+def _nbytes(args: Args, at: int) -> int:
     global _array
     buffer: Any = args[at] if len(args) > at else None
     kind = type(buffer)
@@ -385,7 +389,7 @@ class PeerAt:
         self.peer_name, self.tag_name = names
         self.any_source, self.any_tag = int(mpi.ANY_SOURCE), int(mpi.ANY_TAG)
 
-    def read(self, comm: Comm, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
+    def read(self, comm: Comm, args: Args, kwargs: Kwargs) -> tuple[int, int]:
         """(world rank, tag): ANY if left open, NONE for MPI.PROC_NULL and what cannot be read."""
         receives = self.which
         peer = (
@@ -408,41 +412,29 @@ class PeerAt:
             return ANY, tag
         return (comm.peers[peer] if 0 <= peer < len(comm.peers) else NONE), tag
 
-    def count(self, comm: Comm, peer: int, tag: int) -> None:
-        """Count one more call."""
-        if peer >= 0 or peer == ANY:
-            comm.count(peer, tag, self.which)
 
-
-def wrap_single(
-    lines: Lines, name: str, original: Method, point: PeerAt, counts: bool = True
-) -> Method:
-    """A blocking send, receive or probe."""
-    code, comms, by_thread, handle_of = (
-        MPI_CODES[name],
-        lines.comms,
-        lines.by_thread,
-        lines.communicators.handle_of,
-    )
-    part, words, nowhere = lines.part, lines.words, lines.nowhere
+def waiting(lines: Lines, read: Read, name: str, original: Method) -> Method:
+    """A call that waits, other than a collective."""
+    code, by_thread = MPI_CODES[name], lines.by_thread
+    part, words, tells_failure = lines.part, lines.words, name in P2P_CALLS
 
     @functools.wraps(original)
     def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         line = by_thread.get(get_ident()) or lines.new_line()
-        comm = comms.get(handle_of(self), nowhere)
-        peer, tag = (NONE, NONE) if line.inside else point.read(comm, args, kwargs)
-        if peer == NONE:
+        noted = None if line.inside else read(line, self, args, kwargs)
+        if noted is None:
             with without_ours:
                 return original(self, *args, **kwargs)
-        if counts:
-            point.count(comm, peer, tag)
+        comm, what, tag, kind = noted
         serial = line.serial = line.serial + 1
         line.inside = True
-        PACK(part, line.at_bytes, serial, code, comm.index, 0, peer, tag, NONE, NOW(), serial)
+        PACK(part, line.at_bytes, serial, code, comm.index, 0, what, tag, kind, NOW(), serial)
         try:
             return original(self, *args, **kwargs)
         except BaseException as error:
-            _note_failure(lines, error, code, comm, 0, peer, tag, NONE)
+            if tells_failure:
+                lines.note_failure(error, (code, comm, 0, what, tag, NONE))
+            leave_out(error)
             raise
         finally:
             words[line.call_at] = 0
@@ -451,163 +443,122 @@ def wrap_single(
     return call
 
 
+def by_name(lines: Lines) -> Read:
+    """Reads a call of which only the name is known."""
+    noted = lines.nowhere, NONE, NONE, NONE
+    return lambda *_: noted
+
+
+def with_peer(lines: Lines, point: PeerAt, counts: bool = True) -> Read:
+    """Reads a blocking send, receive or probe."""
+    comms, handle_of, nowhere = lines.comms, lines.communicators.handle_of, lines.nowhere
+
+    def read(_line: ThreadLine, self: Any, args: Args, kwargs: Kwargs) -> Noted | None:
+        comm = comms.get(handle_of(self), nowhere)
+        peer, tag = point.read(comm, args, kwargs)
+        if peer == NONE:
+            return None
+        if counts:
+            comm.count(peer, tag, point.which)
+        return comm, peer, tag, NONE
+
+    return read
+
+
 def started_single(
-    lines: Lines, name: str, original: Method, point: PeerAt, persistent: bool = False
+    lines: Lines, point: PeerAt, persistent: bool, name: str, original: Method
 ) -> Method:
     """A nonblocking send or receive. The peer is remembered with its request."""
     code, comms, handle_of = MPI_CODES[name], lines.comms, lines.communicators.handle_of
 
-    @functools.wraps(original)
-    def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+    def read(self: Any, args: Args, kwargs: Kwargs) -> Mark:
         comm = comms.get(handle_of(self), lines.nowhere)
         peer, tag = point.read(comm, args, kwargs)
-        if not persistent:
-            point.count(comm, peer, tag)
-        elif not lines.counts_starts:
-            comm.wild = True
-        try:
-            request = original(self, *args, **kwargs)
-        except BaseException as error:
-            leave_out(error)
-            raise
+        if persistent:
+            comm.wild = comm.wild or not lines.counts_starts
+            return code, comm, peer, tag, functools.partial(comm.count, peer, tag, point.which)
         if peer != NONE:
-            count = functools.partial(point.count, comm, peer, tag) if persistent else None
-            lines.mark(handle_of(request), (code, comm.index, peer, tag, count))
-        return request
+            comm.count(peer, tag, point.which)
+        return code, comm, peer, tag, None
 
-    return call
+    return _started(lines, read, original)
 
 
 def starting(lines: Lines, original: Method, several: bool) -> Method:
     """Persistent requests are started. Each start counts as one more send or receive."""
-    handle_of, marks = lines.communicators.handle_of, lines.marks
     lines.counts_starts = True
 
     @functools.wraps(original)
     def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        requests = (args[0] if args else kwargs.get("requests")) if several else (self,)
-        if type(requests) in (list, tuple):
-            for _, _, _, _, count in _take(_Peek(marks), requests, handle_of):
-                if count is not None:
-                    count()
+        requests = _requests(args, kwargs) if several else (self,)
+        for _, _, _, _, count in _marks_of(lines, requests, over=False):
+            if count is not None:
+                count()
         with without_ours:
             return original(self, *args, **kwargs)
 
     return call
 
 
-def exchange(lines: Lines, name: str, out: PeerAt, back: PeerAt, original: Method) -> Method:
-    """Sendrecv: it waits for both its send and its receive."""
-    code, comms, by_thread, handle_of = (
-        MPI_CODES[name],
-        lines.comms,
-        lines.by_thread,
-        lines.communicators.handle_of,
-    )
-    send, receive = MPI_CODES["Send"], MPI_CODES["Recv"]
+def exchange(lines: Lines, out: PeerAt, back: PeerAt) -> Read:
+    """Reads a Sendrecv: it waits for both its send and its receive."""
+    comms, handle_of, nowhere = lines.comms, lines.communicators.handle_of, lines.nowhere
+    ends = (MPI_CODES["Send"], out), (MPI_CODES["Recv"], back)
 
-    @functools.wraps(original)
-    def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        line = by_thread.get(get_ident()) or lines.new_line()
-        comm = comms.get(handle_of(self), lines.nowhere)
+    def read(line: ThreadLine, self: Any, args: Args, kwargs: Kwargs) -> Noted | None:
+        comm = comms.get(handle_of(self), nowhere)
         parts: list[Mark] = []
-        for point, kind in ((out, send), (back, receive)):
-            peer, tag = (NONE, NONE) if line.inside else point.read(comm, args, kwargs)
-            point.count(comm, peer, tag)
+        for code, point in ends:
+            peer, tag = point.read(comm, args, kwargs)
             if peer != NONE:
-                parts.append((kind, comm.index, peer, tag, None))
-        with without_ours:
-            return _run_waiting(
-                lines,
-                line,
-                code,
-                comm.index,
-                parts,
-                len(parts),
-                lambda: original(self, *args, **kwargs),
-            )
+                comm.count(peer, tag, point.which)
+                parts.append((code, comm, peer, tag, None))
+        lines.write_parts(line, parts)
+        return (comm, NONE, NONE, NONE) if parts else None
 
-    return call
+    return read
 
 
-def wait_one(lines: Lines, name: str, original: Method) -> Method:
-    """The wait of a request."""
-    part, words = lines.part, lines.words
-    code, by_thread, handle_of, marks = (
-        MPI_CODES[name],
-        lines.by_thread,
-        lines.communicators.handle_of,
-        lines.marks,
-    )
+def one_request(lines: Lines) -> Read:
+    """Reads the wait of a request."""
+    marks, handle_of = lines.marks, lines.communicators.handle_of
+    unknown = lines.nowhere, NONE, NONE, 0
 
-    @functools.wraps(original)
-    def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        line = by_thread.get(get_ident()) or lines.new_line()
-        if line.inside:
-            with without_ours:
-                return original(self, *args, **kwargs)
+    def read(_line: ThreadLine, self: Any, _args: Args, _kwargs: Kwargs) -> Noted:
         handle = handle_of(self)
-        mark = marks.pop(handle, NO_MARK)
-        kind, comm, what, tag, count_start = mark
+        mark = marks.pop(handle, None)
+        if mark is None:
+            return unknown
+        code, comm, what, tag, count_start = mark
         if count_start is not None:
             marks[handle] = mark
-        serial = line.serial = line.serial + 1
-        line.inside = True
-        PACK(part, line.at_bytes, serial, code, comm, 0, what, tag, kind, NOW(), serial)
-        try:
-            return original(self, *args, **kwargs)
-        except BaseException as error:
-            leave_out(error)
-            raise
-        finally:
-            words[line.call_at] = 0
-            line.inside = False
+        return comm, what, tag, code
 
-    return call
+    return read
 
 
 def wait_many(lines: Lines, name: str, original: Method) -> Method:
     """A class method that waits for several requests. Requests that are still open keep their
     marks."""
-    code, by_thread, handle_of, marks = (
-        MPI_CODES[name],
-        lines.by_thread,
-        lines.communicators.handle_of,
-        lines.marks,
-    )
-    all_of_them = name.lower() == "waitall"
+    noted, all_of_them = (lines.nowhere, NONE, NONE, NONE), name.lower() == "waitall"
 
-    @functools.wraps(original)
-    def call(cls: Any, /, *args: Any, **kwargs: Any) -> Any:
-        line = by_thread.get(get_ident()) or lines.new_line()
-        requests = args[0] if args else kwargs.get("requests")
-        parts: list[Mark] = []
-        if type(requests) in (list, tuple) and not line.inside:
-            parts = _take(marks if all_of_them else _Peek(marks), requests, handle_of)
-        total = len(parts)
-        with without_ours:
-            return _run_waiting(
-                lines, line, code, NONE, parts, total, lambda: original(cls, *args, **kwargs)
-            )
+    def read(line: ThreadLine, _cls: Any, args: Args, kwargs: Kwargs) -> Noted | None:
+        parts = _marks_of(lines, _requests(args, kwargs), over=all_of_them)
+        lines.write_parts(line, parts)
+        return noted if parts else None
 
-    return call
+    return waiting(lines, read, name, original)
 
 
-class _Peek:
-    """Marks whose `pop` leaves them in place."""
-
-    def __init__(self, marks: dict[int, Mark]) -> None:
-        self._marks = marks
-
-    def pop(self, handle: int, default: Mark | None = None) -> Mark | None:
-        return self._marks.get(handle, default)
-
-    def __setitem__(self, handle: int, mark: Mark) -> None:
-        pass
+def _requests(args: Args, kwargs: Kwargs) -> Any:
+    found = args[0] if args else kwargs.get("requests")
+    return found if type(found) in (list, tuple) else ()
 
 
-def _take(marks: Any, requests: Any, handle_of: Any) -> list[Mark]:
-    parts = []
+def _marks_of(lines: Lines, requests: Any, over: bool) -> list[Mark]:
+    """`over`: the requests are used up, but for the persistent ones."""
+    marks, parts = lines.marks, []
+    take, handle_of = marks.pop if over else marks.get, lines.communicators.handle_of
     for request in requests:
         handle = None
         # What is no request mpi4py will refuse.
@@ -615,47 +566,9 @@ def _take(marks: Any, requests: Any, handle_of: Any) -> list[Mark]:
             handle = handle_of(request)
         if handle is None:
             return []
-        mark = marks.pop(handle, None)
+        mark = take(handle, None)
         if mark is not None:
             parts.append(mark)
             if mark[4] is not None:
                 marks[handle] = mark
     return parts
-
-
-def _run_waiting(
-    lines: Lines,
-    line: ThreadLine,
-    code: int,
-    comm: int,
-    parts: list[Mark],
-    total: int,
-    run: Callable[[], Any],
-) -> Any:
-    if not total:
-        return run()
-    lines.write_parts(line, parts)
-    serial = line.serial = line.serial + 1
-    line.inside = True
-    PACK(lines.part, line.at_bytes, serial, code, comm, 0, NONE, NONE, NONE, NOW(), serial)
-    try:
-        return run()
-    finally:
-        lines.words[line.call_at] = 0
-        line.inside = False
-
-
-def wrap_by_name(lines: Lines, name: str, original: Method) -> Method:
-    """A call of which only the name is known."""
-    code, by_thread = MPI_CODES[name], lines.by_thread
-
-    @functools.wraps(original)
-    def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        line = by_thread.get(get_ident()) or lines.new_line()
-        total = 0 if line.inside else 1
-        with without_ours:
-            return _run_waiting(
-                lines, line, code, NONE, [], total, lambda: original(self, *args, **kwargs)
-            )
-
-    return call

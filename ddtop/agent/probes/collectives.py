@@ -12,15 +12,15 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from ddtop.agent.guard import guard
-from ddtop.agent.limits import AgentLimits
 from ddtop.agent.notes import PeerNotes, meshes
-from ddtop.agent.probe import LastEntry, Tick, WaitsProbe
+from ddtop.agent.probe import Fields, LastEntry, Tick, WaitsProbe
 from ddtop.agent.probes.calls import CallNotes
 from ddtop.agent.probes.cuda import Captures
 from ddtop.agent.probes.groups import (
@@ -54,6 +54,7 @@ from ddtop.wire.records import (
     Arrivals,
     Collective,
     GroupProgress,
+    RankState,
     arrivals_of,
 )
 
@@ -69,11 +70,6 @@ _ELSEWHERE = (LOADER, FORWARD, OPTIMIZER)
 is COLLECTIVE."""
 
 
-def probe(rank: Rank) -> Collectives:
-    """The probe of `ddtop.agent.sources`."""
-    return Collectives(rank.notes[PeerNotes], rank.limits, rank)
-
-
 class Collectives(WaitsProbe):
     """Torch's process groups. It holds no reference to a process group between two calls.
 
@@ -83,10 +79,11 @@ class Collectives(WaitsProbe):
 
     name = "collectives"
 
-    def __init__(self, peers: PeerNotes, limits: AgentLimits, rank: Rank | None = None) -> None:
-        super().__init__(limits)
-        self._peers, self._rank = peers, rank
-        self._calls = rank.notes[CallNotes] if rank is not None else CallNotes()
+    def __init__(self, rank: Rank) -> None:
+        super().__init__(rank.limits)
+        self._rank = rank
+        self._peers: PeerNotes = rank.notes[PeerNotes]
+        self._calls: CallNotes = rank.notes[CallNotes]
         self._recorder: Recorder | None = None
         self._watches: dict[str, GroupWatch] = {}
         self._names: dict[tuple[str, str], str] = {}
@@ -97,7 +94,6 @@ class Collectives(WaitsProbe):
         self._errors_at = 0
         self._meanings: dict[str, tuple[str, ...]] = {}
         self._meanings_at = 0
-        self.skips = 0
         self._looked_at = 0
         self.waits = False
         self.why_blind: str | None = None
@@ -135,7 +131,7 @@ class Collectives(WaitsProbe):
         """Read the process groups, unless the program is destroying one."""
         rank, self.waits = self._rank, False
         self.gpu = tick.gpu
-        if rank is None or rank.collectives_paused or tick.now - self._looked_at < LOOK_EVERY_NS:
+        if rank.collectives_paused or tick.now - self._looked_at < LOOK_EVERY_NS:
             tick.stuck = self.stuck is not None
             return
         self._looked_at = tick.now
@@ -157,25 +153,25 @@ class Collectives(WaitsProbe):
         tick.waits, tick.stuck = self.waits, self.stuck is not None
         self.turns = self._calls.turns()
 
-    def fields(self, tick: Tick) -> Mapping[str, Any]:
+    def fields(self, tick: Tick) -> Fields:
         """The progress of each group, and what is open."""
         rank = self._rank
-        in_trouble = rank is not None and (self.stuck or rank.exception is not None)
-        return {
-            "calls": rank.page.last_calls() if rank is not None and in_trouble else (),
-            "groups": self.progress(tick.unix_minus_mono),
-            "open_collectives": self.open_collectives(),
-            "retired_collectives": self.retired_collectives(),
-            "recorder": self.why_blind,
-            "recorder_skips": self.skips,
-        }
+        in_trouble = self.stuck or rank.exception is not None
+        return partial(
+            RankState,
+            calls=rank.page.last_calls() if in_trouble else (),
+            groups=self.progress(tick.unix_minus_mono),
+            open_collectives=self.open_collectives(),
+            retired_collectives=self.retired_collectives(),
+            recorder=self.why_blind,
+        )
 
     def close(self, tick: Tick) -> None:
         """Report what has completed since the last sample."""
         rank = self._rank
-        if rank is not None and rank.destroyed:
+        if rank.destroyed:
             self.leave_groups(rank.final_seqs)
-        elif rank is not None and not rank.collectives_paused:
+        elif not rank.collectives_paused:
             self.look(tick.now, tick.unix_minus_mono, False)
 
     def stuck_key(self) -> tuple[object, ...] | None:
@@ -184,7 +180,7 @@ class Collectives(WaitsProbe):
 
     def last_entries(self, unix_minus_mono: int = 0) -> list[LastEntry]:
         """The last collectives; reads the entries once."""
-        if self._recorder is None or self._recorder_paused() or not self._recorder_answers():
+        if self._recorder is None or self._rank.recorder_paused or not self._recorder_answers():
             return []
         times = self._recorder.times(self._size_guess())
         self._note_entries()
@@ -298,11 +294,8 @@ class Collectives(WaitsProbe):
             watch.completed is not None for watch in self._watches.values()
         )
 
-    def _recorder_paused(self) -> bool:
-        return self._rank is not None and self._rank.recorder_paused
-
     def _may_read_status(self, now: int) -> bool:
-        if self._recorder_paused() or self._status_unreadable:
+        if self._rank.recorder_paused or self._status_unreadable:
             return False
         if not any(watch.enqueued for watch in self._watches.values()):
             return False
@@ -322,7 +315,6 @@ class Collectives(WaitsProbe):
             watch.used = watch.enqueued > 0 or (name in nccl and self._peers.calls.get(name, 0) > 0)
         if not unseen:
             return True
-        self.skips += 1
         still = now - max(watch.moved_at for watch in self._watches.values())
         long_still = still > self._limits.unseen_read_after_ns
         return long_still and now - self._status_at > still // 2
@@ -437,7 +429,7 @@ class Collectives(WaitsProbe):
         return all(key in self._names for key in status)
 
     def _maybe_read_entries(self, now: int, unix_minus_mono: int) -> None:
-        if self._recorder is None or self._recorder_paused() or self.why_blind is not None:
+        if self._recorder is None or self._rank.recorder_paused or self.why_blind is not None:
             return
         key: tuple[object, ...]
         gaps = self._gaps()
@@ -522,12 +514,12 @@ class Collectives(WaitsProbe):
     ) -> bool:
         """Read and use the entries; False if they cannot be read now."""
         assert self._recorder is not None
-        if self._rank is not None and self._rank.exiting:
+        if self._rank.exiting:
             # The thread that reads them could be in C++ without the GIL while the interpreter ends:
             # there Python before 3.14 ends the thread, and with it the process (SIGABRT).
             return False
         self._entries_at = now
-        if gpu is not None and self._rank is not None:
+        if gpu is not None:
             # If the driver blocks this read, the silence of the agent must not look as if C code
             # held the GIL.
             self._rank.page.words[HEARTBEAT_AT] = 0
@@ -570,7 +562,7 @@ class Collectives(WaitsProbe):
 
         It is an argument of the call, as long as the thread is in it.
         """
-        if call.op != BROADCAST or call.state in DONE or self._rank is None:
+        if call.op != BROADCAST or call.state in DONE:
             return call
         file = sys.modules["torch.distributed.distributed_c10d"].__file__ or ""
         read, thread = self._rank.frames.walk.number_of, call.thread_id or self._rank.lead_id

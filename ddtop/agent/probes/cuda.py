@@ -12,17 +12,17 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from ddtop.agent.notes import GradientNotes
-from ddtop.agent.probe import Probe, Tick
+from ddtop.agent.probe import Fields, Probe, Tick
 from ddtop.agent.rank import Rank
 from ddtop.agent.wrapper import replace
 from ddtop.wire import page as layout
-from ddtop.wire.records import CudaState
+from ddtop.wire.records import CudaState, RankState
 
 EVERY_NS = 2_000_000_000
 
@@ -32,22 +32,21 @@ class Cuda(Probe):
 
     name = "cuda"
 
-    def __init__(self, rank: Rank | None = None) -> None:
+    def __init__(self, rank: Rank) -> None:
         self._rank = rank
         self.state: CudaState | None = None
         self._read_at = -EVERY_NS
         self._mark: tuple[object, ...] = ()
 
-    def fields(self, tick: Tick) -> Mapping[str, Any]:
+    def fields(self, tick: Tick) -> Fields:
         """Sample here: once a second is enough, because the numbers are read every two seconds."""
         rank, seen = self._rank, tick.seen
-        if rank is not None:
-            iteration = rank.page.words[layout.ITERATION_AT]
-            mark = (seen.frame_id, seen.line, iteration) if seen is not None else ()
-            gloo_bytes = rank.notes[GradientNotes].gloo_bytes
-            self.look(time.monotonic_ns(), mark, tick.stuck, rank.who.local_rank, gloo_bytes)
+        iteration = rank.page.words[layout.ITERATION_AT]
+        mark = (seen.frame_id, seen.line, iteration) if seen is not None else ()
+        gloo_bytes = rank.notes[GradientNotes].gloo_bytes
+        self.look(time.monotonic_ns(), mark, tick.stuck, rank.who.local_rank, gloo_bytes)
         tick.gpu = self.state.index if self.state is not None else None
-        return {"cuda": self.state}
+        return partial(RankState, cuda=self.state)
 
     def look(
         self,

@@ -7,17 +7,17 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from functools import partial
 from types import CodeType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ddtop.agent import current
 from ddtop.agent.guard import guard
 from ddtop.agent.plain import is_a, name_of, peek, text_of, traceback_of
-from ddtop.agent.probe import Probe, Tick
-from ddtop.agent.stacks.frames import FrameReader, frames_of, user_frame_of
+from ddtop.agent.probe import Fields, Probe, Tick
+from ddtop.agent.stacks.frames import frames_of, user_frame_of
 from ddtop.wire import page as layout
-from ddtop.wire.records import CATCHES_TOLD, Catching, Caught, LastException, Place
+from ddtop.wire.records import CATCHES_TOLD, Catching, Caught, LastException, Place, RankState
 
 if TYPE_CHECKING:
     from ddtop.agent.rank import Rank
@@ -87,7 +87,7 @@ def probe(rank: Rank) -> ExceptionsCaught | None:
     if reason is not None:
         guard.off[PROBE] = reason
         return None
-    return ExceptionsCaught(rank.main_id, rank.frames, rank)
+    return ExceptionsCaught(rank)
 
 
 class _Place:
@@ -113,8 +113,8 @@ class ExceptionsCaught(Probe):
     name = PROBE
     retries = False
 
-    def __init__(self, main_id: int, frames: FrameReader, rank: Rank | None = None) -> None:
-        self.thread_id, self._frames, self._rank = main_id, frames, rank
+    def __init__(self, rank: Rank) -> None:
+        self.thread_id, self._frames, self._rank = rank.main_id, rank.frames, rank
         self._tool: int | None = None
         self._opened_at = self._next_at = 0
         self._ended_at: int | None = None
@@ -127,13 +127,12 @@ class ExceptionsCaught(Probe):
 
     def sample(self, tick: Tick) -> None:
         """Find the rank's thread, and open or close a window."""
-        if self._rank is not None:
-            self.thread_id = self._rank.lead_id
+        self.thread_id = self._rank.lead_id
         self.take_turn(tick.now)
 
-    def fields(self, tick: Tick) -> Mapping[str, Any]:
+    def fields(self, tick: Tick) -> Fields:
         """What the last windows saw."""
-        return {"catching": self.state}
+        return partial(RankState, catching=self.state)
 
     def close(self, tick: Tick) -> None:
         """Give the tool's number back."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, compress, repeat
@@ -27,7 +26,7 @@ from ddtop.agent.notes import (
     is_gone,
 )
 from ddtop.agent.plain import peek
-from ddtop.agent.probe import Probe, Tick
+from ddtop.agent.probe import Fields, Probe, Tick
 from ddtop.agent.rank import Rank
 from ddtop.procfs import (
     CLOCK_TICK_NS,
@@ -40,7 +39,7 @@ from ddtop.procfs import (
     wchan,
 )
 from ddtop.wire import page as layout
-from ddtop.wire.records import Feed, Loader, Waited, WorkerEnd
+from ddtop.wire.records import Feed, Loader, RankState, Waited, WorkerEnd
 
 # -- DataLoader workers, read from /proc in their rank: whether they are alive and make progress
 #
@@ -76,13 +75,14 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class Movement:
-    """Counters of the worker that only grow (`wire.records.Loader` explains the fields)."""
+    """Counters of the worker that only grow (`wire.records.Loader` explains the fields); None while
+    nothing is late."""
 
-    wchan: str | None
-    cpu_ns: int
-    io_bytes: int | None
-    switches: int | None
-    locked: int | None
+    wchan: str | None = None
+    cpu_ns: int | None = None
+    io_bytes: int | None = None
+    switches: int | None = None
+    locked: int | None = None
 
 
 def worker(pid: int) -> Worker:
@@ -251,12 +251,12 @@ class LoaderProbe(Probe):
     def __init__(self, rank: Rank) -> None:
         self._rank, self._history = rank, LoaderHistory(rank.limits)
 
-    def fields(self, tick: Tick) -> Mapping[str, Any]:
+    def fields(self, tick: Tick) -> Fields:
         """The loader's record."""
         rank = self._rank
         loader, gradients = rank.notes[LoaderNotes], rank.notes[GradientNotes]
         words, umm = rank.page.words, tick.unix_minus_mono
-        return {"loader": read(words, loader, gradients.group, umm, self._history)}
+        return partial(RankState, loader=read(words, loader, gradients.group, umm, self._history))
 
 
 def read(
@@ -289,7 +289,7 @@ def read(
     # The relay reads the stack of this worker by itself, and of no other.
     words[layout.OWING_PID_AT] = owing if looked and owing is not None else 0
     most_pid, most_ratio = history.owed_most() if queue.workers > 1 else (None, None)
-    moved = movement(seen, owing) if looked and owing is not None else None
+    moved = movement(seen, owing) if looked and owing is not None else Movement()
     total_ns = words[layout.LOADER_WAIT_TOTAL_AT] + (now - since if since else 0)
     return Loader(
         workers=queue.workers,
@@ -305,11 +305,11 @@ def read(
         exhausted_unix_ns=exhausted_mono + unix_minus_mono_ns if exhausted_mono else None,
         pin_memory=queue.pin_memory,
         prefetch_factor=queue.prefetch_factor,
-        owing_wchan=moved.wchan if moved else None,
-        workers_cpu_ns=moved.cpu_ns if moved else None,
-        owing_io_bytes=moved.io_bytes if moved else None,
-        owing_switches=moved.switches if moved else None,
-        locked=moved.locked if moved else None,
+        owing_wchan=moved.wchan,
+        workers_cpu_ns=moved.cpu_ns,
+        owing_io_bytes=moved.io_bytes,
+        owing_switches=moved.switches,
+        locked=moved.locked,
         closing=queue.closing,
         feed=history.feed,
         owed_most_pid=most_pid,

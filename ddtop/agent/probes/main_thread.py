@@ -8,12 +8,12 @@ import signal
 import struct
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import partial
 from types import FunctionType, MethodType
-from typing import Any
 
 from ddtop.agent.plain import peek
-from ddtop.agent.probe import Probe, Tick
+from ddtop.agent.probe import Fields, Probe, Tick
 from ddtop.agent.probes.exceptions import FLOW
 from ddtop.agent.rank import Rank
 from ddtop.agent.stacks.frames import (
@@ -34,7 +34,7 @@ from ddtop.redaction import redacted_start
 from ddtop.wire import frames
 from ddtop.wire import page as layout
 from ddtop.wire.page import LEAD_AT
-from ddtop.wire.records import ACTIVITIES, Handling, Place, Spot, Whereabouts
+from ddtop.wire.records import ACTIVITIES, Handling, Place, RankState, Spot, Whereabouts
 
 # -- Counts how often each activity was seen, for the shares in the column PHASES
 #
@@ -57,13 +57,14 @@ class ActivityProbe(Probe):
         if tick.seen is not None:
             self._counts[counted_as(tick.seen.activity, tick.waits)] += 1
 
-    def fields(self, tick: Tick) -> Mapping[str, Any]:
+    def fields(self, tick: Tick) -> Fields:
         """The activity now, and the counts so far in the order of ACTIVITIES."""
         seen = tick.seen
-        return {
-            "activity": ACTIVITIES[seen.activity] if seen is not None else None,
-            "activity_samples": tuple(self._counts),
-        }
+        return partial(
+            RankState,
+            activity=ACTIVITIES[seen.activity] if seen is not None else None,
+            activity_samples=tuple(self._counts),
+        )
 
 
 def counted_as(activity: int, waits: bool) -> int:
@@ -245,14 +246,13 @@ class PlaceProbe(Probe):
         self._stay = Stay()
         self._lines = HotLines()
         self._held_samples, self._held_lines = 0, HotLines()
-        self._gil_held_ns = self._asked_at = 0
+        self._asked_at = 0
         self._has_groups = False
         self._polls = self._asked = _UNASKED
 
     def sample(self, tick: Tick) -> None:
         """Find the rank's thread and look at its frames."""
         rank, lead = self._rank, self._lead
-        self._gil_held_ns += tick.late_ns
         self._held_samples += tick.held
         seen = tick.seen = lead.look(tick.now, rank.stepper)
         if lead.ident != rank.lead_id:
@@ -273,7 +273,7 @@ class PlaceProbe(Probe):
                 self._polls = asked if asked == self._asked else _UNASKED
                 self._asked, self._asked_at = asked, tick.now
 
-    def fields(self, tick: Tick) -> Mapping[str, Any]:
+    def fields(self, tick: Tick) -> Fields:
         """The place now and the lines of the last half minute."""
         if tick.groups and not self._has_groups:
             # What the rank did before it had process groups is not part of any step.
@@ -286,14 +286,14 @@ class PlaceProbe(Probe):
         )
         where = Whereabouts(rank.job, who.rank, who.world_size, tick.moved_at, spot)
         rank.page.write(layout.WHEREABOUTS, frames.encode(where))
-        return {
-            "place": place,
-            "spots": self._lines.most_seen(),
-            "spots_samples": self._lines.total,
-            "held_samples": self._held_samples,
-            "held_spot": next(iter(self._held_lines.most_seen()), None),
-            "gil_held_ns": self._gil_held_ns,
-        }
+        return partial(
+            RankState,
+            place=place,
+            spots=self._lines.most_seen(),
+            spots_samples=self._lines.total,
+            held_samples=self._held_samples,
+            held_spot=next(iter(self._held_lines.most_seen()), None),
+        )
 
     def _place(self, tick: Tick) -> Place | None:
         seen = tick.seen
@@ -408,7 +408,7 @@ class Standing(Probe):
         if seen.activity == OTHER:
             self._look_at_files(tick.now)
 
-    def fields(self, tick: Tick) -> Mapping[str, Any]:
+    def fields(self, tick: Tick) -> Fields:
         """`stayed_s`, `sleeps_until_unix_ns`, `sleeps_since_unix_ns`, `writes_since_unix_ns`,
         `handling`, `in_handler` and `moves_since_unix_ns`."""
         until, found_at = self._sleep
@@ -416,19 +416,20 @@ class Standing(Probe):
         if found_at == tick.now:
             until = None
         lately = self._grown_at and tick.now - self._grown_at < self._limits.still_ns
-        return {
-            "stayed_s": max(self._stayed) / 1e9 or None,
-            "sleeps_until_unix_ns": until + tick.unix_minus_mono if until else None,
-            "sleeps_since_unix_ns": found_at + tick.unix_minus_mono if until else None,
-            "writes_since_unix_ns": self._handled_at + tick.unix_minus_mono
+        return partial(
+            RankState,
+            stayed_s=max(self._stayed) / 1e9 or None,
+            sleeps_until_unix_ns=until + tick.unix_minus_mono if until else None,
+            sleeps_since_unix_ns=found_at + tick.unix_minus_mono if until else None,
+            writes_since_unix_ns=self._handled_at + tick.unix_minus_mono
             if self._handled is not None and lately
             else None,
-            "handling": _as_record(self._exception, self._rank.frames.is_user),
-            "in_handler": self._handler,
-            "moves_since_unix_ns": self._moves_since + tick.unix_minus_mono
+            handling=_as_record(self._exception, self._rank.frames.is_user),
+            in_handler=self._handler,
+            moves_since_unix_ns=self._moves_since + tick.unix_minus_mono
             if self._moves_at and tick.now - self._moves_at < MOVES_NS
             else None,
-        }
+        )
 
     def _note_stay(self, length_ns: int) -> None:
         for line in self._lines:

@@ -9,16 +9,17 @@ program's own samples a second.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import NamedTuple
 
 from ddtop.agent.limits import AgentLimits
 from ddtop.agent.notes import GradientNotes
-from ddtop.agent.probe import Probe, Tick
+from ddtop.agent.probe import Fields, Probe, Tick
 from ddtop.agent.probes.replicas import ReplicaNotes
 from ddtop.agent.rank import Rank
 from ddtop.wire import page as layout
-from ddtop.wire.records import Pace, Speed
+from ddtop.wire.records import Pace, RankState, Speed
 
 KEPT = 64
 
@@ -230,18 +231,19 @@ class IterationsProbe(Probe):
         while len(steps) > 2 and at - steps[1][1] > self._rank.limits.step_window_ns:
             steps.pop(0)
 
-    def fields(self, tick: Tick) -> Mapping[str, Any]:
+    def fields(self, tick: Tick) -> Fields:
         """The count, its source, the length of a step, and what is trained without a group."""
         words = self._rank.page.words
         source = words[layout.ITERATION_SOURCE_AT]
         known = 0 <= source < len(layout.SOURCES)
-        return {
-            "iteration": words[layout.ITERATION_AT] if source else None,
-            "iteration_source": layout.SOURCES[source] if known else None,
-            "step_ms": self._step_ms(),
-            "trains": None if tick.groups else self._rank.notes[GradientNotes].trains,
-            "replicas": self._rank.notes[ReplicaNotes].read(),
-        }
+        return partial(
+            RankState,
+            iteration=words[layout.ITERATION_AT] if source else None,
+            iteration_source=layout.SOURCES[source] if known else None,
+            step_ms=self._step_ms(),
+            trains=None if tick.groups else self._rank.notes[GradientNotes].trains,
+            replicas=self._rank.notes[ReplicaNotes].read(),
+        )
 
     def _step_ms(self) -> float | None:
         if len(self._steps) < 2:

@@ -6,18 +6,19 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 from weakref import ref
 
 from ddtop.agent.notes import attribute_of, is_gone
 from ddtop.agent.plain import name_of, peek, text
-from ddtop.agent.probe import Probe, Tick
+from ddtop.agent.probe import Fields, Probe, Tick
 from ddtop.agent.rank import Rank
 from ddtop.agent.stacks.frames import FrameReader
 from ddtop.launch.command_line import actor_class
 from ddtop.procfs import CLOCK_TICK_NS, command_line, command_name, stat_fields, tasks
 from ddtop.wire.names import COORDINATED, DEEPSPEED, MEGATRON, WHOLE, of_description, short
-from ddtop.wire.records import RpcState, Stage
+from ddtop.wire.records import RankState, RpcState, Stage
 
 # -- What each process group is for: dp, fsdp, tp, pp, cp, ep
 #
@@ -143,13 +144,15 @@ class PipelineProbe(Probe):
         if len(self._stages) < STAGES_MAX:
             self._stages.append(ref(stage))
 
-    def fields(self, tick: Tick) -> Mapping[str, Any]:
+    def fields(self, tick: Tick) -> Fields:
         """The stages now."""
         stages = [reference for reference in self._stages if not is_gone(reference)]
         in_schedule, passes = running_pass(self._rank.frames, self._rank.lead_id)
         # With several stages the frames do not show which of them runs.
         passes = passes if len(stages) == 1 else None
-        return {"pipeline": tuple(_stage(stage, in_schedule, passes) for stage in stages)}
+        return partial(
+            RankState, pipeline=tuple(_stage(stage, in_schedule, passes) for stage in stages)
+        )
 
 
 def running_pass(frames: FrameReader, thread_id: int) -> tuple[bool, str | None]:
@@ -226,26 +229,27 @@ class RpcProbe(Probe):
         self._rank = rank
         self._reactors: tuple[str, ...] = ()
 
-    def fields(self, tick: Tick) -> Mapping[str, Any]:
+    def fields(self, tick: Tick) -> Fields:
         """How many of its calls have no answer yet, and how many calls it serves."""
         api = sys.modules.get("torch.distributed.rpc.api")
         is_set = getattr(api, "_is_current_rpc_agent_set", None)
         if api is None or is_set is None or not is_set():
             self._reactors = ()
-            return {"rpc": None}
+            return partial(RankState, rpc=None)
         agent = api._get_current_rpc_agent()
         info, own = agent.get_debug_info(), agent.get_worker_info()
         # It has joined other processes without a process group.
         self._rank.joined = True
-        return {
-            "rpc": RpcState(
+        return partial(
+            RankState,
+            rpc=RpcState(
                 str(own.name)[:ROLE_CHARACTERS],
                 int(own.id),
                 _number(info, "agent.client_active_calls"),
                 _number(info, "agent.server_active_calls"),
                 self._spins_ns(),
-            )
-        }
+            ),
+        )
 
     def _spins_ns(self) -> int:
         """CPU of TensorPipe's reactors: they poll shared memory, also while nothing comes."""

@@ -9,17 +9,17 @@ are computed here from counts. Check: the program's own log or progress bar.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from ddtop.agent.guard import guard
 from ddtop.agent.notes import NAME_CHARACTERS, Phase, ProgressSource, SourceValues, progress_notes
-from ddtop.agent.probe import Probe, Tick
+from ddtop.agent.probe import Fields, Probe, Tick
 from ddtop.agent.probes.fall import Falls
 from ddtop.agent.probes.pace import Counts, Paces, median
 from ddtop.agent.rank import Rank
 from ddtop.wire import page as layout
-from ddtop.wire.records import COMPILE, TRAIN, Expectation, TrainingProgress
+from ddtop.wire.records import COMPILE, TRAIN, Expectation, RankState, TrainingProgress
 
 ETA_EVERY_NS = 10_000_000_000
 SECOND_NS = 1e9
@@ -89,15 +89,19 @@ class ProgressProbe(Probe):
         self._samples: float | None = None
         self._tokens: float | None = None
         self._paces, self._falls = Paces(limits), Falls(limits)
-        self._was_expected = False
+        self._progress: TrainingProgress | None = None
 
-    def fields(self, tick: Tick) -> Mapping[str, Any]:
-        """`progress` (left out while no source has a value), `pace` and `expected`."""
-        found = self._progress(tick) | self._expected_region(tick)
+    def fields(self, tick: Tick) -> Fields:
+        """`progress`, `pace` and `expected`."""
+        self._look(tick)
         self._count(tick)
-        pace = self._paces.pace(tick.unix_minus_mono)
-        found["fall"] = self._falls.told(tick.unix_minus_mono)
-        return {**found, "pace": pace} if pace is not None else found
+        return partial(
+            RankState,
+            progress=self._progress,
+            pace=self._paces.pace(tick.unix_minus_mono),
+            fall=self._falls.told(tick.unix_minus_mono),
+            expected=self._expected_region(tick),
+        )
 
     def _count(self, tick: Tick) -> None:
         """Pass the current counts to the pace."""
@@ -116,38 +120,34 @@ class ProgressProbe(Probe):
             self._paces.add(counts, source, tick.waits, trains)
             self._falls.add(counts, source, trains or self._phase == COMPILE)
 
-    def _expected_region(self, tick: Tick) -> dict[str, Any]:
-        """The innermost expected region that the rank's thread is in; None once it has ended."""
-        regions = progress_notes.expected
-        if not regions and not self._was_expected:
-            return {}
+    def _expected_region(self, tick: Tick) -> Expectation | None:
+        """The innermost expected region that the rank's thread is in."""
         lead = self._rank.lead_id
-        inner = next((region for region in reversed(list(regions)) if region.thread == lead), None)
-        self._was_expected = inner is not None
-        if inner is None:
-            return {"expected": None}
-        since = inner.since + tick.unix_minus_mono
-        return {"expected": Expectation(inner.name, since, inner.up_to_s)}
+        for region in reversed(list(progress_notes.expected)):
+            if region.thread == lead:
+                since = region.since + tick.unix_minus_mono
+                return Expectation(region.name, since, region.up_to_s)
+        return None
 
-    def _progress(self, tick: Tick) -> dict[str, Any]:
+    def _look(self, tick: Tick) -> None:
+        """Read the sources. While none has a value, what was read last stays."""
         notes = progress_notes
         if not notes.sources and not notes.open and self._phase is None:
-            return {}
+            return
         found = self._read_all()
         counting = next((named for named in found if named[1].step is not None), None)
         name, main = counting or (found[0] if found else (None, SourceValues()))
         phase, since, phase_by = self._find_phase(found, counting, tick.now)
         if name is None and phase is None and self._phase is None:
-            return {}
+            return
         if phase != self._phase or name != self._source:
             self._speed.clear()
             if name != self._source:
                 self._eta.clear()
         self._phase, self._since, self._source = phase, since, name
-        record = self._record(
+        self._progress = self._record(
             name or phase_by or "torch", main, [reading for _, reading in found], tick
         )
-        return {"progress": record}
 
     def _read_all(self) -> list[tuple[str, SourceValues]]:
         """The readings of all sources, the best source first."""

@@ -155,25 +155,8 @@ class _Full(msgspec.Struct):
     entries: list[_Entry] = []
 
 
-class _Time(msgspec.Struct):
-    process_group: tuple[str, str] = ("", "")
-    collective_seq_id: int = 0
-    p2p_seq_id: int = 0
-    profiling_name: str = ""
-    time_created_ns: int = 0
-    retired: bool = False
-    is_p2p: bool = False
-    input_sizes: tuple[tuple[int, ...], ...] = ()
-    input_dtypes: tuple[str, ...] = ()
-
-
-class _Times(msgspec.Struct):
-    entries: list[_Time] = []
-
-
 _brief_decoder = msgspec.json.Decoder(_Brief, strict=False)
 _full_decoder = msgspec.json.Decoder(_Full, strict=False)
-_times_decoder = msgspec.json.Decoder(_Times, strict=False)
 
 Status = dict[tuple[str, str], tuple[int, int]]
 """(recorder, pg_id) -> (last enqueued, last completed). pg_id is a counter of this process:
@@ -277,7 +260,7 @@ class Recorder:
             return None
         found = []
         for name, data in dumps:
-            entries = self._decoded(_full_decoder, data)
+            entries = self._decoded(data)
             if entries is None or not _knows_layout(entries):
                 self._give_up(LAYOUT_FAULT)
                 return None
@@ -299,13 +282,13 @@ class Recorder:
                 bytes_of(entry.input_sizes, entry.input_dtypes),
             )
             for name, data in self._dumps(size_guess, True, None) or ()
-            for entry in _entry_times(name, self._decoded(_times_decoder, data) or [])
+            for entry in _collectives(name, self._decoded(data) or [])
             if entry.time_created_ns
         ]
 
-    def _decoded(self, decoder: Any, data: str | bytes) -> Any:
+    def _decoded(self, data: str | bytes) -> list[_Entry] | None:
         try:
-            return decoder.decode(data).entries
+            return _full_decoder.decode(data).entries
         except msgspec.DecodeError:
             self._give_up(LAYOUT_FAULT)
             return None
@@ -409,7 +392,7 @@ def _knows_layout(entries: list[_Entry]) -> bool:
     )
 
 
-def _entry_times(recorder: str, entries: list[_Time]) -> list[_Time]:
+def _collectives(recorder: str, entries: list[_Entry]) -> list[_Entry]:
     if recorder != "nccl":
         return [entry for entry in entries if not entry.is_p2p]
     return [first for first, _ in collectives_of(entries)]

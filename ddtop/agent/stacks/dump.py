@@ -215,7 +215,6 @@ def take(
         threads=fit_threads(threads),
         pause_ns=time.perf_counter_ns() - began,
         automatic=automatic,
-        omitted_threads=max(0, len(order) - THREADS_MAX),
     )
 
 

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from time import monotonic
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from ddtop.agent.plain import peek, text
-from ddtop.agent.probe import Probe, Tick
+from ddtop.agent.probe import Fields, Probe, Tick
 from ddtop.agent.stacks.frames import LOADER, OTHER
 from ddtop.agent.waits import lines
 from ddtop.patience import LatestResult
@@ -45,6 +46,7 @@ from ddtop.wire.records import (
     UNDONE,
     Link,
     Place,
+    RankState,
 )
 
 if TYPE_CHECKING:
@@ -181,9 +183,9 @@ class WaitChain(Probe):
             if (texts := self._texts.result(monotonic(), STALE_S)) is not None:
                 self._chain, page[layout.AWAITED_AT] = self._find(self._lead, texts)
 
-    def fields(self, _tick: Tick) -> Mapping[str, Any]:
+    def fields(self, _tick: Tick) -> Fields:
         """`chain`."""
-        return {"chain": self._chain}
+        return partial(RankState, chain=self._chain)
 
     # -- What is read
 

@@ -440,10 +440,7 @@ class OutsideFeed(LocalFeed):
             inside = self._inside_since(watched)
             state = sample.look(watched.process, time.monotonic_ns())
             if state is not None:
-                # Without an agent, a missing report means nothing.
-                processes.append(
-                    msgspec.structs.replace(state, agent_age_ms=None, init_since_unix_ns=inside)
-                )
+                processes.append(msgspec.structs.replace(state, init_since_unix_ns=inside))
             self._take(self._state_of(watched, now_s, joins), watched.target)
         self._note_waits()
         inside_since = {watched.target.pid: self._inside_since(watched) for watched in living}

@@ -174,17 +174,14 @@ class AmdSmi:
             self._held[index] = self._processes(handle)
             self._throttle[index] = self._throttles(handle)
         total = _number(memory("vram_total"))
-        busy = _number(activity("umc_activity"))
         kinds = self._smi.AmdSmiClkType
         return msgspec.structs.replace(
             self._rare[index],
             util_ratio=util / 100 if util is not None else None,
-            memory_util_ratio=busy / 100 if busy is not None else None,
             used_bytes=used * _MIB if used is not None else None,
             total_bytes=total * _MIB if total is not None else None,
             processes=self._held[index],
             sm_mhz=_number(self._fields("clock_info", handle, kinds.GFX)("clk")),
-            memory_mhz=_number(self._fields("clock_info", handle, kinds.MEM)("clk")),
             power_watts=watts,
             celsius=self._celsius(handle),
             throttle=self._throttle[index],
@@ -252,14 +249,11 @@ class AmdSmi:
             name=str(self._fields("gpu_asic_info", handle)("market_name") or ""),
             pci=_address(self._ask("gpu_device_bdf", handle)),
             sm_max_mhz=_number(self._fields("clock_info", handle, kinds.GFX)("max_clk")),
-            memory_max_mhz=_number(self._fields("clock_info", handle, kinds.MEM)("max_clk")),
             power_cap_watts=_cap_watts(cap),
             ecc_uncorrected=_number(errors("uncorrectable_count")),
-            remapped_rows=len(states) if states is not None else None,
             remap_pending=_PENDING in states if states is not None else None,
             remap_failed=_UNRESERVABLE in states if states is not None else None,
             pcie_generation=_generation(metric.get("pcie_speed")),
-            pcie_generation_max=_generation(static.get("max_pcie_speed")),
             pcie_width=_number(metric.get("pcie_width")),
             pcie_width_max=_number(static.get("max_pcie_width")),
             nvlinks=links,

@@ -28,9 +28,8 @@ _BITS = {
     0x10: "sync_boost",
     0x2: "app_clocks",
 }
-_SM, _MEMORY, _GPU_SENSOR, _UNCORRECTED, _SINCE_BOOT, _EXCLUSIVE, _PROHIBITED, _MEMORY_V2 = (
+_SM, _GPU_SENSOR, _UNCORRECTED, _SINCE_BOOT, _EXCLUSIVE, _PROHIBITED, _MEMORY_V2 = (
     1,
-    2,
     0,
     1,
     0,
@@ -219,12 +218,10 @@ class Nvml:
         gpu = msgspec.structs.replace(
             rare,
             util_ratio=util.gpu / 100 if util is not None else None,
-            memory_util_ratio=util.memory / 100 if util is not None else None,
             used_bytes=used,
             total_bytes=total,
             processes=self._held[uuid],
             sm_mhz=self._ask(uuid, "nvmlDeviceGetClockInfo", handle, _SM),
-            memory_mhz=self._ask(uuid, "nvmlDeviceGetClockInfo", handle, _MEMORY),
             power_watts=power / 1000 if power is not None else None,
             celsius=self._celsius(uuid, handle),
             throttle=self._throttle(uuid, handle),
@@ -331,7 +328,6 @@ class Nvml:
             name=text(self._ask(uuid, "nvmlDeviceGetName", handle) or ""),
             pci=text(pci.busId).lower().partition(".")[0] if pci is not None else None,
             sm_max_mhz=self._ask(uuid, "nvmlDeviceGetMaxClockInfo", handle, _SM),
-            memory_max_mhz=self._ask(uuid, "nvmlDeviceGetMaxClockInfo", handle, _MEMORY),
             power_cap_watts=power / 1000 if power is not None else None,
             ecc_uncorrected=self._ask(
                 uuid,
@@ -340,11 +336,9 @@ class Nvml:
                 _UNCORRECTED,
                 _SINCE_BOOT,
             ),
-            remapped_rows=int(rows[1]) if rows is not None else None,
             remap_pending=bool(rows[2]) if rows is not None else None,
             remap_failed=bool(rows[3]) if rows is not None else None,
             pcie_generation=self._ask(uuid, "nvmlDeviceGetCurrPcieLinkGeneration", handle),
-            pcie_generation_max=self._ask(uuid, "nvmlDeviceGetMaxPcieLinkGeneration", handle),
             pcie_width=self._ask(uuid, "nvmlDeviceGetCurrPcieLinkWidth", handle),
             pcie_width_max=self._ask(uuid, "nvmlDeviceGetMaxPcieLinkWidth", handle),
             nvlinks=links,

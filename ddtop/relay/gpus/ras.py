@@ -256,15 +256,13 @@ def ask(address: str, deadline_s: float = DEADLINE_S, whole: bool = True) -> Ras
     It never raises: `why` of the answer says what failed. `whole`: all ranks of the job live and
     none of them is stopped.
     """
-    began = time.monotonic()
     try:
-        text, as_json = _ask(address, began + deadline_s, whole)
-        ras_answer = parse_json(text) if as_json else parse_text(text)
+        text, as_json = _ask(address, time.monotonic() + deadline_s, whole)
+        return parse_json(text) if as_json else parse_text(text)
     except _NotAskedError:
-        return RasAnswer(why=NOT_ASKED, took_ms=_ms(began))
+        return RasAnswer(why=NOT_ASKED)
     except (OSError, ValueError, OverflowError) as error:
-        return RasAnswer(why=f"{type(error).__name__}: {error}"[:TEXT_MAX], took_ms=_ms(began))
-    return msgspec.structs.replace(ras_answer, took_ms=_ms(began))
+        return RasAnswer(why=f"{type(error).__name__}: {error}"[:TEXT_MAX])
 
 
 def _ask(address: str, until: float, whole: bool) -> tuple[str, bool]:
@@ -285,10 +283,6 @@ def _ask(address: str, until: float, whole: bool) -> tuple[str, bool]:
             data, as_json = _talk(lines, whole)
             return data.decode(errors="replace"), as_json
     raise TimeoutError("the process that listens there does not answer")
-
-
-def _ms(began: float) -> int:
-    return int((time.monotonic() - began) * 1000)
 
 
 def _talk(lines: _Lines, whole: bool) -> tuple[bytes, bool]:

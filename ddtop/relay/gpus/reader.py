@@ -60,7 +60,7 @@ class GpuReader:
         self._stop = threading.Event()
         self._owners: Mapping[int, int | None] = {}
         self._launcher = 0
-        self._reported: tuple[tuple[Gpu, ...], int, int] | None = None
+        self._reported: tuple[tuple[Gpu, ...], int] | None = None
         self._asked_ns = 0
         self._rested_ms: int | None = None
         self._driver: str | None = None
@@ -90,9 +90,7 @@ class GpuReader:
             return (), None
         reported, age_ms = self._reported, self._rested_ms
         age_ms = self._age_ms() if age_ms is None else age_ms
-        watch = GpuWatch(
-            age_ms, self._driver, self._why, reported[2] if reported is not None else None
-        )
+        watch = GpuWatch(age_ms, self._driver, self._why)
         return (reported[0] if reported is not None else ()), watch
 
     def _age_ms(self) -> int:
@@ -136,9 +134,8 @@ class GpuReader:
 
     def _sample(self, session: DriverSession, stop: threading.Event) -> None:
         while not stop.is_set():
-            began = time.thread_time_ns()
             gpus = tuple(self._describe(gpu) for gpu in session.sample())
-            self._reported = (gpus, time.monotonic_ns(), time.thread_time_ns() - began)
+            self._reported = (gpus, time.monotonic_ns())
             stop.wait(SAMPLE_EVERY_S)
 
     def _describe(self, gpu: Gpu) -> Gpu:

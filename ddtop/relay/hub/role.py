@@ -693,7 +693,7 @@ class HubRole:
             return None
         why = self._unbound or self.hub.complaint(now)
         address = f"{self._public_host()}:{self._port}" if self._port else None
-        return HubLink(HUB, address, None, why, None, 0, self.hub.connected)
+        return HubLink(HUB, address, None, why, 0, self.hub.connected)
 
     def ends(self, elsewhere: tuple[str, ...], now: float) -> tuple[str, ...]:
         """Tell the hub at which addresses ranks of this host wait for other hosts. Returns those of

@@ -332,7 +332,6 @@ class Uplink:
         self._role: tuple[str, ...] = ()
         self.elsewhere: tuple[str, ...] = ()
         self._asked_ends: tuple[float, tuple[str, ...]] = 0.0, ()
-        self._lost_unix_ns: int | None = None
         self._dropped = 0
 
     # -- what the relay sends
@@ -380,8 +379,8 @@ class Uplink:
         address = (self._place or "").removeprefix("tcp://") or None
         dropped = self._dropped + self._outbox.dropped
         if self.connected:
-            return HubLink(LEAF, address, True, None, None, dropped)
-        return HubLink(LEAF, address, False, self._why_not_connected(), self._lost_unix_ns, dropped)
+            return HubLink(LEAF, address, True, None, dropped)
+        return HubLink(LEAF, address, False, self._why_not_connected(), dropped)
 
     def clock(self) -> HostClock | None:
         """This host's clock against the hub's; kept while the hub is lost, with its age."""
@@ -472,7 +471,7 @@ class Uplink:
         return self._place is not None and self._ends.send(self._place, parts)
 
     def _lose(self, now: float) -> None:
-        self.state, self._lost_unix_ns = LOST, time.time_ns()
+        self.state = LOST
         self._outbox.clear()
         self._asked = {self._place: 0.0} if self._place is not None else {}
         self._answers = {}
@@ -525,7 +524,7 @@ class Uplink:
 
     def _ask_again(self, now: float) -> None:
         assert self._place is not None
-        self.state, self._lost_unix_ns = LOST, self._lost_unix_ns or time.time_ns()
+        self.state = LOST
         self._outbox.clear()
         self._asked, self._answers = {self._place: 0.0}, {}
         self._ask_at, self._seek_at = now, now + LOST_S
@@ -542,7 +541,7 @@ class Uplink:
         if reply.instance != self._hub_instance:
             self._clock.forget()
         self.state, self.hub_run, self._hub_instance = ENLISTED, reply.text[:200], reply.instance
-        self._place, self._heard, self._lost_unix_ns = place, now, None
+        self._place, self._heard = place, now
         self._answers = {}
         self._ends.keep_only((place,))
         self._beats, self._beat_at, self._flush_at = 0, now, now

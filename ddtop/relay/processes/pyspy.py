@@ -62,7 +62,6 @@ class _Thread(msgspec.Struct):
     thread_id: int | None = None
     thread_name: str | None = None
     os_thread_id: int | None = None
-    owns_gil: bool | None = None
     active: bool | None = None
 
 
@@ -460,7 +459,6 @@ def _stack(thread: _Thread, main: bool) -> ThreadStack:
         thread_id=thread.thread_id,
         main=main,
         omitted=max(0, len(frames) - FRAMES_MAX),
-        gil=thread.owns_gil,
     )
 
 

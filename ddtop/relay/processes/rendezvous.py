@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import msgspec
 import psutil
 
 from ddtop import registry
@@ -214,7 +213,7 @@ class RendezvousWatch:
             if state is None:
                 continue
             seen[candidate.pid] = process
-            states.append(msgspec.structs.replace(state, agent_age_ms=None))
+            states.append(state)
             frames = self._stacks.look(state)
             candidacies[candidate.pid, ticks] = self._candidacy(candidate, ticks, frames)
         self._stacks.keep(seen)

@@ -415,7 +415,6 @@ def look(watched: Watched, now_mono_ns: int) -> ProcessState | None:
         threads=int(fields[17]),
         io_bytes=io_bytes(pid),
         children=len(watched.children),
-        agent_age_ms=(now_mono_ns - watched.heard_mono_ns) // 1_000_000,
         switches=switches(f"{pid}/task/{tid}"),
         syscall=sleep.call,
         file=sleep.file,

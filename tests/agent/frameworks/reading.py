@@ -22,7 +22,7 @@ class Clock:
     def told(self):
         """The `Progress` of the next report; None: none has been made."""
         self.passes(0.5)
-        return self.probe.fields(self.tick).get("progress")
+        return self.probe.fields(self.tick).keywords.get("progress")
 
 
 def phase_now():

@@ -163,7 +163,7 @@ class Kernel:
             self.tick.begin(self.now, 0, [])
             self.tick.seen = ThreadLook()
             self.probe.sample(self.tick)
-        return self.probe.fields(self.tick)["outside"]
+        return self.probe.fields(self.tick).keywords["outside"]
 
 
 @pytest.fixture

@@ -20,11 +20,10 @@ for _ in range(20):
     dist.broadcast(torch.zeros(4), src=0)
     dist.barrier()
 ended = time.time_ns()
-from ddtop.agent.limits import LIMITS
 from ddtop.agent.probes.collectives import take
 from ddtop.agent.probes.collectives import Collectives
-from ddtop.agent.notes import PeerNotes
-probe = Collectives(PeerNotes(), LIMITS)
+from tests.agent.probing import fake_rank
+probe = Collectives(fake_rank())
 for tick in range(4):
     probe.look(time.monotonic_ns(), 0, False)
 (group,) = take([probe], "r1", 7).groups

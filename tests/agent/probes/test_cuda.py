@@ -62,7 +62,7 @@ def torch(monkeypatch):
 def test_the_device_with_memory_is_the_rank_s_own(torch):
     """All eight GPUs are visible and the script calls set_device(5) without LOCAL_RANK."""
     torch(0, 0, 20 * GIB)
-    cuda = Cuda()
+    cuda = Cuda(None)
     cuda.look(0, ("line", 1), False, 0)
 
     state = cuda.state
@@ -75,7 +75,7 @@ def test_the_device_with_memory_is_the_rank_s_own(torch):
 
 def test_before_any_memory_it_is_that_of_the_local_rank(torch):
     torch(0, 0)
-    cuda = Cuda()
+    cuda = Cuda(None)
     cuda.look(0, ("line", 1), False, 1)
 
     assert cuda.state.index == 1
@@ -86,7 +86,7 @@ def test_nothing_is_asked_before_the_program_has_initialised_cuda(torch):
     double = torch(GIB)
     double.cuda._initialized = False
     double._C._cuda_getDeviceCount = lambda: pytest.fail("asked")
-    cuda = Cuda()
+    cuda = Cuda(None)
     cuda.look(0, ("line", 1), False, 0)
 
     assert cuda.state is None
@@ -95,7 +95,7 @@ def test_nothing_is_asked_before_the_program_has_initialised_cuda(torch):
 def test_in_a_forked_child_of_a_cuda_process_nothing_is_asked(torch):
     double = torch(GIB)
     double.cuda.is_initialized = lambda: False
-    cuda = Cuda()
+    cuda = Cuda(None)
     cuda.look(0, ("line", 1), False, 0)
 
     assert (cuda.state, double.reads) == (None, 0)
@@ -103,7 +103,7 @@ def test_in_a_forked_child_of_a_cuda_process_nothing_is_asked(torch):
 
 def test_without_torch_there_is_nothing(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    cuda = Cuda()
+    cuda = Cuda(None)
     cuda.look(0, ("line", 1), False, 0)
 
     assert cuda.state is None
@@ -112,7 +112,7 @@ def test_without_torch_there_is_nothing(monkeypatch):
 def test_what_stands_is_not_read(torch):
     """cudaMalloc waits for NCCL's kernel under the allocator's lock: a read waits with the GIL."""
     double = torch(GIB)
-    cuda = Cuda()
+    cuda = Cuda(None)
     cuda.look(0, ("line", 1), False, 0)
     before = double.reads
     cuda.look(EVERY_NS, ("line", 1), False, 0)
@@ -128,7 +128,7 @@ def test_what_stands_is_not_read(torch):
 
 def test_it_is_read_every_two_seconds_at_most(torch):
     double = torch(GIB)
-    cuda = Cuda()
+    cuda = Cuda(None)
     for half in range(8):
         cuda.look(half * 500_000_000, ("line", half), False, 0)
 
@@ -143,7 +143,7 @@ def test_a_torch_that_tells_less_leaves_gaps(torch):
     }
     del double._C._nccl_version
     double.cuda.get_device_properties = lambda index: SimpleNamespace(name="Tesla K80")
-    cuda = Cuda()
+    cuda = Cuda(None)
     cuda.look(0, ("line", 1), False, 0)
 
     state = cuda.state
@@ -160,7 +160,7 @@ def test_a_torch_that_tells_less_leaves_gaps(torch):
 
 def test_what_is_known_of_the_gradients_is_reported_with_it(torch):
     torch(GIB)
-    cuda = Cuda()
+    cuda = Cuda(None)
     cuda.look(EVERY_NS, ("a", 1), False, 0, gloo_bytes=9 << 20)
 
     assert cuda.state.gloo_bytes == 9 << 20

@@ -20,7 +20,8 @@ seen = pytest.mark.skipif(monitoring is None, reason="sys.monitoring is there fr
 
 @pytest.fixture
 def catches():
-    probe = ExceptionsCaught(threading.get_ident(), FrameReader())
+    rank = SimpleNamespace(main_id=threading.get_ident(), frames=FrameReader())
+    probe = ExceptionsCaught(rank)
     yield probe
     probe.release()
 

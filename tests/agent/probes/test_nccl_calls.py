@@ -14,7 +14,7 @@ from ddtop.agent.guard import guard
 from ddtop.agent.probes.groups import by_order
 from ddtop.agent.probes.recorder import _Entry
 from ddtop.wire.page import HEARTBEAT_AT
-from tests.agent.probing import SECOND, FakeGroup
+from tests.agent.probing import SECOND, FakeGroup, fake_rank
 
 
 class Nccl:
@@ -190,7 +190,7 @@ def test_entries_of_nccl_are_not_read_while(nccl, why):
 def test_while_entries_of_nccl_are_read_the_heartbeat_says_nothing(nccl):
     """A read that blocks in the driver must not be reported as code that holds the GIL."""
     page = SimpleNamespace(words=dict.fromkeys(range(64), 7))
-    nccl.bench.probe._rank = SimpleNamespace(page=page, recorder_paused=False, exiting=False)
+    nccl.bench.probe._rank = fake_rank(page=page)
     nccl.trains(3)
     heartbeat = page.words[HEARTBEAT_AT]
     nccl.calls()
@@ -234,14 +234,7 @@ def test_the_status_of_groups_that_were_destroyed_is_never_read_again(nccl):
 def test_groups_that_were_made_anew_between_two_looks_are_new(nccl):
     """On an H100 the old status made its number jump from 10 to 25: it was never named."""
     bench = nccl.bench
-    bench.probe._rank = SimpleNamespace(
-        collectives_paused=False,
-        recorder_paused=False,
-        exiting=False,
-        destroyed=False,
-        times_destroyed=0,
-        final_seqs={},
-    )
+    bench.probe._rank = fake_rank()
     nccl.trains(5)
     bench.looks()
     bench.probe._rank.times_destroyed, bench.probe._rank.final_seqs = 1, {"0": bench.group.seq}

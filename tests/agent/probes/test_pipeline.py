@@ -23,7 +23,7 @@ def seen(monkeypatch, stage, in_schedule=True, passes=None):
     monkeypatch.setattr(parallel, "running_pass", lambda *_: (in_schedule, passes))
     probe = PipelineProbe(SimpleNamespace(lead_id=0, frames=None))
     probe.add(stage)
-    (found,) = probe.fields(Tick())["pipeline"]
+    (found,) = probe.fields(Tick()).keywords["pipeline"]
     return found
 
 
@@ -65,6 +65,6 @@ def test_of_several_stages_none_is_said_to_run(monkeypatch):
     for stage in stages:
         probe.add(stage)
 
-    assert [one.pass_ for one in probe.fields(Tick())["pipeline"]] == [None, None]
+    assert [one.pass_ for one in probe.fields(Tick()).keywords["pipeline"]] == [None, None]
     del stage, stages[1]
-    assert [one.index for one in probe.fields(Tick())["pipeline"]] == [0]
+    assert [one.index for one in probe.fields(Tick()).keywords["pipeline"]] == [0]

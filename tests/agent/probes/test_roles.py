@@ -69,7 +69,7 @@ def agent_of_rpc(monkeypatch, **info):
 def rpc(monkeypatch, **info):
     agent_of_rpc(monkeypatch, **info)
     rank = SimpleNamespace(joined=False)
-    return rank, RpcProbe(rank).fields(Tick())["rpc"]
+    return rank, RpcProbe(rank).fields(Tick()).keywords["rpc"]
 
 
 def test_an_rpc_worker_counts_its_open_calls_and_has_started(monkeypatch):
@@ -94,9 +94,9 @@ def test_a_reactor_that_is_named_late_is_still_found(monkeypatch):
     monkeypatch.setattr(parallel, "stat_fields", lambda task: ["0"] * 11 + ["2", "1"])
     probe = RpcProbe(SimpleNamespace(joined=False))
 
-    unnamed = probe.fields(Tick())["rpc"]
+    unnamed = probe.fields(Tick()).keywords["rpc"]
     names["self/task/7"] = "TP_SHM_reactor"
-    named = probe.fields(Tick())["rpc"]
+    named = probe.fields(Tick()).keywords["rpc"]
 
     assert (unnamed.spins_ns, named.spins_ns) == (0, 30_000_000)
 
@@ -105,5 +105,5 @@ def test_a_program_without_rpc_has_none(monkeypatch):
     monkeypatch.delitem(sys.modules, "torch.distributed.rpc.api", raising=False)
     rank = SimpleNamespace(joined=False)
 
-    assert RpcProbe(rank).fields(Tick()) == {"rpc": None}
+    assert RpcProbe(rank).fields(Tick()).keywords == {"rpc": None}
     assert not rank.joined

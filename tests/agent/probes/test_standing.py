@@ -62,23 +62,23 @@ class Bench:
 
     @property
     def stayed_s(self):
-        return self.probe.fields(self.tick)["stayed_s"]
+        return self.probe.fields(self.tick).keywords["stayed_s"]
 
     @property
     def handling(self):
-        return self.probe.fields(self.tick)["handling"]
+        return self.probe.fields(self.tick).keywords["handling"]
 
     @property
     def in_handler(self):
-        return self.probe.fields(self.tick)["in_handler"]
+        return self.probe.fields(self.tick).keywords["in_handler"]
 
     @property
     def writes(self):
-        return self.probe.fields(self.tick)["writes_since_unix_ns"]
+        return self.probe.fields(self.tick).keywords["writes_since_unix_ns"]
 
     @property
     def moves_since(self):
-        return self.probe.fields(self.tick)["moves_since_unix_ns"]
+        return self.probe.fields(self.tick).keywords["moves_since_unix_ns"]
 
 
 def invalid():
@@ -187,7 +187,7 @@ def test_the_end_of_a_sleep_is_read_from_the_kernel(sleeps, joined):
     while not task.read_text().startswith(("230 ", "115 ") if sleeps else ("202 ", "98 ")):
         time.sleep(0.01)
     bench.stands(3)
-    found = bench.probe.fields(bench.tick)
+    found = bench.probe.fields(bench.tick).keywords
     done.set()
 
     if sleeps:

@@ -73,7 +73,7 @@ def chain_of(ident, until=lambda chain: chain, own=(__file__,)):
         tick.seen = reader.look(ident)
         tick.seen.activity = 6
         probe.sample(tick)
-        chain = probe.fields(tick)["chain"]
+        chain = probe.fields(tick).keywords["chain"]
         if until(chain):
             return chain, page.words[layout.AWAITED_AT]
         assert time.monotonic() < end

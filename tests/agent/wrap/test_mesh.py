@@ -74,7 +74,7 @@ def test_a_pipeline_stage_is_handed_to_the_probe_of_its_rank(monkeypatch):
     probe = rank.late_probes["pipeline"]
 
     assert isinstance(probe, PipelineProbe)
-    assert [one.index for one in probe.fields(None)["pipeline"]] == [0, 1]
+    assert [one.index for one in probe.fields(None).keywords["pipeline"]] == [0, 1]
     assert len(kept) == 2
 
 

@@ -264,7 +264,7 @@ def test_a_viewer_at_a_leaf_is_told_that_it_sees_this_host_only():
     job.trains(5)
     model = job.model()
     at, host = model.hosts["node1"]
-    lost = HubLink("leaf", "node0:29600", False, "connection refused", at)
+    lost = HubLink("leaf", "node0:29600", False, "connection refused")
     model.hosts["node1"] = (at, msgspec.structs.replace(host, hub=lost))
 
     assert model.snapshot(unix_ns(5)).apart == "this host only: hub not reached: connection refused"

@@ -157,7 +157,7 @@ def test_of_lengths_that_may_differ_nothing_is_told_where_the_roots_do():
 def _started(job: MpiJob, number: int, *names: str) -> None:
     """It waits for collectives that it has started. Only their names and numbers are known."""
     parts = tuple(MpiPart(name, WORLD, job.done + 1 + place) for place, name in enumerate(names))
-    job.inside(number, job.call("Waitall", parts=parts, parts_total=len(parts)))
+    job.inside(number, job.call("Waitall", parts=parts))
 
 
 def test_of_a_started_broadcast_that_is_waited_for_the_root_is_not_known_and_does_not_differ():

@@ -53,9 +53,8 @@ def test_a_hub_that_was_killed_and_followed_by_another_gets_all_facts_again(pair
     again = hears(own, connected("bbb")).hub
 
     assert sorted(found) == [0, 1]
-    assert lost.lost_unix_ns > 0
     assert lost.why
-    assert (again.lost_unix_ns, again.why) == (None, None)
+    assert again.why is None
 
 
 def test_a_hub_on_another_port_is_found_again(pair, world):
@@ -155,7 +154,7 @@ def test_a_cut_wire_is_noticed_though_tcp_says_nothing_and_fixed_without_a_resta
         own = leaf.viewer()
         heard(own, connected("bbb"))
         wire.cut.set()
-        lost = hears(own, host_of("bbb", lambda record: record.hub.connected is False)).hub
+        hears(own, host_of("bbb", lambda record: record.hub.connected is False))
         heard(viewer, host_of("aaa", lambda record: record.hub.leaves == 0))
         wire.cut.clear()
         heard(viewer, host_of("aaa", lambda record: record.hub.leaves == 1))
@@ -163,5 +162,3 @@ def test_a_cut_wire_is_noticed_though_tcp_says_nothing_and_fixed_without_a_resta
         heard(viewer, iteration(1, 11))
     finally:
         wire.close()
-
-    assert lost.lost_unix_ns is not None

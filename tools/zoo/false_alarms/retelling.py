@@ -298,7 +298,6 @@ class Retold:
                 self._summed(rank, f"activity{number}", value)
                 for number, value in enumerate(state.activity_samples)
             ),
-            gil_held_ns=self._summed(rank, "gil", state.gil_held_ns),
             gc_total_ns=self._summed(rank, "gc", state.gc_total_ns),
             held_samples=self._summed(rank, "held", state.held_samples),
             agent_cpu_ns=self._summed(rank, "agent", state.agent_cpu_ns),
