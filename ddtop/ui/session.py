@@ -30,7 +30,7 @@ from ddtop.present.jobs import Row
 from ddtop.present.text import UNICODE, Glyphs
 from ddtop.registry import JobEntry
 from ddtop.thresholds import chosen
-from ddtop.ui.style import DARK, PALETTES, Palette, theme_after
+from ddtop.ui.style import DARK, PALETTES, Palette
 from ddtop.words import units
 
 # -- The user's settings of the dashboard, kept between sessions in a small file in the config
@@ -167,8 +167,7 @@ class Session:
         source: Source,
         job: str,
         *,
-        theme: str = DARK,
-        glyphs: Glyphs = UNICODE,
+        paint: Paint | None = None,
         clock: Callable[[], int] | None = None,
         readonly: bool = False,
         setup: Setup | None = None,
@@ -187,7 +186,7 @@ class Session:
         self._job_history = JobHistory(chosen())
         self.timeline, self.recalled = Timeline(), False
         self._at_unix_ns: int | None = None
-        self.paint = Paint(PALETTES[theme], glyphs)
+        self.paint = paint or Paint(PALETTES[DARK], UNICODE)
         self.shown: Look = source.look()
         self.frozen = False
         self.interval_s = (
@@ -319,10 +318,6 @@ class Session:
         index = INTERVALS_S.index(self.interval_s) + steps
         self.interval_s = INTERVALS_S[min(max(index, 0), len(INTERVALS_S) - 1)]
         self.prefer(interval_s=self.interval_s)
-
-    def next_theme(self) -> None:
-        """Switch to the next of dark, light, ansi and mono."""
-        self.use_theme(theme_after(self.paint.palette.name))
 
     def use_theme(self, name: str) -> None:
         """Switch to one of dark, light, ansi and mono."""

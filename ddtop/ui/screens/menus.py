@@ -154,22 +154,11 @@ class CommandsScreen(SizedScreen[Choice | None]):
 
     def compose(self) -> ComposeResult:
         """From top to bottom."""
-        yield self.rule
-        yield self.input
-        yield self.list
-        yield self.foot
-        yield self.keys
-
-    def on_mount(self) -> None:
-        self.draw_first(self._show)
-
-    def on_resize(self) -> None:
-        """Another width needs other lines."""
-        self.call_after_refresh(self._show)
+        yield from (self.rule, self.input, self.list, self.foot, self.keys)
 
     def on_input_changed(self) -> None:
         """Search while the user types; the best match is on top."""
-        self._show()
+        self.show_facts()
         self.list.action_move_to_end(0)
 
     def on_input_submitted(self) -> None:
@@ -186,7 +175,7 @@ class CommandsScreen(SizedScreen[Choice | None]):
         """Other rows are visible."""
         self._show_foot()
 
-    def _show(self) -> None:
+    def show_facts(self) -> None:
         found = {
             choice.run: choice
             for choice in reversed(matching(self._all, self.input.value, self._snapshot))
@@ -202,7 +191,7 @@ class CommandsScreen(SizedScreen[Choice | None]):
             lambda at: self._row(self._found[at], names, width),
         )
         self._show_foot()
-        self.keys.show(
+        self.keys.show_keys(
             (("enter", "Enter", "run"), ("down", "↑↓", "choose"), ("escape", "Esc", "back"))
         )
 

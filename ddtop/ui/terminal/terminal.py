@@ -16,7 +16,7 @@ import signal
 import sys
 import termios
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.console import RenderableType
@@ -25,12 +25,15 @@ from textual._xterm_parser import XTermParser
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.drivers import linux_driver
+from textual.filter import LineFilter
 from textual.geometry import Size
 from textual.screen import Screen, ScreenResultType
 from textual.timer import Timer
 from textual.widgets import Static
 
 from ddtop.present.text import Glyphs, glyphs_for
+from ddtop.ui import style
+from ddtop.ui.session import Kept, Paint
 
 if TYPE_CHECKING:
     from ddtop.ui.terminal.differ import Differ
@@ -94,15 +97,32 @@ class SizedScreen(Screen[ScreenResultType]):
     empty = False
     """Whether its widgets have no lines yet: until then the terminal keeps the page before."""
 
-    def draw_first(self, draw: Callable[[], object]) -> None:
-        """Draw this as soon as the widgets have their sizes, and show nothing before."""
-        self.empty = True
-        self.call_after_refresh(draw)
-        # Once more: what was drawn may have changed the sizes.
-        self.call_after_refresh(self.call_after_refresh, self._filled, draw)
+    def show_facts(self) -> None:
+        """Draw what is known now."""
+        raise NotImplementedError
 
-    def _filled(self, draw: Callable[[], object]) -> None:
-        draw()
+    def on_mount(self) -> None:
+        self.draw_first()
+
+    def on_resize(self) -> None:
+        """Another width needs other lines."""
+        if not self.empty:
+            self.call_after_refresh(self.show_facts)
+
+    def on_screen_resume(self) -> None:
+        """Draw the facts that changed while another screen was on top."""
+        if not self.empty:
+            self.call_after_refresh(self.show_facts)
+
+    def draw_first(self) -> None:
+        """Draw it as soon as the widgets have their sizes, and show nothing before."""
+        self.empty = True
+        self.call_after_refresh(self.show_facts)
+        # Once more: what was drawn may have changed the sizes.
+        self.call_after_refresh(self.call_after_refresh, self._filled)
+
+    def _filled(self) -> None:
+        self.show_facts()
         self.empty = False
         self.refresh()
 
@@ -136,14 +156,7 @@ class SmallScreen(SizedScreen[None]):
         """One sentence with the most important word first: perhaps only that word fits."""
         yield Static(markup=False)
 
-    def on_mount(self) -> None:
-        """Draw the first picture."""
-        self._say()
-
-    def on_resize(self) -> None:
-        self._say()
-
-    def _say(self) -> None:
+    def show_facts(self) -> None:
         size = self.app.size
         wanted = f"{SMALLEST.width}x{SMALLEST.height}"
         self.query_one(Static).update(
@@ -174,7 +187,10 @@ SMALL_ACTIONS = frozenset({"quit", "redraw", "suspend_process"})
 
 
 class TerminalApp(App[None]):
-    """An app that treats its terminal and its shell politely."""
+    """An app that treats its terminal and its shell politely, and draws in the user's theme.
+
+    `kept`: the user's settings, and the file they are kept in.
+    """
 
     TITLE = "ddtop"
     ENABLE_COMMAND_PALETTE = False
@@ -191,13 +207,21 @@ class TerminalApp(App[None]):
         Binding("ctrl+z", "suspend_process", "stop; fg continues", show=False, priority=True),
     ]
 
-    def __init__(self) -> None:
+    def __init__(self, kept: Kept | None = None, glyphs: Glyphs | None = None) -> None:
         super().__init__()
+        self.kept = kept or Kept(None)
+        theme = style.first_theme(self, self.kept.setup.theme)
+        self.paint = Paint(style.PALETTES[theme], glyphs or glyphs_here())
+        style.use(self, self.paint.palette)
         self.animation_level = "none"
         self.ended_by: signal.Signals | None = None
         self._differ, self._without_differ = _differ()
         self._drawn_screen: Screen[Any] | None = None
         self._catching_up: Timer | None = None
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Textual's filters, as our palettes need them."""
+        return style.filters(super().get_line_filters(), self.paint.palette)
 
     @property
     def differ_failure(self) -> str | None:

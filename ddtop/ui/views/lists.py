@@ -12,6 +12,7 @@ from ddtop.diagnosis.rank_state import culprits
 from ddtop.follow.look import Look
 from ddtop.model.facts import Snapshot
 from ddtop.present import help_text
+from ddtop.present.events import STACKS as STACKS_TAKEN
 from ddtop.present.findings import EventRow, event_row, events_table, rows_of
 from ddtop.present.gpus import driver_line, gpu_line, gpu_titles
 from ddtop.present.groups import (
@@ -27,10 +28,14 @@ from ddtop.present.groups import (
     order_of,
 )
 from ddtop.present.hosts import HostFacts, gpus_note, host_row, hosts_facts, hosts_table, part_of
-from ddtop.present.map import AT_FAULT
+from ddtop.present.map import AT_FAULT, HostRanks
 from ddtop.present.now import grid_lines
+from ddtop.present.stacks import last_request
 from ddtop.present.text import Line, clean, plain
 from ddtop.thresholds import chosen
+from ddtop.ui.screens.finding import StoryScreen
+from ddtop.ui.screens.pages import GroupScreen
+from ddtop.ui.screens.stacks import StacksScreen
 from ddtop.ui.session import Session
 from ddtop.ui.stack_request import AskedStacks, ShapedStacks, recall
 from ddtop.ui.views.view import Coded, ListingView, View
@@ -38,6 +43,7 @@ from ddtop.ui.widgets.cursor_list import PickList
 from ddtop.ui.widgets.lines import Key, LinesView
 from ddtop.wire.records import Group
 from ddtop.words import units
+from ddtop.words.sentences import rank_list
 
 # -- The view of events, the newest last
 
@@ -95,8 +101,13 @@ class EventsView(ListingView):
         """Open the story of the entry."""
         message.stop()
         row = next((row for row in self._rows if (row.entry.key, row.over) == message.key), None)
-        if row is not None:
-            self.post_message(self.Opened(entry=row.entry))
+        if row is None:
+            return
+        snapshot = self.session.shown.snapshot
+        taken = snapshot is not None and row.entry.key == (STACKS_TAKEN, last_request(snapshot))
+        self.app.push_screen(
+            StacksScreen(self.session, None) if taken else StoryScreen(self.session, row.entry)
+        )
 
 
 # -- One row a process group
@@ -208,7 +219,7 @@ class GroupsView(ListingView):
     def on_cursor_list_opened(self, message: PickList.Opened) -> None:
         """Open the page of the group."""
         message.stop()
-        self.post_message(self.Opened(group=str(message.key)))
+        self.app.push_screen(GroupScreen(self.session, str(message.key)))
 
 
 # -- One row per host
@@ -346,13 +357,25 @@ class HostsView(ListingView):
         name = key[0] if isinstance(key, tuple) else key
         return next((host.ranks for host in self.coded.hosts if host.name == name), ())
 
-    def on_cursor_list_opened(self, message: PickList.Opened) -> None:
+    async def on_cursor_list_opened(self, message: PickList.Opened) -> None:
         """Show the ranks of the host."""
         message.stop()
         name = message.key[0] if isinstance(message.key, tuple) else message.key
         host = next((host for host in self.coded.hosts if host.name == name), None)
         if host is not None:
-            self.post_message(self.Opened(host=host))
+            await self.run_action(f"screen.filter_to({self._filter_of(host)!r})")
+
+    def _filter_of(self, host: HostRanks) -> str:
+        """The host's name as a filter; its ranks if the name is part of another host's name or is
+        not one word."""
+        snapshot = self.session.shown.snapshot
+        names = (
+            {host.name} if snapshot is None else {clean(rank.host or "") for rank in snapshot.ranks}
+        )
+        like = [name for name in names if host.name.lower() in name.lower()]
+        if like == [host.name] and not set(host.name) & set(" ,"):
+            return f"host:{host.name}"
+        return f"rank:{rank_list(host.ranks)}"
 
 
 # -- The view of the last stack dump
@@ -415,12 +438,5 @@ class StacksView(View, ShapedStacks):
 
     def keys(self) -> list[Key]:
         """The keys that show more of the stacks, and newer ones."""
-        shape = self.asked.shape
-        threads = "fewer threads" if shape.threads else "all threads"
         asks: list[Key] = [] if self.session.shown.recording else [("D", "D", "ask all")]
-        return [
-            *asks,
-            ("v", "v", "classes" if shape.tree else "tree"),
-            ("T", "T", threads),
-            ("f", "f", "fold frames" if shape.frames else "all frames"),
-        ]
+        return [*asks, *self.asked.shape_keys()]

@@ -16,6 +16,7 @@ from ddtop.present.map import Levelled, metrics_of, scaled
 from ddtop.present.numbers import Number
 from ddtop.present.text import Line
 from ddtop.ui.rows import LevelLook, StateLook, cursor_line, legend_line, levels_line
+from ddtop.ui.screens.pages import RankScreen
 from ddtop.ui.session import Session
 from ddtop.ui.views.view import Coded, View
 from ddtop.ui.widgets.lines import Key, LinesView
@@ -44,9 +45,7 @@ class MapView(View):
 
     def compose(self) -> ComposeResult:
         """From top to bottom."""
-        yield self.legend
-        yield self.grid
-        yield self.cursor
+        yield from (self.legend, self.grid, self.cursor)
 
     @property
     def target(self) -> Widget:
@@ -69,10 +68,7 @@ class MapView(View):
     def colour_by(self, metric: Number | None) -> None:
         """Colour the cells by that number; None: by the state."""
         self.metric = metric
-        look = self.session.shown
-        if look.snapshot is not None and self.is_mounted:
-            self.show(look, look.snapshot)
-        self.post_message(self.Changed())
+        self.show_again()
 
     def next_metric(self, steps: int) -> None:
         """The next number that has values; after the last one comes the first."""
@@ -136,7 +132,7 @@ class MapView(View):
     def on_map_grid_opened(self, message: MapGrid.Opened) -> None:
         """Open the page of the rank."""
         message.stop()
-        self.post_message(self.Opened(rank=message.rank))
+        self.app.push_screen(RankScreen(self.session, message.rank))
 
     def on_map_grid_moved(self, message: MapGrid.Moved) -> None:
         """Update the line about the rank under the cursor."""

@@ -33,21 +33,6 @@ class View(Vertical):
     """
     topic: ClassVar[str]
 
-    class Opened(Message):
-        """Asks for a page: of a `rank`, of a process `group` or of an `entry` of the timeline; or
-        for a `host`'s ranks."""
-
-        def __init__(
-            self,
-            *,
-            rank: int | None = None,
-            group: str | None = None,
-            entry: object = None,
-            host: HostRanks | None = None,
-        ) -> None:
-            super().__init__()
-            self.rank, self.group, self.entry, self.host = rank, group, entry, host
-
     class Changed(Message):
         """The cursor, the visible part or the size has changed: the foot and the keys may have to
         change too."""
@@ -147,8 +132,7 @@ class ListingView(View):
 
     def compose(self) -> ComposeResult:
         """From top to bottom."""
-        yield self.titles
-        yield self.list
+        yield from (self.titles, self.list)
 
     def put(self, keys: Sequence[Hashable], row: Callable[[int], Line]) -> None:
         """Draw one row per key; with a filter, only the rows that contain all of its words."""
@@ -178,10 +162,8 @@ class ListingView(View):
     def on_cursor_list_resized(self, message: PickList.Resized) -> None:
         """Another size shows other columns."""
         message.stop()
-        look = self.session.shown
-        if look.snapshot is not None and self.display:
-            self.show(look, look.snapshot)
-        self.post_message(self.Changed())
+        if self.display:
+            self.show_again()
 
     def on_cursor_list_moved(self, message: PickList.Moved) -> None:
         """Update the foot, which shows which rows are visible."""
