@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from ddtop import registry
-from ddtop.cli.errors import UNREACHABLE, CommandError
 from ddtop.cli.routing import asked_at
 from ddtop.cli.systems import row_of, rows_with_roles
 from ddtop.diagnosis.finding import HEALTHS, OK, UNKNOWN, Verdict
@@ -92,12 +91,9 @@ def slurm_jobs(ddtop: str | None) -> list[tuple[Listed, Health]]:
     `ddtop`: how ddtop is called there, None to look for it.
 
     Raises:
-        CommandError: 3, Slurm is not here, or does not answer.
+        NoContactError: Slurm is not here, or does not answer.
     """
-    try:
-        jobs = running_jobs(getpass.getuser())
-    except NoContactError as error:
-        raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
+    jobs = running_jobs(getpass.getuser())
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return [
             row

@@ -22,7 +22,7 @@ from ddtop.cli.sources import look_at
 from ddtop.cli.stacks_output import with_source
 from ddtop.diagnosis.finding import Verdict
 from ddtop.folders import call_patiently, state_dir_text
-from ddtop.follow.engine import LEFT_S, UnreachableError, with_what_stood
+from ddtop.follow.engine import LEFT_S, with_what_stood
 from ddtop.follow.looks import Joined, ask
 from ddtop.follow.recording import Recording, read_recording
 from ddtop.journal import JournalError
@@ -141,10 +141,7 @@ def _read_known(entry: registry.JobEntry) -> _Known:
         seen = f"what its relay left behind ({why or 'its relay is gone'})"
         return _Known(*left, seen, last_request(left[0]))
 
-    try:
-        return ask(entry, lambda job: _from_relay(entry, job), of_left)
-    except UnreachableError as error:
-        raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
+    return ask(entry, lambda job: _from_relay(entry, job), of_left)
 
 
 async def _from_relay(entry: registry.JobEntry, job: Joined) -> _Known:

@@ -43,9 +43,9 @@ MPI_S, PY_SPY_S = 20.0, 10.0
 @click.option(
     "--python", metavar="PYTHON", help="That Python instead: is the agent in it, is torch read?"
 )
-def command(python: str | None) -> None:
+def command(python: str | None) -> int:
     """What works here: hook, torch, folders, keys, signals, GPU."""
-    sys.exit(doctor() if python is None else doctor_of(python))
+    return doctor() if python is None else doctor_of(python)
 
 
 def doctor() -> int:

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 @click.argument("signal", metavar="SIG")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @PLACE
-def command(job: str, ranks: str, signal: str, yes: bool) -> None:
+def command(job: str, ranks: str, signal: str, yes: bool) -> int:
     """Send a signal to ranks of a job, after asking: ddtop signal JOB --rank 3 TERM"""
-    sys.exit(send(job, ranks, signal, yes))
+    return send(job, ranks, signal, yes)
 
 
 def send(name: str, ranks: str, signal_text: str, sure: bool) -> int:
