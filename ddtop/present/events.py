@@ -768,12 +768,8 @@ def without_age(text: str) -> str:
     return clean(without(text, LASTS))
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class ListedEvent:
-    """Something that happened at `unix_ns`, as a line."""
-
-    unix_ns: int
-    text: str
+ListedEvent = tuple[int, str]
+"""When something happened (unix ns), and what, as a line."""
 
 
 def events(looks: Iterable[tuple[Snapshot, Verdict]]) -> tuple[ListedEvent, ...]:
@@ -787,17 +783,12 @@ def events(looks: Iterable[tuple[Snapshot, Verdict]]) -> tuple[ListedEvent, ...]
     found: set[ListedEvent] = set()
     for entry in timeline.entries:
         if entry.finding is None:
-            found.add(ListedEvent(entry.unix_ns, entry.text))
+            found.add((entry.unix_ns, entry.text))
             continue
-        found.add(
-            ListedEvent(
-                entry.unix_ns,
-                f"{entry.finding.severity}: {clean(entry.finding.kind)}:"
-                f" {without_age(entry.words[0][1])}",
-            )
-        )
+        kind = f"{entry.finding.severity}: {clean(entry.finding.kind)}"
+        found.add((entry.unix_ns, f"{kind}: {without_age(entry.words[0][1])}"))
         if entry.over_unix_ns is not None and not entry.closed:
-            found.add(ListedEvent(entry.over_unix_ns, over_text(entry.finding)))
+            found.add((entry.over_unix_ns, over_text(entry.finding)))
     return tuple(sorted(found))
 
 
@@ -809,7 +800,7 @@ def over_text(finding: Finding) -> str:
 
 def timeline_lines(happened: Iterable[ListedEvent]) -> list[str]:
     """One line per event, with the local time."""
-    return [f"{units.clock(event.unix_ns)}  {event.text}" for event in happened]
+    return [f"{units.clock(at)}  {text}" for at, text in happened]
 
 
 def _attempt_of(joined: Entry) -> object:

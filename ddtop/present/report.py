@@ -19,7 +19,6 @@ from ddtop.present.groups import members_text
 from ddtop.present.plain import diagnose_text, status_text
 from ddtop.present.stacks import Around, Shape, stacks_text, tracebacks_text
 from ddtop.present.text import clean
-from ddtop.redaction import HIDDEN
 from ddtop.wire.records import Hello
 from ddtop.words import units
 from ddtop.words.sentences import group_name, progress_text, ranks_text
@@ -28,9 +27,6 @@ from ddtop.words.sentences import group_name, progress_text, ranks_text
 #
 # Agents redact their reports by the same patterns (`ddtop.redaction`). A relay or an older agent
 # may not, and source lines and paths are added only here.
-
-
-__all__ = ("HIDDEN", "redacted")
 
 
 def redacted(text: str, home: str | None = None) -> str:

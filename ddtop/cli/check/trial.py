@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import ipaddress
 import json
 import os
 import selectors
@@ -21,7 +20,9 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from ddtop.cli.check import rank_program
+from ddtop.cli.output import BAD, GOOD, NOTE
 from ddtop.policy import Policy
+from ddtop.wire.records import is_loopback
 from ddtop.words.units import plural
 
 # -- Reads a command line of torchrun: how many ranks on how many nodes, and where they meet
@@ -216,7 +217,6 @@ def _port(text: str, option: str) -> int:
 # -- Judges the results of the trial: one line per check, with advice for bad ones
 
 
-GOOD, BAD, NOTE = "ok", "bad", "note"
 Facts = Mapping[str, Any]
 SHOWN = 4
 """Ranks and hosts named in one sentence."""
@@ -587,11 +587,6 @@ def addresses_of(name: str) -> list[str]:
     return list(dict.fromkeys(str(address[4][0]) for address in socket.getaddrinfo(name, None)))
 
 
-def is_loopback(address: str) -> bool:
-    """Whether only this host can reach the address."""
-    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
-
-
 def _program(line: TorchrunLine) -> list[TrialLine]:
     if line.is_module or line.has_other_launcher or Path(line.program).exists():
         return []
@@ -662,7 +657,7 @@ def _port_here(line: TorchrunLine, place: str, port: int) -> TrialLine:
         return TrialLine(
             NOTE,
             "port",
-            f"{text}; this is this is this is right if that is another node of this job",
+            f"{text}; this is right if that is another node of this job",
         )
     return TrialLine(BAD, "port", text, "end the process that holds it, or use another port")
 

@@ -21,7 +21,6 @@ from ddtop.ui.style import rule_line
 from ddtop.ui.terminal.terminal import SizedScreen
 from ddtop.ui.widgets.cursor_list import CursorList
 from ddtop.ui.widgets.lines import Key, KeyBar, LinesView
-from ddtop.ui.widgets.map_grid import MapGrid
 
 KEYS = key_table()
 """All keys that work, for the help."""
@@ -100,7 +99,7 @@ class FilteringScreen(SizedScreen[None]):
     def repaint(self) -> None:
         """Draw everything again, after a change of the palette."""
         for node in self.walk_children():
-            if isinstance(node, (LinesView, CursorList, MapGrid)):
+            if isinstance(node, (LinesView, CursorList)):
                 node.repaint()
 
 

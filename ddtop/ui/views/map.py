@@ -57,12 +57,12 @@ class MapView(View):
         if self.metric is None or self.metric not in metrics_of(snapshot):
             self.legend.show([legend_line(snapshot, states, width, glyphs)])
             self._by_state.take(states)
-            self.grid.show(self.coded.hosts, self._by_state)
+            self.grid.show_ranks(self.coded.hosts, self._by_state)
         else:
             levels = self._levelled.take(self.metric, snapshot, states)
             self._by_number.take_levels(levels, states)
             self.legend.show([levels_line(snapshot, self._by_number, width)])
-            self.grid.show(self.coded.hosts, self._by_number)
+            self.grid.show_ranks(self.coded.hosts, self._by_number)
         self._show_cursor(snapshot)
 
     def colour_by(self, metric: Number | None) -> None:

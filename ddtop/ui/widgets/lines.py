@@ -82,6 +82,10 @@ class LinesView(ScrollView):
         line = _at(self._lines, y + self.scroll_offset.y) or ()
         if self._margin:
             line = ((self._paint.glyphs.upright + " ", "rule"), *line)
+        return self.strip_of(line)
+
+    def strip_of(self, line: Line) -> Strip:
+        """The line as it is drawn."""
         line = clip_line(line, self.size.width, self._paint.glyphs.ellipsis)
         return strip_of(line, self.size.width, self._paint.palette)
 
