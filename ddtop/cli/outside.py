@@ -84,13 +84,12 @@ def stacks_of(
     merged = merge(answers)
     if as_json:
         click.echo(json.dumps(stacks_json(merged, None, True, time.time_ns())))
-        return 1 if merged.unanswered else 0
-    for note in found.notes:
-        echo(f"note: {note}")
-    text = text_of(merged, snapshot, verdict, shape, source)
-    echo(text, nl=False)
-    for line in closing_lines(answers):
-        echo(line)
+    else:
+        for note in found.notes:
+            echo(f"note: {note}")
+        echo(text_of(merged, snapshot, verdict, shape, source), nl=False)
+        for line in closing_lines(answers):
+            echo(line)
     return 1 if merged.unanswered else 0
 
 

@@ -244,7 +244,6 @@ class Departed:
 
 def exit_of(departed: Departed, order: int) -> Exit:
     """Its end as a record, the `order`th of its job."""
-    """How the end of an unwatched rank was found."""
     code = signal_number = None
     how = "unknown"
     if departed.exit_status is not None:
@@ -452,7 +451,7 @@ def _job(host: HostProcesses, members: list[Process]) -> OutsideJob:
     ranks = tuple(
         sorted(
             (
-                _target(process, launch.rank(process.environment) or 0, guessed=False)
+                target_of(process, launch.rank(process.environment) or 0, guessed=False)
                 for process in members
             ),
             key=lambda target: target.rank,
@@ -474,7 +473,8 @@ def _job(host: HostProcesses, members: list[Process]) -> OutsideJob:
     return replace(job, departed=_departed_ranks(host, job, members))
 
 
-def _target(process: Process, rank: int, guessed: bool) -> OutsideTarget:
+def target_of(process: Process, rank: int, guessed: bool) -> OutsideTarget:
+    """The process as this rank."""
     return OutsideTarget(
         process.pid,
         process.start_ticks,
@@ -614,7 +614,7 @@ def _talks(host: HostProcesses, process: Process, parent: Process) -> bool:
 
 def _spawned_job(parent: Process, family: list[Process]) -> OutsideJob:
     ranks = tuple(
-        replace(_target(process, at, guessed=True), argv=parent.argv)
+        replace(target_of(process, at, guessed=True), argv=parent.argv)
         for at, process in enumerate(family)
         if process.state not in "ZX"
     )
