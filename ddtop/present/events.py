@@ -377,20 +377,9 @@ def _words(kind: str, count: int) -> str:
 #    ended, restarts, dumps of stacks
 
 
-FINDING, JOIN, END, RAISED, RESTARTED, STACKS, CONTACT, JOB, LOSS, ORDER = (
-    *(
-        "finding",
-        "joined",
-        "ended",
-        "exception",
-        "restart",
-        "stacks",
-        "contact",
-        "job",
-        "loss",
-        "order",
-    ),
-)
+FINDING, JOIN, END, RAISED, RESTARTED = "finding", "joined", "ended", "exception", "restart"
+STACKS, CONTACT, JOB, LOSS, ORDER = "stacks", "contact", "job", "dropped", "order"
+"""What an entry is about, as a row of the list says it."""
 WORDS_MOST = 24
 """Sentences kept of one finding: the first, and the newest."""
 SAME_NS = 2_000_000_000

@@ -18,7 +18,6 @@ from ddtop.words.sentences import (
     exit_text,
     file_line,
     rank_list,
-    stage_text,
 )
 
 _OPEN = frozenset({"scheduled", "started"})
@@ -286,8 +285,3 @@ def _ranges(snapshot: Snapshot, row: GridRow, glyphs: Glyphs) -> list[Span]:
 def place_text(snapshot: Snapshot, rank: RankFacts) -> str:
     """`pp 1, dp 0, tp 3`, for all dimensions of the grid; empty if there is no grid."""
     return clean(coordinates_text(snapshot.place_of(rank)))
-
-
-def pipeline_texts(rank: RankFacts) -> list[str]:
-    """Each pipeline stage of the rank."""
-    return [clean(stage_text(stage)) for stage in rank.comm.pipeline]

@@ -320,9 +320,7 @@ def _versions(nodes: Mapping[int, Facts]) -> Iterator[TrialLine]:
         for facts in nodes.values():
             hosts.setdefault(str(facts.get(key) or "none"), []).append(str(facts["host"]))
         if len(hosts) > 1:
-            each = "; ".join(
-                f"{version} on {_hosts_text(where)}" for version, where in hosts.items()
-            )
+            each = "; ".join(f"{version} on {_first(where)}" for version, where in hosts.items())
             fix = f"install the same {name} on all nodes"
             yield TrialLine(BAD, "versions", f"{name} differs: {each}", fix)
         elif "none" not in hosts:
@@ -459,14 +457,12 @@ def _advice(what: str) -> str:
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    shown = ", ".join(map(str, ranks[:SHOWN]))
-    more = f" and {len(ranks) - SHOWN} more" if len(ranks) > SHOWN else ""
-    return f"rank{'s' if len(ranks) > 1 else ''} {shown}{more}"
+    return f"rank{'s' if len(ranks) > 1 else ''} {_first(ranks)}"
 
 
-def _hosts_text(hosts: Sequence[str]) -> str:
-    more = f" and {len(hosts) - SHOWN} more" if len(hosts) > SHOWN else ""
-    return f"{', '.join(hosts[:SHOWN])}{more}"
+def _first(of: Sequence[object]) -> str:
+    more = f" and {len(of) - SHOWN} more" if len(of) > SHOWN else ""
+    return f"{', '.join(map(str, of[:SHOWN]))}{more}"
 
 
 # -- The trial itself: it starts the command and reads the reports

@@ -15,7 +15,7 @@ from ddtop.present.help_text import RANKS, help_lines
 from ddtop.present.numbers import BY_KEY, COLUMNS, absent
 from ddtop.present.text import Line, clean, clip_line, fit, line_width, wrap
 from ddtop.ui.commands import Choice, commands, hits, matching
-from ddtop.ui.screens.page import KEYS, FactsScreen, PageScreen
+from ddtop.ui.screens.page import FactsScreen, PageScreen
 from ddtop.ui.session import Session
 from ddtop.ui.style import rule_line
 from ddtop.ui.terminal.terminal import OVERLAY, SizedScreen
@@ -244,7 +244,7 @@ class HelpScreen(PageScreen):
             below = None
         topic = below.topic if below is not None else RANKS
         own = below.help_keys() if below is not None else ()
-        lines = help_lines(KEYS, width, self.session.paint.glyphs, topic, own)
+        lines = help_lines(width, self.session.paint.glyphs, topic, own)
         failure = getattr(self.app, "differ_failure", None)
         if failure is None:
             return lines

@@ -12,7 +12,7 @@ from textual.widgets import Input
 
 from ddtop.model.facts import Snapshot
 from ddtop.present.findings import header_line
-from ddtop.present.help_text import RANKS, VIEWS, key_table
+from ddtop.present.help_text import RANKS, VIEWS
 from ddtop.present.strip import scrubber_line
 from ddtop.present.text import Line, clean, clip
 from ddtop.ui.page_text import FOUND, HERE, found_lines, marked
@@ -21,9 +21,6 @@ from ddtop.ui.style import rule_line
 from ddtop.ui.terminal.terminal import SizedScreen
 from ddtop.ui.widgets.cursor_list import CursorList
 from ddtop.ui.widgets.lines import Key, KeyBar, LinesView
-
-KEYS = key_table()
-"""All keys that work, for the help."""
 
 
 def foot_line(session: Session, width: int, *notes: str) -> Line:
