@@ -130,6 +130,22 @@ _FIND_IT = (
 shell reads these quotes alike."""
 
 
+def start_pipe(
+    command: Sequence[str], asks: bool, on_words: Callable[[str], None], advice: str = ""
+) -> Pipe:
+    """Start this command, at whose other end is the bridge. `advice`: the end of the sentence that
+    says that it cannot be started.
+
+    Raises:
+        NoContactError: that sentence.
+    """
+    try:
+        return Pipe(command, asks=asks, on_words=on_words)
+    except OSError as error:
+        text = f"cannot start {command[0]}: {error.strerror}{advice}"
+        raise NoContactError(text) from None
+
+
 @dataclass(frozen=True, slots=True)
 class SshTarget:
     """Where to, and what to run there. `ddtop`: how ddtop is called on that host (its shell reads
@@ -181,13 +197,8 @@ class SshTarget:
         Raises:
             NoContactError: there is no ssh.
         """
-        command = self.command(asks=asks)
-        try:
-            return Pipe(command, asks=asks, on_words=on_words)
-        except OSError as error:
-            raise NoContactError(
-                f"cannot start {command[0]}: {error.strerror}; DDTOP_SSH can name another ssh"
-            ) from None
+        advice = "; DDTOP_SSH can name another ssh"
+        return start_pipe(self.command(asks=asks), asks, on_words, advice)
 
     def sentence(self, error: PipeError, words: Sequence[str]) -> str:
         """What went wrong, as a sentence. `words`: what ssh has printed."""
