@@ -31,6 +31,7 @@ from ddtop.follow.live import LiveSource
 from ddtop.follow.look import Look
 from ddtop.follow.looks import settle
 from ddtop.follow.source_lines import show_files_of
+from ddtop.grouped import grouped
 from ddtop.model.stacks import merge
 from ddtop.present.documents import stacks_json
 from ddtop.present.stacks import Shape
@@ -192,16 +193,17 @@ def unreadable_stacks(found: Targets) -> list[Stacks]:
     return [Stacks(REQUEST, None, pid, now, why=why) for pid, why in found.missing]
 
 
-def closing_lines(answers: Iterable[Stacks]) -> list[str]:
+def closing_lines(answers: Sequence[Stacks]) -> list[str]:
     """The lines after the stacks: what is missing, and the facts from /proc about processes without
     stacks."""
-    lines: list[str] = []
-    whys: dict[str, list[str]] = {}
-    for answer in answers:
-        if answer.method and answer.why:
-            whys.setdefault(answer.why, []).append(str(answer.pid))
-        elif not answer.method and owner_of(answer.pid) is not None:
-            lines.append(f"  {targets.facts_line(answer.pid)}")
+    whys = grouped(
+        (answer.why, str(answer.pid)) for answer in answers if answer.method and answer.why
+    )
+    lines = [
+        f"  {targets.facts_line(answer.pid)}"
+        for answer in answers
+        if not answer.method and owner_of(answer.pid) is not None
+    ]
     if lines:
         lines = ["", "what /proc says about those without stacks:", *lines]
     return [*(f"note: pid {', '.join(pids)}: {why}" for why, pids in whys.items()), *lines]

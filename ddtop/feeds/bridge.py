@@ -349,7 +349,9 @@ class SshRoute(Route):
         """`entry`: as its job file there has it. `pipe`: an open one, on which the bridge has
         greeted."""
         super().__init__(entry.job)
-        self._host, self._entry, self._pipe = host, entry, pipe
+        self._host, self._entry = host, entry
+        self.pipe = pipe
+        """The pipe that is in use now."""
         self._tries = 0
         self._usable = True
         self._final: str | None = None
@@ -372,11 +374,6 @@ class SshRoute(Route):
             f" attach {self._host.option}"
         )
 
-    @property
-    def pipe(self) -> Pipe:
-        """The pipe that is in use now."""
-        return self._pipe
-
     async def connect(self, controller: bool) -> Connection:
         """Connect over the open pipe, or over a new one if there is none."""
         if self._final is not None:
@@ -384,7 +381,7 @@ class SshRoute(Route):
         try:
             if not self._usable:
                 await self._start()
-            answer = await self._pipe.ask(
+            answer = await self.pipe.ask(
                 Open(self._entry.job, self._entry.run, controller), ANSWER_S
             )
         except PipeError as error:
@@ -397,17 +394,17 @@ class SshRoute(Route):
                 answer.text if isinstance(answer, Refused) else "the bridge gave another answer"
             )
         self._given = False
-        self._pipe.forget_frames()
-        return _SshLink(self._pipe, self._lost_error)
+        self.pipe.forget_frames()
+        return _SshLink(self.pipe, self._lost_error)
 
     async def _start(self) -> None:
-        self._pipe.close()
-        self._pipe = self._host.start(asks=False)
-        await self._pipe.wait_for_greeting(GREETING_S)
+        self.pipe.close()
+        self.pipe = self._host.start(asks=False)
+        await self.pipe.wait_for_greeting(GREETING_S)
         self._usable = True
 
     def _lost_error(self, error: PipeError) -> NoContactError:
-        why = self._host.sentence(error, self._pipe.words)
+        why = self._host.sentence(error, self.pipe.words)
         self._usable = False
         if "Permission denied" in why or "Host key verification failed" in why:
             self._final = (
@@ -425,7 +422,7 @@ class SshRoute(Route):
         self._given = True
         with folder() as temporary:
             try:
-                path = await fetch(self._pipe, self._entry, temporary, last=True)
+                path = await fetch(self.pipe, self._entry, temporary, last=True)
                 if path is None:
                     raise NoContactError(
                         f"the relay of {self.job} is gone and left nothing on {self._host.name}"

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ddtop.grouped import grouped
 from ddtop.model.account import PROCESS, does
 from ddtop.model.facts import Axis, RankFacts, Snapshot, State
 from ddtop.present.text import STATE_STYLES, UNICODE, Glyphs, Line, Span, clean, clip_line
@@ -271,10 +272,7 @@ def _cells(snapshot: Snapshot, row: GridRow, cell: int, glyphs: Glyphs) -> list[
 
 
 def _ranges(snapshot: Snapshot, row: GridRow, glyphs: Glyphs) -> list[Span]:
-    by_state: dict[State, list[int]] = {}
-    for ranks in row.cells:
-        for rank in ranks:
-            by_state.setdefault(snapshot.rank(rank).state, []).append(rank)
+    by_state = grouped((snapshot.rank(rank).state, rank) for ranks in row.cells for rank in ranks)
     spans: list[Span] = []
     for state in sorted(by_state, key=lambda state: len(by_state[state])):
         text = f"{rank_list(by_state[state], 4)} {state.value}"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from ddtop import redaction
 from ddtop.diagnosis.finding import Verdict
+from ddtop.grouped import grouped
 from ddtop.launch import every_launcher
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.model.stacks import Merged
@@ -161,9 +162,7 @@ def _date(unix_ns: int) -> str:
 
 def _by_value(values: Mapping[int, str]) -> list[str]:
     """Each value with the ranks that have it, the most frequent first; alone without them."""
-    found: dict[str, list[int]] = {}
-    for rank, value in values.items():
-        found.setdefault(value, []).append(rank)
+    found = grouped((value, rank) for rank, value in values.items())
     order = sorted(found.items(), key=lambda item: (-len(item[1]), item[1]))
     if len(order) == 1:
         return [clean(order[0][0]) or "-"]
@@ -288,9 +287,7 @@ def _each(snapshot: Snapshot, attribute: str) -> dict[int, str]:
 
 
 def _with_ranks(values: Mapping[int, object]) -> list[str]:
-    found: dict[str, list[int]] = {}
-    for rank, value in values.items():
-        found.setdefault(clean(str(value)), []).append(rank)
+    found = grouped((clean(str(value)), rank) for rank, value in values.items())
     return [f"{value} ({ranks_text(ranks, 12)})" for value, ranks in found.items()]
 
 

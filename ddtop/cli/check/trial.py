@@ -21,6 +21,7 @@ from typing import Any
 
 from ddtop.cli.check import rank_program
 from ddtop.cli.output import BAD, GOOD, NOTE
+from ddtop.grouped import grouped
 from ddtop.policy import Policy
 from ddtop.wire.records import is_loopback
 from ddtop.words.units import plural
@@ -316,9 +317,9 @@ def _meeting(trial: Trial, nodes: int, waited_s: float) -> TrialLine:
 
 def _versions(nodes: Mapping[int, Facts]) -> Iterator[TrialLine]:
     for key, name in (("torch", "torch"), ("nccl", "NCCL"), ("driver", "GPU driver")):
-        hosts: dict[str, list[str]] = {}
-        for facts in nodes.values():
-            hosts.setdefault(str(facts.get(key) or "none"), []).append(str(facts["host"]))
+        hosts = grouped(
+            (str(facts.get(key) or "none"), str(facts["host"])) for facts in nodes.values()
+        )
         if len(hosts) > 1:
             each = "; ".join(f"{version} on {_first(where)}" for version, where in hosts.items())
             fix = f"install the same {name} on all nodes"

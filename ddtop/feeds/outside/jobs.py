@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ddtop import launch
 from ddtop.agent.identity import IGNORED, LAUNCHER, identify
+from ddtop.grouped import grouped
 from ddtop.launch.command_line import script_base
 from ddtop.procfs import (
     CLOCK_TICK_NS,
@@ -403,18 +404,14 @@ def _same_number(other: Process, fingerprint: str) -> bool:
 
 
 def _by_variables(host: HostProcesses, numbered: list[Process]) -> Iterable[OutsideJob]:
-    groups: dict[tuple[object, ...], list[Process]] = {}
-    for process in numbered:
-        groups.setdefault(_meeting_place(host, process), []).append(process)
-    for members in groups.values():
+    places = grouped((_meeting_place(host, process), process) for process in numbered)
+    for members in places.values():
         numbers = [launch.rank(process.environment) for process in members]
         if len(set(numbers)) == len(numbers):
             yield _job(host, members)
             continue
         # Two jobs with the same variables: each launcher has its own.
-        parts: dict[int, list[Process]] = {}
-        for member in members:
-            parts.setdefault(_launcher_of(host, member), []).append(member)
+        parts = grouped((_launcher_of(host, member), member) for member in members)
         for part in parts.values():
             yield _job(host, part)
 

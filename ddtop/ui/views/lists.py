@@ -6,7 +6,6 @@ from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.widget import Widget
 
 from ddtop.diagnosis.rank_state import culprits
 from ddtop.follow.look import Look
@@ -398,17 +397,13 @@ class StacksView(View, ShapedStacks):
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self.asked = AskedStacks(session, None)
-        self.body = LinesView(session.paint, "stacks-lines", focusable=True)
+        self.body = self.target = LinesView(session.paint, "stacks-lines", focusable=True)
         self._count = 0
         self._went_for = ""
 
     def compose(self) -> ComposeResult:
         """The lines, which can be scrolled."""
         yield self.body
-
-    @property
-    def target(self) -> Widget:
-        return self.body
 
     def on_mount(self) -> None:
         """Check regularly for source lines that have been read."""

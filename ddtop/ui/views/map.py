@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.widget import Widget
 
 from ddtop.diagnosis.rank_state import culprits
 from ddtop.follow.look import Look
@@ -40,16 +39,12 @@ class MapView(View):
         self._by_state = StateLook(session.paint.glyphs)
         self._by_number = LevelLook(session.paint.glyphs)
         self.legend = LinesView(session.paint, "legend")
-        self.grid = MapGrid(session.paint, "cells")
+        self.grid = self.target = MapGrid(session.paint, "cells")
         self.cursor = LinesView(session.paint, "cursor")
 
     def compose(self) -> ComposeResult:
         """From top to bottom."""
         yield from (self.legend, self.grid, self.cursor)
-
-    @property
-    def target(self) -> Widget:
-        return self.grid
 
     def show(self, look: Look, snapshot: Snapshot) -> None:
         self.coded.take(look, snapshot)

@@ -60,7 +60,7 @@ class RanksView(View):
         self.filter = parse_filter("")
         self._rows = Rows()
         paint = session.paint
-        self.table = RankTable(paint, "body")
+        self.table = self.target = RankTable(paint, "body")
         self.table.hidden = frozenset(session.setup.hidden)
         self.titles = TitleRow(paint, self.table, self._sort_clicked)
         self.strip = LinesView(paint, "strip")
@@ -79,10 +79,6 @@ class RanksView(View):
             with Vertical(id="aside"):
                 yield self.side
                 yield self.side_strip
-
-    @property
-    def target(self) -> Widget:
-        return self.table
 
     def show(self, look: Look, snapshot: Snapshot) -> None:
         """Draw the rows that pass the filter, in their order."""
