@@ -20,12 +20,13 @@ from ddtop.ui.screens.page import FactsScreen
 from ddtop.ui.session import Kept, Programs, Session
 from ddtop.ui.source_place import source_place
 from ddtop.ui.terminal.files import editor_command, run_editor, save_screen
-from ddtop.ui.terminal.terminal import OVERLAY, TerminalApp
+from ddtop.ui.terminal.terminal import OVERLAY
+from ddtop.ui.themed_app import ThemedApp
 
 ARRIVE_S = 0.02
 
 
-class DdtopApp(TerminalApp):
+class DdtopApp(ThemedApp):
     """A live view of one job.
 
     `clock` gives unix ns and is only used until the first records are there; from then on time is
@@ -232,10 +233,7 @@ class DdtopApp(TerminalApp):
 
     def action_theme_to(self, name: str) -> None:
         """Switch every screen to this theme."""
-        self.session.use_theme(name)
+        self.use_theme(name)
+        self.session.prefer(theme=name)
         self.session.say(f"theme {name}")
-        style.use(self, self.paint.palette)
-        for screen in self.screen_stack:
-            if isinstance(screen, FactsScreen):
-                screen.repaint()
         self._show()

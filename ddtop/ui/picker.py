@@ -21,11 +21,10 @@ from ddtop.patience import in_thread
 from ddtop.present import jobs
 from ddtop.present.jobs import Health, Listed
 from ddtop.present.text import Glyphs, Line, clean, clip
-from ddtop.ui import style
 from ddtop.ui.screens.page import FilteringScreen
 from ddtop.ui.session import Kept, Paint
-from ddtop.ui.style import PALETTES, rule_line, theme_after
-from ddtop.ui.terminal.terminal import TerminalApp
+from ddtop.ui.style import rule_line, theme_after
+from ddtop.ui.themed_app import ThemedApp
 from ddtop.ui.widgets.cursor_list import PickList
 from ddtop.ui.widgets.lines import Key, KeyBar, LinesView
 from ddtop.words import units
@@ -293,7 +292,7 @@ class PickScreen(FilteringScreen):
         self.show_facts()
 
 
-class PickerApp(TerminalApp):
+class PickerApp(ThemedApp):
     """Shows the jobs until one is picked; `picked`: that job; None where the user quit."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -351,13 +350,9 @@ class PickerApp(TerminalApp):
     def action_next_theme(self) -> None:
         """Switch to the next theme."""
         name = theme_after(self.paint.palette.name)
-        self.paint.palette = PALETTES[name]
+        self.use_theme(name)
         # In a thread: the home may be on a file server.
         self.run_worker(
             partial(self.kept.save, msgspec.structs.replace(self.kept.setup, theme=name)),
             thread=True,
         )
-        style.use(self, self.paint.palette)
-        screen = self.screen_stack[0]
-        if isinstance(screen, PickScreen):
-            screen.repaint()

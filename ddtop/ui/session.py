@@ -315,11 +315,6 @@ class Session:
         self.interval_s = INTERVALS_S[min(max(index, 0), len(INTERVALS_S) - 1)]
         self.prefer(interval_s=self.interval_s)
 
-    def use_theme(self, name: str) -> None:
-        """Switch to one of dark, light, ansi and mono."""
-        self.paint.palette = PALETTES[name]
-        self.prefer(theme=name)
-
     def prefer(self, **changed: Any) -> None:
         """Change these fields of the setup: the user's choice."""
         self.setup = msgspec.structs.replace(self.setup, **changed)

@@ -9,16 +9,19 @@ from textual.widgets import Input
 
 from ddtop.diagnosis.finding import Verdict
 from ddtop.model.facts import Snapshot
+from ddtop.present.events import STACKS as STACKS_TAKEN
+from ddtop.present.events import Entry
 from ddtop.present.findings import banner_lines
 from ddtop.present.help_text import ACTIONS, MAP, RANKS, VIEWS
 from ddtop.present.jobs import program_lines
 from ddtop.present.map import map_metric
 from ddtop.present.numbers import COLUMNS
+from ddtop.present.stacks import last_request
 from ddtop.present.text import Line, clean, wrap
-from ddtop.ui.screens.finding import FindingScreen
+from ddtop.ui.screens.finding import FindingScreen, StoryScreen
 from ddtop.ui.screens.menus import ColumnsScreen
 from ddtop.ui.screens.page import FactsScreen, foot_line, under_banner
-from ddtop.ui.screens.pages import CopyScreen, ExplainScreen, RankScreen
+from ddtop.ui.screens.pages import CopyScreen, ExplainScreen, GroupScreen, RankScreen
 from ddtop.ui.screens.signals import SignalsScreen
 from ddtop.ui.screens.stacks import StacksScreen
 from ddtop.ui.session import INTERVALS_S, Session
@@ -72,7 +75,7 @@ class MainScreen(FactsScreen):
             GroupsView(session),
             StacksView(session),
             HostsView(session, coded),
-            EventsView(session),
+            EventsView(session, self._open_entry),
         )
         self.views: dict[str, View] = {view.topic: view for view in made}
         self.view: View = self.ranks
@@ -310,6 +313,17 @@ class MainScreen(FactsScreen):
 
     def action_open_rank(self, rank: int) -> None:
         self.app.push_screen(RankScreen(self.session, rank))
+
+    def action_open_group(self, name: str) -> None:
+        self.app.push_screen(GroupScreen(self.session, name))
+
+    def _open_entry(self, entry: Entry) -> None:
+        """Open the story of an entry of the timeline, or the stacks that it is about."""
+        snapshot = self.session.shown.snapshot
+        taken = snapshot is not None and entry.key == (STACKS_TAKEN, last_request(snapshot))
+        self.app.push_screen(
+            StacksScreen(self.session, None) if taken else StoryScreen(self.session, entry)
+        )
 
     def action_finding(self, number: int) -> None:
         """Open the finding with that index; the worst is 0."""

@@ -16,7 +16,7 @@ import signal
 import sys
 import termios
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.console import RenderableType
@@ -25,15 +25,12 @@ from textual._xterm_parser import XTermParser
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.drivers import linux_driver
-from textual.filter import LineFilter
 from textual.geometry import Size
 from textual.screen import Screen, ScreenResultType
 from textual.timer import Timer
 from textual.widgets import Static
 
 from ddtop.present.text import Glyphs, glyphs_for
-from ddtop.ui import style
-from ddtop.ui.session import Kept, Paint
 
 if TYPE_CHECKING:
     from ddtop.ui.terminal.differ import Differ
@@ -187,10 +184,7 @@ SMALL_ACTIONS = frozenset({"quit", "redraw", "suspend_process"})
 
 
 class TerminalApp(App[None]):
-    """An app that treats its terminal and its shell politely, and draws in the user's theme.
-
-    `kept`: the user's settings, and the file they are kept in.
-    """
+    """An app that treats its terminal and its shell politely."""
 
     TITLE = "ddtop"
     ENABLE_COMMAND_PALETTE = False
@@ -207,21 +201,13 @@ class TerminalApp(App[None]):
         Binding("ctrl+z", "suspend_process", "stop; fg continues", show=False, priority=True),
     ]
 
-    def __init__(self, kept: Kept | None = None, glyphs: Glyphs | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.kept = kept or Kept(None)
-        theme = style.first_theme(self, self.kept.setup.theme)
-        self.paint = Paint(style.PALETTES[theme], glyphs or glyphs_here())
-        style.use(self, self.paint.palette)
         self.animation_level = "none"
         self.ended_by: signal.Signals | None = None
         self._differ, self._without_differ = _differ()
         self._drawn_screen: Screen[Any] | None = None
         self._catching_up: Timer | None = None
-
-    def get_line_filters(self) -> Sequence[LineFilter]:
-        """Textual's filters, as our palettes need them."""
-        return style.filters(super().get_line_filters(), self.paint.palette)
 
     @property
     def differ_failure(self) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -11,7 +12,7 @@ from ddtop.diagnosis.rank_state import culprits
 from ddtop.follow.look import Look
 from ddtop.model.facts import Snapshot
 from ddtop.present import help_text
-from ddtop.present.events import STACKS as STACKS_TAKEN
+from ddtop.present.events import Entry
 from ddtop.present.findings import EventRow, event_row, events_table, rows_of
 from ddtop.present.gpus import driver_line, gpu_line, gpu_titles
 from ddtop.present.groups import (
@@ -29,12 +30,8 @@ from ddtop.present.groups import (
 from ddtop.present.hosts import HostFacts, gpus_note, host_row, hosts_facts, hosts_table, part_of
 from ddtop.present.map import AT_FAULT, HostRanks
 from ddtop.present.now import grid_lines
-from ddtop.present.stacks import last_request
 from ddtop.present.text import Line, clean, plain
 from ddtop.thresholds import chosen
-from ddtop.ui.screens.finding import StoryScreen
-from ddtop.ui.screens.pages import GroupScreen
-from ddtop.ui.screens.stacks import StacksScreen
 from ddtop.ui.session import Session
 from ddtop.ui.stack_request import AskedStacks, ShapedStacks, recall
 from ddtop.ui.views.view import Coded, ListingView, View
@@ -53,8 +50,10 @@ class EventsView(ListingView):
 
     topic: ClassVar[str] = help_text.EVENTS
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, opened: Callable[[Entry], None]) -> None:
+        """`opened`: called with the entry whose story is wanted."""
         super().__init__(session, at_end=True)
+        self._opened = opened
         self._rows: list[EventRow] = []
         self._made_for: object = None
         self._recalling = False
@@ -100,13 +99,8 @@ class EventsView(ListingView):
         """Open the story of the entry."""
         message.stop()
         row = next((row for row in self._rows if (row.entry.key, row.over) == message.key), None)
-        if row is None:
-            return
-        snapshot = self.session.shown.snapshot
-        taken = snapshot is not None and row.entry.key == (STACKS_TAKEN, last_request(snapshot))
-        self.app.push_screen(
-            StacksScreen(self.session, None) if taken else StoryScreen(self.session, row.entry)
-        )
+        if row is not None:
+            self._opened(row.entry)
 
 
 # -- One row a process group
@@ -215,10 +209,10 @@ class GroupsView(ListingView):
         group = self._groups.get(str(self.list.cursor_key))
         return group.ranks if group is not None and len(group.ranks) <= PICKED_MOST else ()
 
-    def on_cursor_list_opened(self, message: PickList.Opened) -> None:
+    async def on_cursor_list_opened(self, message: PickList.Opened) -> None:
         """Open the page of the group."""
         message.stop()
-        self.app.push_screen(GroupScreen(self.session, str(message.key)))
+        await self.run_action(f"screen.open_group({str(message.key)!r})")
 
 
 # -- One row per host

@@ -15,7 +15,6 @@ from ddtop.present.map import Levelled, metrics_of, scaled
 from ddtop.present.numbers import Number
 from ddtop.present.text import Line
 from ddtop.ui.rows import LevelLook, StateLook, cursor_line, legend_line, levels_line
-from ddtop.ui.screens.pages import RankScreen
 from ddtop.ui.session import Session
 from ddtop.ui.views.view import Coded, View
 from ddtop.ui.widgets.lines import Key, LinesView
@@ -124,10 +123,10 @@ class MapView(View):
     def picked(self) -> tuple[int, ...]:
         return () if self.grid.cursor_rank is None else (self.grid.cursor_rank,)
 
-    def on_map_grid_opened(self, message: MapGrid.Opened) -> None:
+    async def on_map_grid_opened(self, message: MapGrid.Opened) -> None:
         """Open the page of the rank."""
         message.stop()
-        self.app.push_screen(RankScreen(self.session, message.rank))
+        await self.run_action(f"screen.open_rank({message.rank})")
 
     def on_map_grid_moved(self, message: MapGrid.Moved) -> None:
         """Update the line about the rank under the cursor."""

@@ -22,7 +22,6 @@ from ddtop.present.numbers import COLUMNS, Number
 from ddtop.present.rank import detail_lines
 from ddtop.thresholds import chosen
 from ddtop.ui.job_strip import LINE_LEAST, JobFacts, strip_lines
-from ddtop.ui.screens.pages import RankScreen
 from ddtop.ui.session import Session
 from ddtop.ui.stack_request import recall
 from ddtop.ui.views.view import View
@@ -255,11 +254,10 @@ class RanksView(View):
         else:
             self.sort_by(column)
 
-    def on_cursor_list_opened(self, message: RankTable.Opened) -> None:
+    async def on_cursor_list_opened(self, message: RankTable.Opened) -> None:
         """Open the page of the rank."""
         message.stop()
-        if isinstance(message.key, int):
-            self.app.push_screen(RankScreen(self.session, message.key))
+        await self.run_action(f"screen.open_rank({message.key})")
 
     def on_cursor_list_resized(self, message: RankTable.Resized) -> None:
         """Titles and side pane depend on the table's size."""
