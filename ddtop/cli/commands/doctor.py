@@ -19,6 +19,7 @@ import click
 
 import ddtop
 from ddtop import plugins, registry, start_python
+from ddtop.agent.probes import exceptions
 from ddtop.cli import interpreter
 from ddtop.cli.errors import CommandError, DdtopCommand, Trait
 from ddtop.cli.output import BAD, GOOD, NOTE, CheckLine, echo
@@ -26,6 +27,7 @@ from ddtop.relay.gpus.amd import AmdDriver
 from ddtop.relay.gpus.driver import Driver
 from ddtop.relay.gpus.nvml import NvidiaDriver
 from ddtop.relay.gpus.reader import driver_here
+from ddtop.relay.processes import pyspy
 
 MPI_S, PY_SPY_S = 20.0, 10.0
 """How long a child process may take to load MPI or py-spy."""
@@ -47,7 +49,6 @@ def command(python: str | None) -> int:
 
 def doctor() -> int:
     """Run and print every check. Returns 1 if one that ddtop needs fails, else 0."""
-    from ddtop.agent.probes import exceptions
     from ddtop.cli import doctor_hosts
 
     checks: list[Callable[[], CheckLine]] = [
@@ -350,14 +351,12 @@ def _dump_signal() -> CheckLine:
 
 
 def _ptrace() -> CheckLine:
-    from ddtop.relay.processes.pyspy import may_trace_others, yama_scope
-
-    scope = yama_scope()
+    scope = pyspy.yama_scope()
     if scope == 3:
         return NOTE, "ptrace", "off until the next boot (Yama 3): no py-spy"
     if not scope:
         return GOOD, "ptrace", "not restricted: py-spy reads your processes"
-    if may_trace_others():
+    if pyspy.may_trace_others():
         return GOOD, "ptrace", f"restricted (Yama {scope}), not for this user"
     if scope == 2:
         return NOTE, "ptrace", "root only (Yama 2): no py-spy; with root: sudo py-spy dump --pid P"
@@ -366,11 +365,9 @@ def _ptrace() -> CheckLine:
 
 
 def _py_spy() -> CheckLine:
-    from ddtop.relay.processes.pyspy import NOT_INSTALLED, find
-
-    program = find()
+    program = pyspy.find()
     if program is None:
-        text = NOT_INSTALLED.removeprefix("py-spy is ")
+        text = pyspy.NOT_INSTALLED.removeprefix("py-spy is ")
         return NOTE, "py-spy", f"{text} (for --native and --pid)"
     try:
         done = subprocess.run(
@@ -462,8 +459,6 @@ def _first_line(path: Path) -> str:
 
 
 def _exceptions() -> CheckLine:
-    from ddtop.agent.probes import exceptions
-
     name, reason = exceptions.VARIABLE, exceptions.why_not()
     if reason is not None:
         return NOTE, "exceptions", f"{name} {reason}: caught exceptions are not seen"

@@ -8,6 +8,7 @@ import click
 
 from ddtop.cli.errors import USAGE, CommandError, DdtopCommand, Trait
 from ddtop.cli.options import AS_JSON
+from ddtop.cli.output import echo, glyphs, width
 from ddtop.cli.place import REMOTE, SSH, host, led, remote, typed_command
 
 NAMED = 3
@@ -57,7 +58,6 @@ def command(as_json: bool, parts: bool, hubs: tuple[str, ...], slurm: bool) -> i
     from ddtop import registry
     from ddtop.cli import outside_jobs
     from ddtop.cli.job_list import jobs_json, rows_as_table, rows_of, table
-    from ddtop.cli.output import echo, glyphs, width
     from ddtop.present.text import clean
 
     outside = outside_jobs.find_jobs(waiting=True)
@@ -88,7 +88,6 @@ def print_jobs_elsewhere(hubs: tuple[str, ...], slurm: bool, parts: bool, as_jso
     """
     from ddtop.cli.find_job import hub_jobs
     from ddtop.cli.job_list import json_of, rows_as_table, slurm_jobs
-    from ddtop.cli.output import glyphs, width
 
     if (bool(hubs), slurm, parts).count(True) > 1:
         raise CommandError("ddtop: --hub, --slurm and --all cannot be used together", USAGE)
