@@ -27,7 +27,6 @@ STARTERS = {
     "cli/demo_job.py": "a script of ours in /, or torchrun by start_python",
     "cli/gpu_query.py": "a copy of this process, without exec",
     "cli/interpreter.py": "a program of start_python",
-    "cli/job_list.py": "srun",
     "cli/other_python.py": "programs of start_python, and uv in /",
     "cli/over_ssh.py": "ssh",
     "feeds/schedulers.py": "a scheduler's program",

@@ -108,7 +108,7 @@ def cli(
     scenario: str | None,
     seed: int | None,
     readonly: bool,
-) -> None:
+) -> Any:
     """top for distributed training: which rank is at fault, what it does, who waits for it.
 
     Start a job with DDTOP=1 in its environment, then type ddtop.
@@ -133,13 +133,14 @@ def cli(
         from ddtop.cli.simulate import simulate
 
         simulate(ranks, scenario, seed or 0, readonly)
-        return
+        return None
     if named is None:
-        context.invoke(cli.load("attach"), job=None, wait_s=0.0, readonly=readonly)
-    elif readonly:
+        return context.invoke(cli.load("attach"), job=None, wait_s=0.0, readonly=readonly)
+    if readonly:
         raise CommandError(
             "ddtop: put --readonly after the command: ddtop attach --readonly", USAGE
         )
+    return None
 
 
 def _use_plugins() -> None:
@@ -220,7 +221,6 @@ def _discard_output() -> None:
 
 def _run() -> None:
     from ddtop.folders import ANSWER_S, wait_no_longer_than
-    from ddtop.registry import RegistryError
 
     wait_no_longer_than(ANSWER_S)
     # In a shell with DDTOP=1, ddtop would otherwise watch itself.
@@ -231,7 +231,6 @@ def _run() -> None:
             stream.reconfigure(errors="replace")
     try:
         result: Any = cli.main(prog_name="ddtop", standalone_mode=False)
-        sys.exit(result if isinstance(result, int) else 0)
     except click.ClickException as error:
         error.show()
         sys.exit(USAGE)
@@ -242,6 +241,18 @@ def _run() -> None:
     except CommandError as error:
         click.echo(without_controls(str(error)), err=True)
         sys.exit(error.code)
-    except RegistryError as error:
+    except _of_contact() as error:
         click.echo(without_controls(f"ddtop: {error}"), err=True)
         sys.exit(UNREACHABLE)
+    sys.exit(result if isinstance(result, int) else 0)
+
+
+def _of_contact() -> tuple[type[Exception], ...]:
+    """The errors whose text says why a job, or what it left, cannot be reached. Imported only where
+    something was raised."""
+    from ddtop.feeds.route import NoContactError
+    from ddtop.follow.engine import UnreachableError
+    from ddtop.journal import JournalError
+    from ddtop.registry import RegistryError
+
+    return JournalError, NoContactError, RegistryError, UnreachableError

@@ -102,8 +102,8 @@ class JobGuard:
                 key: (float("-inf"), waiting) for key, (_, waiting) in self._pending.items()
             }
             self.look()
-            if self._told and self._actions.webhook is not None:
-                self._actions.webhook.put(event)
+            if self._told:
+                self._post(event)
             return
         if finding is None:
             return
@@ -115,8 +115,7 @@ class JobGuard:
             self._pending.pop(key, None)
             if key in self._told:
                 self._told.discard(key)
-                if self._actions.webhook is not None:
-                    self._actions.webhook.put(event)
+                self._post(event)
 
     def look(self) -> None:
         """Start the actions that are due."""
@@ -180,17 +179,20 @@ class JobGuard:
                 how = f"exit code {code}" if code is not None else f"no end in {REPORT_S:.0f} s"
                 self._complain(f"--report: {how}; the event is sent without it")
                 firing.path = None
-        path = str(firing.path) if firing.path is not None else None
-        event = firing.event | ({"report": path} if path is not None else {})
-        environment = firing.environment | {"DDTOP_EVENT_REPORT": path or ""}
+        path = str(firing.path) if firing.path is not None else ""
+        event = firing.event | ({"report": path} if path else {})
+        environment = firing.environment | {"DDTOP_EVENT_REPORT": path}
         data, kind = json.dumps(event).encode() + b"\n", environment["DDTOP_EVENT_KIND"]
         if self._actions.command is not None:
             self._actions.command.start(data, kind, environment)
-        if self._actions.webhook is not None:
-            self._actions.webhook.put(event)
+        self._post(event)
         if self._actions.then is not None:
             self._actions.then.start(data, kind, environment)
         return True
+
+    def _post(self, event: dict[str, Any]) -> None:
+        if self._actions.webhook is not None:
+            self._actions.webhook.put(event)
 
 
 def variables(event: Mapping[str, Any]) -> dict[str, str]:

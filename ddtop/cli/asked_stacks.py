@@ -19,7 +19,6 @@ from ddtop.cli.sources import look_at
 from ddtop.cli.stacks_output import text_of
 from ddtop.cli.systems import system_of_job
 from ddtop.diagnosis.finding import UNKNOWN, Verdict
-from ddtop.follow.engine import UnreachableError
 from ddtop.follow.look import Dump
 from ddtop.follow.looks import Joined, ask
 from ddtop.model.facts import Snapshot
@@ -88,20 +87,18 @@ def stacks(entry: registry.JobEntry, wanted: Wanted) -> int:
         1 if a rank did not answer, 4 if the stacks are old because the relay is not heard, else 0.
 
     Raises:
-        CommandError: 2, no such ranks; 3, no contact, or no stacks of a job that has ended; 4, the
-            relay is not heard and left no stacks.
+        CommandError: 2, no such ranks; 3, no stacks of a job that has ended; 4, the relay is not
+            heard and left no stacks.
+        UnreachableError: no contact.
     """
     # Native frames and a signal may disturb a rank, so only users who may act on the job may ask
     # for them.
-    try:
-        found = ask(
-            entry,
-            lambda job: _ask(job, wanted),
-            lambda left, _: _left_behind(left, wanted),
-            controller=bool(wanted.how),
-        )
-    except UnreachableError as error:
-        raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
+    found = ask(
+        entry,
+        lambda job: _ask(job, wanted),
+        lambda left, _: _left_behind(left, wanted),
+        controller=bool(wanted.how),
+    )
     return _print(found, wanted, entry)
 
 

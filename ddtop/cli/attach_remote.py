@@ -18,7 +18,6 @@ from ddtop.cli.find_job import unknown_job_error
 from ddtop.diagnosis.finding import UNKNOWN
 from ddtop.feeds import bridge
 from ddtop.feeds.bridge import RemoteJob, RemoteTarget, SshRoute, fetch, jobs_there
-from ddtop.feeds.route import NoContactError
 from ddtop.follow.engine import UnreachableError
 from ddtop.follow.live import LiveSource
 from ddtop.follow.looks import BRIEF_S, joined
@@ -41,12 +40,9 @@ def open_bridge(host: RemoteTarget) -> Iterator[_There]:
     """The bridge on that host, which has greeted; it is closed at the end.
 
     Raises:
-        CommandError: 3, no contact, now or later.
+        CommandError: 3, no contact later. NoContactError: none now.
     """
-    try:
-        there = _There(host, host.start(asks=True, on_words=_echo))
-    except NoContactError as error:
-        raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
+    there = _There(host, host.start(asks=True, on_words=_echo))
     try:
         there.greeted = asyncio.run(there.pipe.wait_for_greeting(None)).host
         yield there

@@ -61,7 +61,7 @@ def demo_job(fault: str, ranks: int, mpi: bool = False) -> Iterator[registry.Job
     echo(f"starting {ranks} ranks of a real {what}, fault: {fault} ...", err=True)
     # A closed terminal or a plain kill must not leave a training behind.
     caught = (signal.SIGTERM, signal.SIGHUP)
-    previous = {number: signal.signal(number, _interrupt) for number in caught}
+    previous = {number: signal.signal(number, signal.default_int_handler) for number in caught}
     previous[signal.SIGINT] = signal.getsignal(signal.SIGINT)
     try:
         _start(chosen, ranks, name, folder, started)
@@ -213,10 +213,6 @@ def _leave_behind(earlier: list[subprocess.Popen[bytes]], store: Path, log: Path
         raise _not_started("earlier run", log)
     old = time.time() - 3600
     os.utime(store, (old, old))
-
-
-def _interrupt(_signal: int, _frame: object) -> None:
-    raise KeyboardInterrupt
 
 
 def _wait_for(name: str, started: list[subprocess.Popen[bytes]], log: Path) -> registry.JobEntry:

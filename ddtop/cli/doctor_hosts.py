@@ -17,6 +17,7 @@ from ddtop.agent.environment import redacted_environment
 from ddtop.agent.identity import RANK, Identity
 from ddtop.cli import routing
 from ddtop.cli.find_job import HUB_VARIABLE as HUB
+from ddtop.cli.output import BAD, GOOD, NOTE, CheckLine
 from ddtop.follow.engine import UnreachableError
 from ddtop.follow.looks import present_of
 from ddtop.launch.launchers import is_elastic
@@ -25,15 +26,13 @@ from ddtop.wire import records
 from ddtop.wire.records import Hello
 from ddtop.words.units import plural
 
-GOOD, BAD, NOTE = "ok", "bad", "note"
-Line = tuple[str, str, str]
 CLOCK_S = 1.5
 """A relay sends a frame with its time once a second."""
 WAITED_S = 60.0
 """The age of a job in seconds at which all ranks have joined, so that all addresses are known."""
 
 
-def spans() -> Line:
+def spans() -> CheckLine:
     """Does the job of this environment have several hosts, and where is its hub?
 
     In a job it runs as `srun ddtop doctor`.
@@ -91,7 +90,7 @@ def _ports(topology: Topology) -> str:
     return ", ".join(map(str, sorted(topology.ports)))
 
 
-def hub() -> Line:
+def hub() -> CheckLine:
     """Does the hub that is named here, or one of a live job of this user, answer to this host?"""
     named = os.environ.get(HUB, "")
     if named:
@@ -114,7 +113,7 @@ def hub() -> Line:
     return GOOD, "hub", f"{HUB} is not set: {elsewhere}"
 
 
-def _check_named_hub(text: str) -> Line:
+def _check_named_hub(text: str) -> CheckLine:
     """The check of the hub in $DDTOP_HUB."""
     place, _ = hub_wanted(text)
     if place is None:
@@ -131,7 +130,7 @@ def _check_named_hub(text: str) -> Line:
     return _answers(named, registry.at_port("", host, port), None)
 
 
-def _answers(hub_text: str, entry: registry.JobEntry, why: str | None) -> Line:
+def _answers(hub_text: str, entry: registry.JobEntry, why: str | None) -> CheckLine:
     """Does this relay answer to the key here, and does its clock agree? `why`: no contact."""
     if why is not None:
         return NOTE, "hub", f"{hub_text} is {why}"
@@ -155,4 +154,4 @@ def _answers(hub_text: str, entry: registry.JobEntry, why: str | None) -> Line:
     return GOOD, "hub", f"{hub_text} {text}"
 
 
-CHECKS: tuple[Callable[[], Line], ...] = (spans, hub)
+CHECKS: tuple[Callable[[], CheckLine], ...] = (spans, hub)

@@ -7,7 +7,6 @@ import functools
 import getpass
 import os
 import pwd
-import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +15,6 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from ddtop import registry
-from ddtop.cli.errors import UNREACHABLE, CommandError
 from ddtop.cli.routing import asked_at
 from ddtop.cli.systems import row_of, rows_with_roles
 from ddtop.diagnosis.finding import HEALTHS, OK, UNKNOWN, Verdict
@@ -26,6 +24,7 @@ from ddtop.feeds.schedulers import (
     SchedulerTarget,
     SlurmJob,
     WrongNameError,
+    ask,
     last_line,
     running_jobs,
     slurm_job,
@@ -59,7 +58,8 @@ ANSWER_S = 30.0
 """The time for a step on a busy node, including the start of Python from a shared file system."""
 AT_ONCE = 8
 """Steps that are started at the same time: each is a request to the controller."""
-OUTPUT_BYTES_MAX = 4 << 20
+OUTPUT_MAX = 4 << 20
+"""Characters."""
 SENTENCE_MAX = 300
 
 
@@ -92,12 +92,9 @@ def slurm_jobs(ddtop: str | None) -> list[tuple[Listed, Health]]:
     `ddtop`: how ddtop is called there, None to look for it.
 
     Raises:
-        CommandError: 3, Slurm is not here, or does not answer.
+        NoContactError: Slurm is not here, or does not answer.
     """
-    try:
-        jobs = running_jobs(getpass.getuser())
-    except NoContactError as error:
-        raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
+    jobs = running_jobs(getpass.getuser())
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return [
             row
@@ -121,20 +118,11 @@ def _jobs_inside(target: SchedulerTarget) -> list[_Job]:
     Raises:
         NoContactError: there is no route into it.
     """
-    command = target.words("jobs", "--json")
+    _, out, err = ask(*target.words("jobs", "--json"), seconds=ANSWER_S, who=target.name)
     try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=ANSWER_S, check=False
-        )
-    except OSError as error:
-        raise NoContactError(f"cannot start {command[0]}: {error.strerror}") from None
-    except subprocess.TimeoutExpired:
-        raise NoContactError(f"{target.name} has not answered for {ANSWER_S:g} s") from None
-    try:
-        jobs = msgspec.json.decode(done.stdout[:OUTPUT_BYTES_MAX], type=_Jobs).jobs
+        jobs = msgspec.json.decode(out[:OUTPUT_MAX], type=_Jobs).jobs
     except (msgspec.MsgspecError, ValueError):
-        problem = last_line(done.stderr.decode(errors="replace"))
-        raise NoContactError(f"no way into {target.name}: {problem}") from None
+        raise NoContactError(f"no way into {target.name}: {last_line(err)}") from None
     nodes = {name.partition(".")[0] for name in target.nodes}
     return [
         job

@@ -8,12 +8,10 @@ from dataclasses import dataclass
 import click
 
 from ddtop import registry
-from ddtop.cli.errors import NOT_HEARD, UNREACHABLE, CommandError, exit_code
+from ddtop.cli.errors import NOT_HEARD, UNREACHABLE, exit_code
 from ddtop.cli.output import print_findings, print_status
 from ddtop.cli.systems import system_of_job
 from ddtop.diagnosis.finding import Verdict
-from ddtop.follow.engine import UnreachableError
-from ddtop.follow.looks import look_once
 from ddtop.model.facts import Snapshot
 from ddtop.present.documents import diagnose_json, status_json
 
@@ -44,18 +42,6 @@ class Seen:
         if self.needed is not None:
             return UNREACHABLE
         return 0 if self.outside and code == NOT_HEARD else code
-
-
-def look(entry: registry.JobEntry, seconds: float) -> tuple[Snapshot, Verdict]:
-    """Look at a job with a relay for `seconds`.
-
-    Raises:
-        CommandError: 3, no contact.
-    """
-    try:
-        return look_once(entry, seconds)
-    except UnreachableError as error:
-        raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
 
 
 def status(seen: Seen, as_json: bool = False) -> int:

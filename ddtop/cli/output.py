@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from ddtop.model.facts import Snapshot
     from ddtop.present.text import Glyphs
 
+GOOD, BAD, NOTE = "ok", "bad", "note"
+CheckLine = tuple[str, str, str]
+"""Of a check: a mark, what was checked, and one sentence."""
 WIDTH = 120
 """Columns of the output where it is not a terminal."""
 

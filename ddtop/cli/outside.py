@@ -25,13 +25,13 @@ from ddtop.feeds.outside import targets
 from ddtop.feeds.outside.jobs import OutsideTarget
 from ddtop.feeds.outside.look import OutsideFeed, stacks_from
 from ddtop.feeds.outside.targets import Targets
-from ddtop.feeds.route import NoContactError
 from ddtop.feeds.several import SeveralFeed
 from ddtop.follow.engine import seen
 from ddtop.follow.live import LiveSource
 from ddtop.follow.look import Look
 from ddtop.follow.looks import settle
 from ddtop.follow.source_lines import show_files_of
+from ddtop.grouped import grouped
 from ddtop.model.stacks import merge
 from ddtop.present.documents import stacks_json
 from ddtop.present.stacks import Shape
@@ -85,13 +85,12 @@ def stacks_of(
     merged = merge(answers)
     if as_json:
         click.echo(json.dumps(stacks_json(merged, None, True, time.time_ns())))
-        return 1 if merged.unanswered else 0
-    for note in found.notes:
-        echo(f"note: {note}")
-    text = text_of(merged, snapshot, verdict, shape, source)
-    echo(text, nl=False)
-    for line in closing_lines(answers):
-        echo(line)
+    else:
+        for note in found.notes:
+            echo(f"note: {note}")
+        echo(text_of(merged, snapshot, verdict, shape, source), nl=False)
+        for line in closing_lines(answers):
+            echo(line)
     return 1 if merged.unanswered else 0
 
 
@@ -152,15 +151,11 @@ def look_at(pids: str, command: str, seconds: float, arguments: bool = False) ->
 def look_at_hosts(hosts: Sequence[RemoteTarget], command: str, seconds: float) -> Seen:
     """Look at the job on all these hosts at once, and print which hosts do not answer.
 
-    Raises: CommandError: 3, none of them answers.
+    Raises: NoContactError: none of them answers.
     """
     feed = feed_of_hosts(hosts)
     look = _settled(feed, seconds, command, PATIENCE_S)
-    try:
-        silent = feed.silent_reasons
-    except NoContactError as error:
-        raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
-    for note in silent:
+    for note in feed.silent_reasons:
         echo(f"note: {note}", err=True)
     assert look.snapshot is not None
     return Seen(look.snapshot.job, look.snapshot, look.verdict, outside=True)
@@ -198,16 +193,17 @@ def unreadable_stacks(found: Targets) -> list[Stacks]:
     return [Stacks(REQUEST, None, pid, now, why=why) for pid, why in found.missing]
 
 
-def closing_lines(answers: Iterable[Stacks]) -> list[str]:
+def closing_lines(answers: Sequence[Stacks]) -> list[str]:
     """The lines after the stacks: what is missing, and the facts from /proc about processes without
     stacks."""
-    lines: list[str] = []
-    whys: dict[str, list[str]] = {}
-    for answer in answers:
-        if answer.method and answer.why:
-            whys.setdefault(answer.why, []).append(str(answer.pid))
-        elif not answer.method and owner_of(answer.pid) is not None:
-            lines.append(f"  {targets.facts_line(answer.pid)}")
+    whys = grouped(
+        (answer.why, str(answer.pid)) for answer in answers if answer.method and answer.why
+    )
+    lines = [
+        f"  {targets.facts_line(answer.pid)}"
+        for answer in answers
+        if not answer.method and owner_of(answer.pid) is not None
+    ]
     if lines:
         lines = ["", "what /proc says about those without stacks:", *lines]
     return [*(f"note: pid {', '.join(pids)}: {why}" for why, pids in whys.items()), *lines]

@@ -14,7 +14,6 @@ from typing import TextIO
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError
 from ddtop.cli.output import width
 from ddtop.feeds.bridge import SshTarget
-from ddtop.feeds.route import NoContactError
 from ddtop.feeds.schedulers import SchedulerTarget
 from ddtop.present.text import clean
 
@@ -30,7 +29,8 @@ def over_ssh(host: SshTarget, words: Sequence[str]) -> int:
     Its stdout and stderr come to ours as text, without control characters.
 
     Raises:
-        CommandError: 2, a word that cannot be sent; 3, no ssh, or no ddtop there.
+        CommandError: 2, a word that cannot be sent; 3, no ddtop there.
+        NoContactError: no ssh.
     """
     if odd := next((word for word in words if not _PLAIN.fullmatch(word)), None):
         raise CommandError(
@@ -38,10 +38,7 @@ def over_ssh(host: SshTarget, words: Sequence[str]) -> int:
             "a job's name has letters, digits and ._- only",
             USAGE,
         )
-    try:
-        command = host.command(asks=sys.stdin.isatty(), words=" ".join(words), columns=width())
-    except NoContactError as error:
-        raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
+    command = host.command(asks=sys.stdin.isatty(), words=" ".join(words), columns=width())
     code = _run(command, "; DDTOP_SSH can name another ssh")
     if code == SSH_FAILED:
         raise CommandError(f"ddtop: no contact with {host.name}", UNREACHABLE)

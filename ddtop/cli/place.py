@@ -275,9 +275,9 @@ def _scheduler_target(option: str, job: str, wait_s: float) -> SchedulerTarget:
     """The route into a scheduler's job. `wait_s`: how long to wait for its nodes.
 
     Raises:
-        CommandError: 2, that is not the name of a job; 3, there is no route into it.
+        CommandError: 2, that is not the name of a job; 3, there is none of it.
+        NoContactError: there is no route into it.
     """
-    from ddtop.feeds.route import NoContactError
     from ddtop.feeds.schedulers import SCHEDULERS, NoSuchJobError, NotYetError, WrongNameError
 
     until = time.monotonic() + wait_s
@@ -289,7 +289,7 @@ def _scheduler_target(option: str, job: str, wait_s: float) -> SchedulerTarget:
         except NotYetError as error:
             if time.monotonic() >= until:
                 raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
-        except (NoSuchJobError, NoContactError) as error:
+        except NoSuchJobError as error:
             raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
         time.sleep(ASK_AGAIN_S)
 

@@ -86,17 +86,14 @@ def open_journal(found: Recorded, from_list: bool = False) -> bool:
         True if the user wants to go back to the list of jobs.
 
     Raises:
-        CommandError: 3, the file is no journal.
+        JournalError: the file is none.
     """
     why = no_dashboard()
     if why is not None:
         _print_last(found, why)
         return False
-    try:
-        # Before the dashboard takes the screen: a file that is no journal is an error message.
-        journal.Reader(found.path).close()
-    except journal.JournalError as error:
-        raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
+    # Before the dashboard takes the screen: a file that is no journal is an error message.
+    journal.Reader(found.path).close()
     return show(found, from_list)
 
 
@@ -108,14 +105,11 @@ def show(found: Recorded, from_list: bool = False) -> bool:
 
 def _print_last(found: Recorded, why: str) -> None:
     growing = found.growing()
-    try:
-        recording = call_patiently(
-            lambda: read_recording(found.path, found.name, growing=growing),
-            lambda: str(found.path.parent),
-            LEFT_S,
-        )
-    except journal.JournalError as error:
-        raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
+    recording = call_patiently(
+        lambda: read_recording(found.path, found.name, growing=growing),
+        lambda: str(found.path.parent),
+        LEFT_S,
+    )
     explain_no_dashboard(why, "the last moment")
     snapshot, verdict, note = at_end(recording, growing)
     print_status(snapshot, verdict)

@@ -15,7 +15,7 @@ from ddtop.cli.place import Here, Hosts, Local, Place, There
 from ddtop.feeds.feed import LocalFeed
 from ddtop.follow.engine import UnreachableError
 from ddtop.follow.live import LiveSource
-from ddtop.follow.looks import joined
+from ddtop.follow.looks import joined, look_once
 from ddtop.model.facts import Snapshot
 
 T = TypeVar("T")
@@ -26,10 +26,11 @@ def look_at(place: Here, asked_by: str, seconds: float | None = None) -> look.Se
     young to be judged.
 
     Raises:
-        CommandError: 2, no process ids; 3, no contact, or no such processes.
+        CommandError: 2, no process ids; 3, no such processes.
+        NoContactError, UnreachableError: no contact.
     """
     if isinstance(place, Local):
-        found = look.look(place.entry, look.STATUS_S if seconds is None else seconds)
+        found = look_once(place.entry, look.STATUS_S if seconds is None else seconds)
         return look.Seen(place.entry.job, *found, entry=place.entry)
     seconds = look.OUTSIDE_S if seconds is None else seconds
     if isinstance(place, Hosts):

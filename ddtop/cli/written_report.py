@@ -7,7 +7,7 @@ import io
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -22,7 +22,7 @@ from ddtop.cli.sources import look_at
 from ddtop.cli.stacks_output import with_source
 from ddtop.diagnosis.finding import Verdict
 from ddtop.folders import call_patiently, state_dir_text
-from ddtop.follow.engine import LEFT_S, UnreachableError, with_what_stood
+from ddtop.follow.engine import LEFT_S, with_what_stood
 from ddtop.follow.looks import Joined, ask
 from ddtop.follow.recording import Recording, read_recording
 from ddtop.journal import JournalError
@@ -65,7 +65,8 @@ def report(entry: registry.JobEntry, output: str | None, source: bool = True) ->
     now = time.time_ns()
     target = _target(entry.job, now, output)
     recording, why = recording_of(entry)
-    return _print(_material(_read_known(entry), recording, why, now, source), target, output)
+    known = ask(entry, lambda job: _from_relay(entry, job), _from_left)
+    return _print(_material(known, recording, why, now, source), target, output)
 
 
 def _report_there(place: There, output: str | None) -> int | Hosts:
@@ -95,7 +96,7 @@ def _report_seen(found: Seen, output: str | None, source: bool) -> int:
     now = time.time_ns()
     target = _target(found.name, now, output)
     seen = "its processes from outside: /proc, and stacks by py-spy --nonblocking"
-    known = _Known(found.snapshot, found.verdict, seen, OF_LOOKS)
+    known = _begun(seen, found.snapshot, found.verdict), OF_LOOKS, None
     why = "nothing was recorded of a job that was started without DDTOP=1"
     code = _print(_material(known, None, why, now, source), target, output)
     return code if found.needed is None else UNREACHABLE
@@ -118,33 +119,34 @@ def _print(material: Material, target: Path, output: str | None) -> int:
     return _write_report(target, text, output is not None)
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """Everything that is known about the job.
-
-    `seen`: from which source. `request`: the stacks that belong to the report, None if there are
-    none. `asked_unix_ns`: when they were asked for, None if they are older. `garbled`: frames that
-    could not be read.
-    """
-
-    snapshot: Snapshot
-    verdict: Verdict
-    seen: str
-    request: str | None = None
-    asked_unix_ns: int | None = None
-    stacks_note: str | None = None
-    garbled: int = 0
+_Known = tuple[Material, "str | None", "int | None"]
+"""What is known of the job; the request whose stacks belong to the report, None if there are none;
+and when they were asked for, None if they are older."""
 
 
-def _read_known(entry: registry.JobEntry) -> _Known:
-    def of_left(left: tuple[Snapshot, Verdict], why: str | None) -> _Known:
-        seen = f"what its relay left behind ({why or 'its relay is gone'})"
-        return _Known(*left, seen, last_request(left[0]))
+def _begun(
+    seen: str,
+    snapshot: Snapshot,
+    verdict: Verdict,
+    stacks_note: str | None = None,
+    garbled: int = 0,
+) -> Material:
+    """A report without its stacks and events."""
+    return Material(
+        written_unix_ns=0,
+        version=ddtop.__version__,
+        seen=seen,
+        snapshot=snapshot,
+        verdict=verdict,
+        stacks_note=stacks_note,
+        garbled=garbled,
+        home=str(Path.home()),
+    )
 
-    try:
-        return ask(entry, lambda job: _from_relay(entry, job), of_left)
-    except UnreachableError as error:
-        raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
+
+def _from_left(left: tuple[Snapshot, Verdict], why: str | None) -> _Known:
+    seen = f"what its relay left behind ({why or 'its relay is gone'})"
+    return _begun(seen, *left), last_request(left[0]), None
 
 
 async def _from_relay(entry: registry.JobEntry, job: Joined) -> _Known:
@@ -160,32 +162,24 @@ async def _from_relay(entry: registry.JobEntry, job: Joined) -> _Known:
         request, asked = last_request(snapshot), None
         note = f"no fresh stacks: {note}" if note else None
     seen = "its relay" + (", live" if snapshot.ended is None else "")
-    return _Known(snapshot, verdict, seen, request, asked, note, job.source.joined.garbled)
+    return _begun(seen, snapshot, verdict, note, job.source.joined.garbled), request, asked
 
 
 def _material(
     known: _Known, recording: Recording | None, why: str | None, now_unix_ns: int, source: bool
 ) -> Material:
     """The contents of the report. `why`: why there is no recording."""
-    entries, note = recent_events(known.snapshot, known.verdict, recording)
-    material = Material(
-        written_unix_ns=now_unix_ns,
-        version=ddtop.__version__,
-        seen=known.seen,
-        snapshot=known.snapshot,
-        verdict=known.verdict,
-        stacks_note=known.stacks_note,
-        happened=entries,
-        timeline_note=note or why,
-        garbled=known.garbled,
-        home=str(Path.home()),
+    material, request, asked_unix_ns = known
+    snapshot, verdict = material.snapshot, material.verdict
+    events, note = recent_events(snapshot, verdict, recording)
+    material = replace(
+        material, written_unix_ns=now_unix_ns, happened=events, timeline_note=note or why
     )
-    if known.request is None:
-        state = _no_stacks(known.snapshot) if known.snapshot.ended else "no stacks have been taken"
-        return replace(material, stacks_note=known.stacks_note or state)
-    found = answers(known.snapshot, known.request, known.asked_unix_ns)
-    merged = merged_of(found, known.verdict, known.snapshot)
-    setting = with_source(merged, known.snapshot, known.verdict, Shape(), source)
+    if request is None:
+        state = _no_stacks(snapshot) if snapshot.ended else "no stacks have been taken"
+        return replace(material, stacks_note=material.stacks_note or state)
+    merged = merged_of(answers(snapshot, request, asked_unix_ns), verdict, snapshot)
+    setting = with_source(merged, snapshot, verdict, Shape(), source)
     return replace(material, merged=merged, around=setting)
 
 

@@ -130,6 +130,22 @@ _FIND_IT = (
 shell reads these quotes alike."""
 
 
+def start_pipe(
+    command: Sequence[str], asks: bool, on_words: Callable[[str], None], advice: str = ""
+) -> Pipe:
+    """Start this command, at whose other end is the bridge. `advice`: the end of the sentence that
+    says that it cannot be started.
+
+    Raises:
+        NoContactError: that sentence.
+    """
+    try:
+        return Pipe(command, asks=asks, on_words=on_words)
+    except OSError as error:
+        text = f"cannot start {command[0]}: {error.strerror}{advice}"
+        raise NoContactError(text) from None
+
+
 @dataclass(frozen=True, slots=True)
 class SshTarget:
     """Where to, and what to run there. `ddtop`: how ddtop is called on that host (its shell reads
@@ -181,13 +197,8 @@ class SshTarget:
         Raises:
             NoContactError: there is no ssh.
         """
-        command = self.command(asks=asks)
-        try:
-            return Pipe(command, asks=asks, on_words=on_words)
-        except OSError as error:
-            raise NoContactError(
-                f"cannot start {command[0]}: {error.strerror}; DDTOP_SSH can name another ssh"
-            ) from None
+        advice = "; DDTOP_SSH can name another ssh"
+        return start_pipe(self.command(asks=asks), asks, on_words, advice)
 
     def sentence(self, error: PipeError, words: Sequence[str]) -> str:
         """What went wrong, as a sentence. `words`: what ssh has printed."""
@@ -338,7 +349,9 @@ class SshRoute(Route):
         """`entry`: as its job file there has it. `pipe`: an open one, on which the bridge has
         greeted."""
         super().__init__(entry.job)
-        self._host, self._entry, self._pipe = host, entry, pipe
+        self._host, self._entry = host, entry
+        self.pipe = pipe
+        """The pipe that is in use now."""
         self._tries = 0
         self._usable = True
         self._final: str | None = None
@@ -361,11 +374,6 @@ class SshRoute(Route):
             f" attach {self._host.option}"
         )
 
-    @property
-    def pipe(self) -> Pipe:
-        """The pipe that is in use now."""
-        return self._pipe
-
     async def connect(self, controller: bool) -> Connection:
         """Connect over the open pipe, or over a new one if there is none."""
         if self._final is not None:
@@ -373,7 +381,7 @@ class SshRoute(Route):
         try:
             if not self._usable:
                 await self._start()
-            answer = await self._pipe.ask(
+            answer = await self.pipe.ask(
                 Open(self._entry.job, self._entry.run, controller), ANSWER_S
             )
         except PipeError as error:
@@ -386,17 +394,17 @@ class SshRoute(Route):
                 answer.text if isinstance(answer, Refused) else "the bridge gave another answer"
             )
         self._given = False
-        self._pipe.forget_frames()
-        return _SshLink(self._pipe, self._lost_error)
+        self.pipe.forget_frames()
+        return _SshLink(self.pipe, self._lost_error)
 
     async def _start(self) -> None:
-        self._pipe.close()
-        self._pipe = self._host.start(asks=False)
-        await self._pipe.wait_for_greeting(GREETING_S)
+        self.pipe.close()
+        self.pipe = self._host.start(asks=False)
+        await self.pipe.wait_for_greeting(GREETING_S)
         self._usable = True
 
     def _lost_error(self, error: PipeError) -> NoContactError:
-        why = self._host.sentence(error, self._pipe.words)
+        why = self._host.sentence(error, self.pipe.words)
         self._usable = False
         if "Permission denied" in why or "Host key verification failed" in why:
             self._final = (
@@ -414,7 +422,7 @@ class SshRoute(Route):
         self._given = True
         with folder() as temporary:
             try:
-                path = await fetch(self._pipe, self._entry, temporary, last=True)
+                path = await fetch(self.pipe, self._entry, temporary, last=True)
                 if path is None:
                     raise NoContactError(
                         f"the relay of {self.job} is gone and left nothing on {self._host.name}"

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ddtop.feeds.bridge import NOT_FOUND, WORDS_SHOWN, RemoteJob, SshTarget
+from ddtop.feeds.bridge import NOT_FOUND, WORDS_SHOWN, RemoteJob, SshTarget, start_pipe
 from ddtop.feeds.route import NoContactError
 from ddtop.link.ssh_pipe import Pipe, PipeError
 
@@ -85,11 +85,7 @@ class SchedulerTarget:
         Raises:
             NoContactError: the scheduler's program is not here.
         """
-        command = self.words("bridge")
-        try:
-            return Pipe(command, asks=asks, on_words=on_words)
-        except OSError as error:
-            raise NoContactError(f"cannot start {command[0]}: {error.strerror}") from None
+        return start_pipe(self.words("bridge"), asks, on_words)
 
     def select(self, jobs: Sequence[RemoteJob], _host: str) -> list[RemoteJob]:
         """Those of the jobs there that belong to the scheduler's job.
@@ -119,8 +115,9 @@ class SchedulerTarget:
         return f"no way into {self.name}: {text or error}"
 
 
-def ask(*command: str) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of a scheduler's command.
+def ask(*command: str, seconds: float = ASK_S, who: str = "") -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a scheduler's command. `who`: who it is that answers, within
+    so many `seconds`.
 
     Raises:
         NoContactError: it is not installed here, or does not answer.
@@ -137,13 +134,13 @@ def ask(*command: str) -> tuple[int, str, str]:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=ASK_S,
+            timeout=seconds,
             check=False,
         )
     except OSError as error:
         raise NoContactError(f"cannot start {command[0]}: {error.strerror}") from None
     except subprocess.TimeoutExpired:
-        raise NoContactError(f"{command[0]} has not answered for {ASK_S:g} s") from None
+        raise NoContactError(f"{who or command[0]} has not answered for {seconds:g} s") from None
     return done.returncode, done.stdout, done.stderr
 
 

@@ -377,20 +377,9 @@ def _words(kind: str, count: int) -> str:
 #    ended, restarts, dumps of stacks
 
 
-FINDING, JOIN, END, RAISED, RESTARTED, STACKS, CONTACT, JOB, LOSS, ORDER = (
-    *(
-        "finding",
-        "joined",
-        "ended",
-        "exception",
-        "restart",
-        "stacks",
-        "contact",
-        "job",
-        "loss",
-        "order",
-    ),
-)
+FINDING, JOIN, END, RAISED, RESTARTED = "finding", "joined", "ended", "exception", "restart"
+STACKS, CONTACT, JOB, LOSS, ORDER = "stacks", "contact", "job", "dropped", "order"
+"""What an entry is about, as a row of the list says it."""
 WORDS_MOST = 24
 """Sentences kept of one finding: the first, and the newest."""
 SAME_NS = 2_000_000_000
@@ -768,12 +757,8 @@ def without_age(text: str) -> str:
     return clean(without(text, LASTS))
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class ListedEvent:
-    """Something that happened at `unix_ns`, as a line."""
-
-    unix_ns: int
-    text: str
+ListedEvent = tuple[int, str]
+"""When something happened (unix ns), and what, as a line."""
 
 
 def events(looks: Iterable[tuple[Snapshot, Verdict]]) -> tuple[ListedEvent, ...]:
@@ -787,17 +772,12 @@ def events(looks: Iterable[tuple[Snapshot, Verdict]]) -> tuple[ListedEvent, ...]
     found: set[ListedEvent] = set()
     for entry in timeline.entries:
         if entry.finding is None:
-            found.add(ListedEvent(entry.unix_ns, entry.text))
+            found.add((entry.unix_ns, entry.text))
             continue
-        found.add(
-            ListedEvent(
-                entry.unix_ns,
-                f"{entry.finding.severity}: {clean(entry.finding.kind)}:"
-                f" {without_age(entry.words[0][1])}",
-            )
-        )
+        kind = f"{entry.finding.severity}: {clean(entry.finding.kind)}"
+        found.add((entry.unix_ns, f"{kind}: {without_age(entry.words[0][1])}"))
         if entry.over_unix_ns is not None and not entry.closed:
-            found.add(ListedEvent(entry.over_unix_ns, over_text(entry.finding)))
+            found.add((entry.over_unix_ns, over_text(entry.finding)))
     return tuple(sorted(found))
 
 
@@ -809,7 +789,7 @@ def over_text(finding: Finding) -> str:
 
 def timeline_lines(happened: Iterable[ListedEvent]) -> list[str]:
     """One line per event, with the local time."""
-    return [f"{units.clock(event.unix_ns)}  {event.text}" for event in happened]
+    return [f"{units.clock(at)}  {text}" for at, text in happened]
 
 
 def _attempt_of(joined: Entry) -> object:

@@ -17,9 +17,7 @@ from ddtop.present.events import (
     END,
     FINDING,
     JOB,
-    JOIN,
     LOSS,
-    ORDER,
     RAISED,
     RESTARTED,
     STACKS,
@@ -530,17 +528,6 @@ FIELDS = (
     Field("stood", "STOOD", 5, right=True, rank=1),
     Field("text", "", 15, grows=3),
 )
-_NAMES = {
-    JOIN: "joined",
-    END: "ended",
-    RAISED: "exception",
-    RESTARTED: "restart",
-    STACKS: "stacks",
-    CONTACT: "contact",
-    JOB: "job",
-    LOSS: "dropped",
-    ORDER: "order",
-}
 _STYLES = {
     END: "gone",
     RAISED: "critical",
@@ -609,7 +596,7 @@ def event_words(row: EventRow, glyphs: Glyphs = UNICODE) -> tuple[str, str]:
 def _what(row: EventRow, glyphs: Glyphs) -> Span:
     entry = row.entry
     if entry.finding is None:
-        return f"  {_NAMES.get(entry.what, entry.what)}", _STYLES.get(entry.what, "")
+        return f"  {entry.what}", _STYLES.get(entry.what, "")
     if row.over:
         return f"  {clean(entry.finding.kind)}", "dim"
     mark, style = severity_mark(entry.finding.severity, glyphs)

@@ -379,9 +379,8 @@ MOVES = (
 """Keys that the lists handle themselves."""
 
 
-def key_table() -> tuple[tuple[str, str], ...]:
-    """All keys that work, for the help: the key as people write it, and what it does."""
-    return (*MOVES, *((action.shown, action.meaning) for action in ACTIONS if action.listed))
+KEYS = (*MOVES, *((action.shown, action.meaning) for action in ACTIONS if action.listed))
+"""All keys that work, for the help: the key as people write it, and what it does."""
 
 
 # -- The texts of the help
@@ -539,7 +538,6 @@ _WITH_STATES = frozenset({RANKS, MAP, HOSTS, GROUPS, GROUP_PAGE, RANK_PAGE})
 
 
 def help_lines(
-    keys: Keys,
     width: int,
     glyphs: Glyphs = UNICODE,
     topic: str = RANKS,
@@ -567,7 +565,7 @@ def help_lines(
     elif topic in _WITH_STATES:
         _states(page)
     page.heading("all keys")
-    for key, meaning in keys:
+    for key, meaning in KEYS:
         page.item(key, meaning, label_style="key")
     if topic in (RANKS, RANK_PAGE):
         _columns(page)

@@ -16,6 +16,7 @@ from ddtop.diagnosis.finding import (
     Verdict,
 )
 from ddtop.diagnosis.kinds import Kind
+from ddtop.grouped import grouped
 from ddtop.model.facts import Snapshot
 from ddtop.present.text import Field, Glyphs, Line, Span, Table, cell_width, clean, table_for
 from ddtop.wire.records import HUB
@@ -127,9 +128,7 @@ def findings_beside(programs: Sequence[Row]) -> list[tuple[str, Finding]]:
 def listed(entries: Iterable[registry.JobEntry], now_unix_ns: int) -> list[Listed]:
     """The runs: live ones first, and in both parts the newest start first. A leaf is a part of its
     hub's run."""
-    runs: dict[tuple[str, str], list[registry.JobEntry]] = {}
-    for entry in entries:
-        runs.setdefault((entry.job, entry.part_of or entry.run), []).append(entry)
+    runs = grouped(((entry.job, entry.part_of or entry.run), entry) for entry in entries)
     jobs = [_one_run(parts, now_unix_ns) for parts in runs.values()]
     return sorted(jobs, key=lambda job: (not job.live, -job.entry.started_unix_ns, job.key))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from ddtop.grouped import grouped
 from ddtop.model.facts import RankFacts, Snapshot, State
 from ddtop.present.numbers import NUMBERS, Bad, Number, absent
 from ddtop.present.text import UNICODE, Glyphs, cell_width, clean
@@ -255,9 +256,7 @@ def _largest(
 def hosts_of_ranks(names: Sequence[str | None]) -> tuple[HostRanks, ...]:
     """Ranks by host, hosts in the order of their first rank; ranks that were never seen come last,
     as `not seen`."""
-    found: dict[str | None, list[int]] = {}
-    for rank, name in enumerate(names):
-        found.setdefault(name, []).append(rank)
+    found = grouped((name, rank) for rank, name in enumerate(names))
     unseen = found.pop(None, [])
     hosts = [HostRanks(clean(name or ""), tuple(ranks)) for name, ranks in found.items()]
     if unseen:

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ddtop.grouped import grouped
 from ddtop.model.account import PROCESS, does
 from ddtop.model.facts import Axis, RankFacts, Snapshot, State
 from ddtop.present.text import STATE_STYLES, UNICODE, Glyphs, Line, Span, clean, clip_line
@@ -18,7 +19,6 @@ from ddtop.words.sentences import (
     exit_text,
     file_line,
     rank_list,
-    stage_text,
 )
 
 _OPEN = frozenset({"scheduled", "started"})
@@ -272,10 +272,7 @@ def _cells(snapshot: Snapshot, row: GridRow, cell: int, glyphs: Glyphs) -> list[
 
 
 def _ranges(snapshot: Snapshot, row: GridRow, glyphs: Glyphs) -> list[Span]:
-    by_state: dict[State, list[int]] = {}
-    for ranks in row.cells:
-        for rank in ranks:
-            by_state.setdefault(snapshot.rank(rank).state, []).append(rank)
+    by_state = grouped((snapshot.rank(rank).state, rank) for ranks in row.cells for rank in ranks)
     spans: list[Span] = []
     for state in sorted(by_state, key=lambda state: len(by_state[state])):
         text = f"{rank_list(by_state[state], 4)} {state.value}"
@@ -286,8 +283,3 @@ def _ranges(snapshot: Snapshot, row: GridRow, glyphs: Glyphs) -> list[Span]:
 def place_text(snapshot: Snapshot, rank: RankFacts) -> str:
     """`pp 1, dp 0, tp 3`, for all dimensions of the grid; empty if there is no grid."""
     return clean(coordinates_text(snapshot.place_of(rank)))
-
-
-def pipeline_texts(rank: RankFacts) -> list[str]:
-    """Each pipeline stage of the rank."""
-    return [clean(stage_text(stage)) for stage in rank.comm.pipeline]

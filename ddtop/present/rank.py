@@ -21,7 +21,6 @@ from ddtop.present.now import (
     now_age_s,
     now_text,
     open_call_text,
-    pipeline_texts,
     place_text,
     waits_text,
 )
@@ -63,6 +62,7 @@ from ddtop.words.sentences import (
     progress_text,
     ranks_text,
     rpc_text,
+    stage_text,
 )
 from ddtop.words.sentences import number as number_text
 
@@ -384,7 +384,7 @@ def _deadline(snapshot: Snapshot, collective: Collective) -> str:
 def _groups(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
     if not rank.comm.groups:
         return
-    runs = (("runs", text) for text in pipeline_texts(rank))
+    runs = (("runs", clean(stage_text(stage))) for stage in rank.comm.pipeline)
     page.heading("groups", ("place", place_text(snapshot, rank)), *runs)
     rows = [
         (

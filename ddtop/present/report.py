@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from ddtop import redaction
 from ddtop.diagnosis.finding import Verdict
+from ddtop.grouped import grouped
 from ddtop.launch import every_launcher
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.model.stacks import Merged
@@ -19,7 +20,6 @@ from ddtop.present.groups import members_text
 from ddtop.present.plain import diagnose_text, status_text
 from ddtop.present.stacks import Around, Shape, stacks_text, tracebacks_text
 from ddtop.present.text import clean
-from ddtop.redaction import HIDDEN
 from ddtop.wire.records import Hello
 from ddtop.words import units
 from ddtop.words.sentences import group_name, progress_text, ranks_text
@@ -28,9 +28,6 @@ from ddtop.words.sentences import group_name, progress_text, ranks_text
 #
 # Agents redact their reports by the same patterns (`ddtop.redaction`). A relay or an older agent
 # may not, and source lines and paths are added only here.
-
-
-__all__ = ("HIDDEN", "redacted")
 
 
 def redacted(text: str, home: str | None = None) -> str:
@@ -165,9 +162,7 @@ def _date(unix_ns: int) -> str:
 
 def _by_value(values: Mapping[int, str]) -> list[str]:
     """Each value with the ranks that have it, the most frequent first; alone without them."""
-    found: dict[str, list[int]] = {}
-    for rank, value in values.items():
-        found.setdefault(value, []).append(rank)
+    found = grouped((value, rank) for rank, value in values.items())
     order = sorted(found.items(), key=lambda item: (-len(item[1]), item[1]))
     if len(order) == 1:
         return [clean(order[0][0]) or "-"]
@@ -292,9 +287,7 @@ def _each(snapshot: Snapshot, attribute: str) -> dict[int, str]:
 
 
 def _with_ranks(values: Mapping[int, object]) -> list[str]:
-    found: dict[str, list[int]] = {}
-    for rank, value in values.items():
-        found.setdefault(clean(str(value)), []).append(rank)
+    found = grouped((clean(str(value)), rank) for rank, value in values.items())
     return [f"{value} ({ranks_text(ranks, 12)})" for value, ranks in found.items()]
 
 

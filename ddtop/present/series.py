@@ -7,7 +7,7 @@ or to the first entries of a list and their count.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import fmean, median
 from typing import NamedTuple
 
@@ -113,24 +113,32 @@ def _pace(snapshot: Snapshot, tally: Tally) -> Iterator[Sample]:
     if snapshot.iteration is not None:
         yield Sample("ddtop_steps_total", snapshot.iteration)
     steps_s = [step / 1000 for rank in ranks if (step := rank.progress.step_now_ms)]
-    if steps_s:
-        yield Sample("ddtop_step_seconds", min(steps_s), ("min",))
-        yield Sample("ddtop_step_seconds", median(steps_s), ("median",))
-        yield Sample("ddtop_step_seconds", max(steps_s), ("max",))
+    yield from _reduced("ddtop_step_seconds", steps_s, "min", "median", "max")
     still = snapshot.still_since_unix_ns
     still_s = (snapshot.time_unix_ns - still) / 1e9 if still is not None else 0.0
     yield Sample("ddtop_no_progress_seconds", max(still_s, 0.0))
-    waits = [rank.comm.wait_ratio for rank in ranks if rank.comm.wait_ratio is not None]
-    if waits:
-        yield Sample("ddtop_comm_wait_ratio", min(waits), ("min",))
-        yield Sample("ddtop_comm_wait_ratio", fmean(waits), ("mean",))
-    loads = [rank.loader.wait_ratio for rank in ranks if rank.loader.wait_ratio is not None]
-    if loads:
-        yield Sample("ddtop_loader_wait_ratio", fmean(loads), ("mean",))
-        yield Sample("ddtop_loader_wait_ratio", max(loads), ("max",))
+    waits = [rank.comm.wait_ratio for rank in ranks]
+    yield from _reduced("ddtop_comm_wait_ratio", waits, "min", "mean")
+    loads = [rank.loader.wait_ratio for rank in ranks]
+    yield from _reduced("ddtop_loader_wait_ratio", loads, "mean", "max")
     yield Sample("ddtop_straggler_lost_seconds_total", tally.lost_s)
     if tally.goodput_ratio is not None:
         yield Sample("ddtop_goodput_ratio", tally.goodput_ratio)
+
+
+_STATISTICS: Mapping[str, Callable[[Sequence[float]], float]] = {
+    "min": min,
+    "mean": fmean,
+    "median": median,
+    "max": max,
+}
+
+
+def _reduced(family: str, values: Iterable[float | None], *statistics: str) -> Iterator[Sample]:
+    """A sample for each of these statistics of the values that are measured; none without any."""
+    known = [value for value in values if value is not None]
+    for statistic in statistics if known else ():
+        yield Sample(family, _STATISTICS[statistic](known), (statistic,))
 
 
 def _gpus(snapshot: Snapshot) -> Iterator[Sample]:

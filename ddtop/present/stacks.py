@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from ddtop.diagnosis.finding import Verdict
 from ddtop.diagnosis.rank_state import culprits
 from ddtop.follow.source_lines import Excerpt
+from ddtop.grouped import grouped
 from ddtop.model.account import activity_text
 from ddtop.model.facts import RankFacts, Snapshot, State
 from ddtop.model.stacks import (
@@ -67,18 +68,15 @@ def traceback_lines(error: LastException) -> list[Line]:
 def tracebacks_text(ranks: Sequence[RankFacts]) -> str:
     """All tracebacks of a job; ranks that raised the same exception share one. Empty if no rank
     raised."""
-    alike: dict[tuple[object, ...], list[int]] = {}
-    errors: dict[tuple[object, ...], LastException] = {}
-    for rank in ranks:
-        error = exception_of(rank)
-        if error is not None:
-            key: tuple[object, ...] = (error.type, error.text, error.frames)
-            alike.setdefault(key, []).append(rank.rank)
-            errors[key] = error
+    alike = grouped(
+        ((error.type, error.text, error.frames), (rank.rank, error))
+        for rank in ranks
+        if (error := exception_of(rank)) is not None
+    )
     parts = []
-    for alike_key, numbers in alike.items():
-        error = errors[alike_key]
-        lines = [f"{ranks_text(tuple(numbers), 16)}:"]
+    for raised in alike.values():
+        _, error = raised[-1]
+        lines = [f"{ranks_text([number for number, _ in raised], 16)}:"]
         lines += [f"  {plain(line)}" for line in traceback_lines(error)]
         parts.append("\n".join([*lines, f"  {clean(error.type)}: {clean(error.text)}"]))
     return "\n\n".join(parts)
@@ -379,10 +377,7 @@ def stacks_lines(
 
 def _unanswered(unanswered: Sequence[Unanswered], width: int, glyphs: Glyphs) -> Iterator[Line]:
     """The ranks without stacks, grouped by reason."""
-    reasons: dict[str, list[Unanswered]] = {}
-    for one in unanswered:
-        reasons.setdefault(one.why, []).append(one)
-    for why, those in reasons.items():
+    for why, those in grouped((one.why, one) for one in unanswered).items():
         ranks = [missing.rank for missing in those if missing.rank >= 0]
         who = ranks_text(ranks, 6) or f"pid {', '.join(str(missing.pid) for missing in those[:6])}"
         # The reason describes a single process.
@@ -484,10 +479,8 @@ def _title(
 def doing_text(stack_class: StackClass, doing: Mapping[int, str]) -> str:
     """What these ranks do, only for the rank's own thread. If ranks at one line do different
     things, each is listed with its ranks."""
-    found: dict[str, list[int]] = {}
-    for rank in stack_class.ranks if stack_class.main else ():
-        if rank in doing:
-            found.setdefault(doing[rank], []).append(rank)
+    ranks = stack_class.ranks if stack_class.main else ()
+    found = grouped((doing[rank], rank) for rank in ranks if rank in doing)
     if len(found) == 1 and sum(map(len, found.values())) == len(stack_class.ranks):
         return clean(next(iter(found)))
     most = sorted(found.items(), key=lambda item: -len(item[1]))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import ClassVar
 
 from textual.binding import Binding, BindingType
-from textual.filter import LineFilter
 from textual.timer import Timer
 
 from ddtop.follow.look import Eager, Source
@@ -21,12 +20,13 @@ from ddtop.ui.screens.page import FactsScreen
 from ddtop.ui.session import Kept, Programs, Session
 from ddtop.ui.source_place import source_place
 from ddtop.ui.terminal.files import editor_command, run_editor, save_screen
-from ddtop.ui.terminal.terminal import OVERLAY, TerminalApp, glyphs_here
+from ddtop.ui.terminal.terminal import OVERLAY
+from ddtop.ui.themed_app import ThemedApp
 
 ARRIVE_S = 0.02
 
 
-class DdtopApp(TerminalApp):
+class DdtopApp(ThemedApp):
     """A live view of one job.
 
     `clock` gives unix ns and is only used until the first records are there; from then on time is
@@ -68,31 +68,22 @@ class DdtopApp(TerminalApp):
         kept: Kept | None = None,
         programs: Programs | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(kept, glyphs)
         self.to_list = False
         self._from_list = from_list
-        self._kept = kept or Kept(None)
-        setup = self._kept.setup
-        theme = style.first_theme(self, setup.theme)
         self.session = Session(
             source,
             job,
-            theme=theme,
-            glyphs=glyphs or glyphs_here(),
+            paint=self.paint,
             clock=clock,
             readonly=readonly,
-            setup=setup,
+            setup=self.kept.setup,
             programs=programs,
         )
-        if self._kept.problem:
-            self.session.say(self._kept.problem)
+        if self.kept.problem:
+            self.session.say(self.kept.problem)
         self._ticker: Timer | None = None
         self._arrival: Timer | None = None
-        style.use(self, self.session.paint.palette)
-
-    def get_line_filters(self) -> Sequence[LineFilter]:
-        """Textual's filters, as our palettes need them."""
-        return style.filters(super().get_line_filters(), self.session.paint.palette)
 
     def get_default_screen(self) -> MainScreen:
         """The ranks."""
@@ -110,13 +101,13 @@ class DdtopApp(TerminalApp):
         self.session.refresh()
         if self.waiting_writes == 0:
             self._show()
-        if self.session.setup != self._kept.setup:
+        if self.session.setup != self.kept.setup:
             # In a thread: the home may be on a file server.
-            self.run_worker(partial(self._kept.save, self.session.setup), name="setup", thread=True)
+            self.run_worker(partial(self.kept.save, self.session.setup), name="setup", thread=True)
 
     def on_unmount(self) -> None:
         """Save the settings that were changed last."""
-        self._kept.save(self.session.setup)
+        self.kept.save(self.session.setup)
 
     def _show(self) -> None:
         # A tick may still come while the app takes its screens down.
@@ -185,7 +176,7 @@ class DdtopApp(TerminalApp):
             self.session.say(f"saved {path}")
         self._show()
 
-    def open_source(self, rank: int | None) -> None:
+    def action_edit(self, rank: int | None) -> None:
         """Open the line that this rank is at in the person's editor."""
         place = source_place(self.session, rank)
         if place.why:
@@ -238,18 +229,11 @@ class DdtopApp(TerminalApp):
 
     def action_next_theme(self) -> None:
         """Switch every screen to the next theme."""
-        self.session.next_theme()
-        self._use_theme()
+        self.action_theme_to(style.theme_after(self.paint.palette.name))
 
     def action_theme_to(self, name: str) -> None:
         """Switch every screen to this theme."""
-        self.session.use_theme(name)
-        self._use_theme()
-
-    def _use_theme(self) -> None:
-        self.session.say(f"theme {self.session.paint.palette.name}")
-        style.use(self, self.session.paint.palette)
-        for screen in self.screen_stack:
-            if isinstance(screen, FactsScreen):
-                screen.repaint()
+        self.use_theme(name)
+        self.session.prefer(theme=name)
+        self.session.say(f"theme {name}")
         self._show()

@@ -13,7 +13,6 @@ from typing import ClassVar, TypeVar
 import msgspec
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.filter import LineFilter
 from textual.widget import Widget
 from textual.widgets import Input
 
@@ -22,11 +21,10 @@ from ddtop.patience import in_thread
 from ddtop.present import jobs
 from ddtop.present.jobs import Health, Listed
 from ddtop.present.text import Glyphs, Line, clean, clip
-from ddtop.ui import style
 from ddtop.ui.screens.page import FilteringScreen
 from ddtop.ui.session import Kept, Paint
-from ddtop.ui.style import PALETTES, rule_line, theme_after
-from ddtop.ui.terminal.terminal import TerminalApp, glyphs_here
+from ddtop.ui.style import rule_line, theme_after
+from ddtop.ui.themed_app import ThemedApp
 from ddtop.ui.widgets.cursor_list import PickList
 from ddtop.ui.widgets.lines import Key, KeyBar, LinesView
 from ddtop.words import units
@@ -150,7 +148,6 @@ HELP = (
 class PickScreen(FilteringScreen):
     """One row per job."""
 
-    AUTO_FOCUS = "#body"
     DEFAULT_CSS = """
     PickScreen #head { height: 1; }
     PickScreen #rule, PickScreen #titles, PickScreen #foot { height: 1; }
@@ -180,16 +177,10 @@ class PickScreen(FilteringScreen):
 
     def compose(self) -> ComposeResult:
         """From top to bottom."""
-        yield self.head
-        yield self.rule
-        yield self.titles
-        yield self.table
-        yield self.foot
-        yield self.keys
-        yield self.input
+        yield from (self.head, self.rule, self.titles, self.table)
+        yield from (self.foot, self.keys, self.input)
 
-    def show(self) -> None:
-        """Draw what is known now."""
+    def show_facts(self) -> None:
         if not self.is_mounted:
             return
         if self._helps:
@@ -210,7 +201,7 @@ class PickScreen(FilteringScreen):
             lambda index: jobs.row(rows[index], table, health.get(rows[index].key), now, glyphs),
         )
         self._show_foot()
-        self.keys.show(self._keys())
+        self.keys.show_keys(self._keys())
         self._want_visible()
 
     def _head_line(self, width: int, now_unix_ns: int) -> Line:
@@ -261,19 +252,6 @@ class PickScreen(FilteringScreen):
             [*keys, ("escape", "Esc", "all jobs")] if self._filter else [*keys, ("t", "t", "theme")]
         )
 
-    def repaint(self) -> None:
-        """Draw everything again, after a change of the palette."""
-        for key in (self.head, self.rule, self.titles, self.table, self.foot, self.keys):
-            key.repaint()
-
-    def on_mount(self) -> None:
-        """Draw the first picture."""
-        self.draw_first(self.show)
-
-    def on_resize(self) -> None:
-        """Another width shows other columns."""
-        self.call_after_refresh(self.show)
-
     def on_cursor_list_moved(self) -> None:
         """Other rows are visible now: ask about those jobs first."""
         self._want_visible()
@@ -292,18 +270,18 @@ class PickScreen(FilteringScreen):
     def action_help(self) -> None:
         """Show the help in place of the rows, or the rows again."""
         self._helps = not self._helps
-        self.show()
+        self.show_facts()
 
     def action_clear_filter(self) -> None:
         """Show all rows again, also in place of the help."""
         self._helps = False
         super().action_clear_filter()
-        self.show()
+        self.show_facts()
 
     def action_sort(self, step: int) -> None:
         """Sort by the next order, or by the previous one."""
         self._sort = jobs.SORTS[(jobs.SORTS.index(self._sort) + step) % len(jobs.SORTS)]
-        self.show()
+        self.show_facts()
 
     @property
     def filtered(self) -> Widget:
@@ -311,10 +289,10 @@ class PickScreen(FilteringScreen):
 
     def filter_by(self, text: str) -> None:
         self._filter = text
-        self.show()
+        self.show_facts()
 
 
-class PickerApp(TerminalApp):
+class PickerApp(ThemedApp):
     """Shows the jobs until one is picked; `picked`: that job; None where the user quit."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -324,24 +302,14 @@ class PickerApp(TerminalApp):
     def __init__(
         self, search: JobSearch, *, glyphs: Glyphs | None = None, kept: Kept | None = None
     ) -> None:
-        """`kept`: the user's settings, and the file they are kept in: the dashboard that follows
-        has the same theme."""
-        super().__init__()
+        """`kept`: the dashboard that follows has the same theme."""
+        super().__init__(kept, glyphs)
         self.picked: registry.JobEntry | None = None
         self._found = search
-        self._kept = kept or Kept(None)
-        self._paint = Paint(
-            PALETTES[style.first_theme(self, self._kept.setup.theme)], glyphs or glyphs_here()
-        )
-        style.use(self, self._paint.palette)
-
-    def get_line_filters(self) -> Sequence[LineFilter]:
-        """Textual's filters, as our palettes need them."""
-        return style.filters(super().get_line_filters(), self._paint.palette)
 
     def get_default_screen(self) -> PickScreen:
         """The list."""
-        return PickScreen(self._found, self._paint)
+        return PickScreen(self._found, self.paint)
 
     def on_mount(self) -> None:
         """Read the list and ask the jobs as long as the list is shown."""
@@ -372,7 +340,7 @@ class PickerApp(TerminalApp):
         """Draw what is known now."""
         screen = self.screen_stack[0] if self.screen_stack else None
         if isinstance(screen, PickScreen):
-            screen.show()
+            screen.show_facts()
 
     def pick(self, entry: registry.JobEntry) -> None:
         """End with this job."""
@@ -381,14 +349,10 @@ class PickerApp(TerminalApp):
 
     def action_next_theme(self) -> None:
         """Switch to the next theme."""
-        name = theme_after(self._paint.palette.name)
-        self._paint.palette = PALETTES[name]
+        name = theme_after(self.paint.palette.name)
+        self.use_theme(name)
         # In a thread: the home may be on a file server.
         self.run_worker(
-            partial(self._kept.save, msgspec.structs.replace(self._kept.setup, theme=name)),
+            partial(self.kept.save, msgspec.structs.replace(self.kept.setup, theme=name)),
             thread=True,
         )
-        style.use(self, self._paint.palette)
-        screen = self.screen_stack[0]
-        if isinstance(screen, PickScreen):
-            screen.repaint()

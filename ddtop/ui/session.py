@@ -30,7 +30,7 @@ from ddtop.present.jobs import Row
 from ddtop.present.text import UNICODE, Glyphs
 from ddtop.registry import JobEntry
 from ddtop.thresholds import chosen
-from ddtop.ui.style import DARK, PALETTES, Palette, theme_after
+from ddtop.ui.style import DARK, PALETTES, Palette
 from ddtop.words import units
 
 # -- The user's settings of the dashboard, kept between sessions in a small file in the config
@@ -167,8 +167,7 @@ class Session:
         source: Source,
         job: str,
         *,
-        theme: str = DARK,
-        glyphs: Glyphs = UNICODE,
+        paint: Paint | None = None,
         clock: Callable[[], int] | None = None,
         readonly: bool = False,
         setup: Setup | None = None,
@@ -187,7 +186,7 @@ class Session:
         self._job_history = JobHistory(chosen())
         self.timeline, self.recalled = Timeline(), False
         self._at_unix_ns: int | None = None
-        self.paint = Paint(PALETTES[theme], glyphs)
+        self.paint = paint or Paint(PALETTES[DARK], UNICODE)
         self.shown: Look = source.look()
         self.frozen = False
         self.interval_s = (
@@ -195,25 +194,27 @@ class Session:
         )
         self._clock = clock or time.time_ns
         self._started_ns = self._clock()
-        self._newest = self.shown
+        self.newest = self.shown
+        """The newest facts, even while the picture is frozen: requested stacks are shown as soon as
+        they arrive."""
         self.refresh()
 
     def refresh(self) -> None:
         """Ask the source once."""
-        self._newest = self.source.look()
-        if self._newest.snapshot is not None and not self._newest.travelled:
-            self._history.record(self._newest.snapshot)
-            self._job_history.record(self._newest.snapshot)
-            self._note_events(self._newest.snapshot)
+        self.newest = self.source.look()
+        if self.newest.snapshot is not None and not self.newest.travelled:
+            self._history.record(self.newest.snapshot)
+            self._job_history.record(self.newest.snapshot)
+            self._note_events(self.newest.snapshot)
         if not self.frozen:
-            self.shown = self._newest
+            self.shown = self.newest
 
     def program_rows(self) -> Sequence[Row]:
         """The programs of the system, the worst first, with this job as it is shown."""
         return self.programs.rows(self.shown.verdict, self.shown.snapshot)
 
     def _note_events(self, snapshot: Snapshot) -> None:
-        look = self._newest
+        look = self.newest
         self.timeline.take(snapshot, look.verdict)
         at = snapshot.time_unix_ns + int((look.contact_age_s or 0.0) * units.SECOND_NS)
         self.timeline.contact(look.contact if snapshot.live else None, at)
@@ -222,7 +223,7 @@ class Session:
         """Freeze the shown facts, or unfreeze them."""
         self.frozen = not self.frozen and self.shown.snapshot is not None
         if not self.frozen:
-            self.shown = self._newest
+            self.shown = self.newest
 
     @property
     def history(self) -> SeriesHistory:
@@ -246,9 +247,9 @@ class Session:
     def travel(self, seconds: float) -> None:
         """Go forward in time (negative: back); the next look is of that moment. Beyond the end is
         the present."""
-        span = self._newest.span
+        span = self.newest.span
         if span is None:
-            self.say(self._newest.untaped or "nothing has been recorded yet to go back to")
+            self.say(self.newest.untaped or "nothing has been recorded yet to go back to")
             return
         at = (span[1] if self._at_unix_ns is None else self._at_unix_ns) + int(
             seconds * units.SECOND_NS
@@ -257,9 +258,9 @@ class Session:
 
     def travel_to_critical(self, steps: int) -> None:
         """Go to the next moment at which a critical finding began (`steps` < 0: the previous)."""
-        first, last = self._newest.span or (0, 0)
+        first, last = self.newest.span or (0, 0)
         now = self._at_unix_ns or last
-        begun = [at for at, what in self._newest.marks if what == CRITICAL and at >= first]
+        begun = [at for at, what in self.newest.marks if what == CRITICAL and at >= first]
         if later := [at - now for at in begun if (at - now) * steps > 0]:
             self._go(now + min(later, key=abs))
         else:
@@ -276,22 +277,16 @@ class Session:
 
     def contact(self) -> ContactShown:
         """Whether the shown facts are live, old or recorded."""
-        newest_look = self._newest
+        newest_look = self.newest
         contact = ContactShown(
             newest_look.contact, newest_look.contact_age_s, behind_s=newest_look.behind_s
         )
-        held, newest = self.shown.snapshot, self._newest.snapshot
+        held, newest = self.shown.snapshot, self.newest.snapshot
         if not self.frozen or held is None or newest is None:
             return contact
         return replace(
             contact, frozen_s=(newest.time_unix_ns - held.time_unix_ns) / units.SECOND_NS
         )
-
-    @property
-    def newest(self) -> Look:
-        """The newest facts, even while the picture is frozen: requested stacks are shown as soon as
-        they arrive."""
-        return self._newest
 
     def say(self, text: str) -> None:
         """Show a sentence at the foot for some seconds."""
@@ -319,15 +314,6 @@ class Session:
         index = INTERVALS_S.index(self.interval_s) + steps
         self.interval_s = INTERVALS_S[min(max(index, 0), len(INTERVALS_S) - 1)]
         self.prefer(interval_s=self.interval_s)
-
-    def next_theme(self) -> None:
-        """Switch to the next of dark, light, ansi and mono."""
-        self.use_theme(theme_after(self.paint.palette.name))
-
-    def use_theme(self, name: str) -> None:
-        """Switch to one of dark, light, ansi and mono."""
-        self.paint.palette = PALETTES[name]
-        self.prefer(theme=name)
 
     def prefer(self, **changed: Any) -> None:
         """Change these fields of the setup: the user's choice."""

@@ -126,18 +126,12 @@ class AskedStacks:
         setting = around(look.snapshot, look.verdict, merged, self.session.excerpts.get, chosen())
         return stacks_lines(merged, width, self.session.paint.glyphs, setting, self.shape)
 
-    def keys(self) -> tuple[Key, ...]:
-        """The keys that work here now."""
-        view, threads = (
-            ("classes" if self.shape.tree else "tree"),
-            ("fewer" if self.shape.threads else "all"),
-        )
+    def shape_keys(self) -> tuple[Key, ...]:
+        """The keys that change how the stacks are shown."""
         return (
-            ("v", "v", view),
-            ("T", "T", f"{threads} threads"),
+            ("v", "v", "classes" if self.shape.tree else "tree"),
+            ("T", "T", "fewer threads" if self.shape.threads else "all threads"),
             ("f", "f", "fold frames" if self.shape.frames else "all frames"),
-            ("d", "d", "ask again"),
-            ("D", "D", "ask all"),
         )
 
     def due(self) -> bool:

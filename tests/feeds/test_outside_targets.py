@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddtop import procfs
-from ddtop.feeds.outside import targets
+from ddtop.feeds.outside import jobs, targets
 from ddtop.feeds.outside.jobs import OutsideTarget
 from ddtop.feeds.outside.targets import PIDS_MAX
 from ddtop.procfs import children
@@ -123,7 +123,7 @@ def test_ranks_of_another_user_are_numbered_by_their_start(home, script, monkeyp
         (child,) = children(process.pid)
         owner = Path(f"/proc/{process.pid}").stat().st_uid
         monkeypatch.setattr(os, "getuid", lambda: owner + 1)
-        monkeypatch.setattr(targets, "environment_of", lambda _pid: {})
+        monkeypatch.setattr(jobs, "environment_of", lambda _pid: {})
         found = targets.find(str(process.pid))
 
     assert [(one.pid, one.rank, one.guessed) for one in found.found] == [(child, 0, True)]

@@ -2,7 +2,6 @@
 
 from ddtop.diagnosis.finding import CRITICAL, Finding, Verdict
 from ddtop.model.stacks import merge
-from ddtop.present.events import ListedEvent
 from ddtop.present.report import BYTES_MAX, Material, file_name, redacted, report_text
 from ddtop.wire.records import HostState, StackFrame, Stacks, ThreadStack, TrainingProgress
 from tests.jobs import FakeJob
@@ -47,7 +46,7 @@ def section(text, title):
 
 
 def test_a_report_has_the_verdict_first_and_every_section():
-    text = report_text(material(hang(), happened=(ListedEvent(NOW, "something happened"),)))
+    text = report_text(material(hang(), happened=((NOW, "something happened"),)))
 
     titles = [line[3:] for line in text.splitlines() if line.startswith("## ")]
     assert titles == [
@@ -153,7 +152,7 @@ def test_a_report_on_many_ranks_is_bounded_and_says_what_was_cut():
     found = material(job)
     ranks = tuple(replace(found.snapshot.ranks[0], rank=number) for number in range(12_000))
     many = replace(found, snapshot=replace(found.snapshot, ranks=ranks, world_size=12_000))
-    happened = tuple(ListedEvent(NOW + number, "x" * 400) for number in range(4000))
+    happened = tuple((NOW + number, "x" * 400) for number in range(4000))
 
     text = report_text(replace(many, happened=happened))
 

@@ -40,7 +40,7 @@ def looks(job):
 
 
 def texts(job):
-    return [event.text for event in events(looks(job))]
+    return [text for _, text in events(looks(job))]
 
 
 def test_a_stop_begins_when_it_began_and_is_over_when_it_is():
@@ -51,14 +51,13 @@ def test_a_stop_begins_when_it_began_and_is_over_when_it_is():
     job.ranks[1].continues()
     job.trains(5)
 
-    found = events(looks(job))
+    (_, joined), (stopped_at, stopped), (over_at, over) = events(looks(job))
 
-    assert len(found) == 3
-    assert found[0].text == "ranks 0,1 of 2 joined"
-    assert found[1].text.startswith("critical: rank-stopped: rank 1")
-    assert unix_ns(5) <= found[1].unix_ns <= unix_ns(6)
-    assert found[2].text == "over: rank-stopped of rank 1"
-    assert found[2].unix_ns > unix_ns(10)
+    assert joined == "ranks 0,1 of 2 joined"
+    assert stopped.startswith("critical: rank-stopped: rank 1")
+    assert unix_ns(5) <= stopped_at <= unix_ns(6)
+    assert over == "over: rank-stopped of rank 1"
+    assert over_at > unix_ns(10)
 
 
 @pytest.mark.parametrize("name", ["tour", "gpu-tour", "rank-killed", "rank-missing"])

@@ -19,7 +19,6 @@ from ddtop.present.numbers import COLUMNS, CellContext, rank_table
 from ddtop.present.rank import detail_lines
 from ddtop.present.text import UNICODE, Page, line_width, plain
 from ddtop.ui.rows import row_line, row_strip, title_line
-from ddtop.ui.screens.page import KEYS
 from ddtop.ui.style import PALETTES, rule_line
 from ddtop.wire.records import (
     Collective,
@@ -180,7 +179,7 @@ def test_no_page_is_wider_than_it_may_be(width, rank, brief):
         detail_lines(snapshot, rank, memory(*range(300)), width, UNICODE, brief),
         finding_lines(snapshot, verdict, width),
         group_lines(snapshot, "0", width),
-        help_lines(KEYS, width),
+        help_lines(width),
     )
 
     assert all(line_width(line) <= width for page in pages for line in page)
@@ -235,7 +234,7 @@ def test_why_has_the_whole_sentence_the_evidence_and_the_next_step():
 
 
 def test_help_explains_every_column_from_the_dictionary_of_metrics():
-    found = " ".join(texts(help_lines(KEYS, 200)))
+    found = " ".join(texts(help_lines(200)))
 
     for column in COLUMNS:
         assert metric(column.metric).meaning in found

@@ -5,14 +5,13 @@ from textual.binding import Binding
 
 from ddtop.follow.look import Look
 from ddtop.model.facts import State
-from ddtop.present.help_text import ACTIONS, VIEWS
+from ddtop.present.help_text import ACTIONS, KEYS, VIEWS
 from ddtop.present.text import line_width, plain
 from ddtop.ui.app import DdtopApp
 from ddtop.ui.page_text import tab_at, tabs_line
 from ddtop.ui.screens.finding import FindingScreen, StoryScreen
 from ddtop.ui.screens.main import MainScreen
 from ddtop.ui.screens.menus import HelpScreen
-from ddtop.ui.screens.page import KEYS
 from ddtop.ui.screens.pages import RankScreen
 from ddtop.ui.screens.stacks import StacksScreen
 from tests.ui import builders

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import ipaddress
 import json
 import os
 import selectors
@@ -21,7 +20,10 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from ddtop.cli.check import rank_program
+from ddtop.cli.output import BAD, GOOD, NOTE
+from ddtop.grouped import grouped
 from ddtop.policy import Policy
+from ddtop.wire.records import is_loopback
 from ddtop.words.units import plural
 
 # -- Reads a command line of torchrun: how many ranks on how many nodes, and where they meet
@@ -216,7 +218,6 @@ def _port(text: str, option: str) -> int:
 # -- Judges the results of the trial: one line per check, with advice for bad ones
 
 
-GOOD, BAD, NOTE = "ok", "bad", "note"
 Facts = Mapping[str, Any]
 SHOWN = 4
 """Ranks and hosts named in one sentence."""
@@ -316,13 +317,11 @@ def _meeting(trial: Trial, nodes: int, waited_s: float) -> TrialLine:
 
 def _versions(nodes: Mapping[int, Facts]) -> Iterator[TrialLine]:
     for key, name in (("torch", "torch"), ("nccl", "NCCL"), ("driver", "GPU driver")):
-        hosts: dict[str, list[str]] = {}
-        for facts in nodes.values():
-            hosts.setdefault(str(facts.get(key) or "none"), []).append(str(facts["host"]))
+        hosts = grouped(
+            (str(facts.get(key) or "none"), str(facts["host"])) for facts in nodes.values()
+        )
         if len(hosts) > 1:
-            each = "; ".join(
-                f"{version} on {_hosts_text(where)}" for version, where in hosts.items()
-            )
+            each = "; ".join(f"{version} on {_first(where)}" for version, where in hosts.items())
             fix = f"install the same {name} on all nodes"
             yield TrialLine(BAD, "versions", f"{name} differs: {each}", fix)
         elif "none" not in hosts:
@@ -459,14 +458,12 @@ def _advice(what: str) -> str:
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    shown = ", ".join(map(str, ranks[:SHOWN]))
-    more = f" and {len(ranks) - SHOWN} more" if len(ranks) > SHOWN else ""
-    return f"rank{'s' if len(ranks) > 1 else ''} {shown}{more}"
+    return f"rank{'s' if len(ranks) > 1 else ''} {_first(ranks)}"
 
 
-def _hosts_text(hosts: Sequence[str]) -> str:
-    more = f" and {len(hosts) - SHOWN} more" if len(hosts) > SHOWN else ""
-    return f"{', '.join(hosts[:SHOWN])}{more}"
+def _first(of: Sequence[object]) -> str:
+    more = f" and {len(of) - SHOWN} more" if len(of) > SHOWN else ""
+    return f"{', '.join(map(str, of[:SHOWN]))}{more}"
 
 
 # -- The trial itself: it starts the command and reads the reports
@@ -587,11 +584,6 @@ def addresses_of(name: str) -> list[str]:
     return list(dict.fromkeys(str(address[4][0]) for address in socket.getaddrinfo(name, None)))
 
 
-def is_loopback(address: str) -> bool:
-    """Whether only this host can reach the address."""
-    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
-
-
 def _program(line: TorchrunLine) -> list[TrialLine]:
     if line.is_module or line.has_other_launcher or Path(line.program).exists():
         return []
@@ -662,7 +654,7 @@ def _port_here(line: TorchrunLine, place: str, port: int) -> TrialLine:
         return TrialLine(
             NOTE,
             "port",
-            f"{text}; this is this is this is right if that is another node of this job",
+            f"{text}; this is right if that is another node of this job",
         )
     return TrialLine(BAD, "port", text, "end the process that holds it, or use another port")
 

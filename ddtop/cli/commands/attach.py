@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable
 
@@ -39,11 +38,11 @@ from ddtop.cli.place import (
 @READONLY
 @LOCALS
 @PLACE
-def command(job: str | None, wait_s: float, readonly: bool, arguments: bool) -> None:
+def command(job: str | None, wait_s: float, readonly: bool, arguments: bool) -> int:
     """The dashboard on a live or ended job."""
     if not led() and not arguments:
-        sys.exit(attach(job, wait_s, readonly))
-    sys.exit(attach_to(place_of(job, wait_s, "attach", arguments), readonly))
+        return attach(job, wait_s, readonly)
+    return attach_to(place_of(job, wait_s, "attach", arguments), readonly)
 
 
 def attach_to(place: Place, readonly: bool) -> int:

@@ -11,7 +11,6 @@ import contextlib
 import os
 import socket
 import stat
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,9 +50,9 @@ READ_BYTES = 1 << 16
 
 @click.command("bridge", cls=DdtopCommand, exits="0", traits=Trait.WITHOUT_CONFIG, hidden=True)
 @click.option("--readonly", is_flag=True, help="Read-only, whatever the other side asks for.")
-def command(readonly: bool) -> None:
+def command(readonly: bool) -> int:
     """The other end of attach --ssh: ssh starts it."""
-    sys.exit(serve(readonly))
+    return serve(readonly)
 
 
 def serve(readonly: bool) -> int:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import click
 
-from ddtop.cli.check.trial import BAD, GOOD, TrialLine, judge_trial
+from ddtop.cli.check.trial import TrialLine, judge_trial
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError, DdtopCommand, Trait
-from ddtop.cli.output import echo
+from ddtop.cli.output import BAD, GOOD, echo
 
 START_S, REDUCE_S = 60.0, 30.0
 

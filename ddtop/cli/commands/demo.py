@@ -96,11 +96,11 @@ def _watch_plainly(entry: registry.JobEntry, expected: str | None, until: float)
     Returns:
         The exit code of `diagnose`.
     """
-    from ddtop.cli.look import look
+    from ddtop.follow.looks import look_once
 
     began = time.monotonic()
     while True:
-        snapshot, verdict = look(entry, LOOK_S)
+        snapshot, verdict = look_once(entry, LOOK_S)
         seen = _names(verdict, expected)
         now = time.monotonic()
         if snapshot.iteration is None:
@@ -110,7 +110,7 @@ def _watch_plainly(entry: registry.JobEntry, expected: str | None, until: float)
         if seen or snapshot.ended is not None or now > until:
             break
     if seen:
-        later = look(entry, MORE_S)
+        later = look_once(entry, MORE_S)
         snapshot, verdict = later if _names(later[1], expected) else (snapshot, verdict)
     print_status(snapshot, verdict)
     click.echo()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from ddtop.cli.errors import DdtopCommand, Trait
@@ -32,7 +30,7 @@ from ddtop.cli.place import LOCALS, PLACE, Here, Pids, led, print_each
 )
 @LOCALS
 @PLACE
-def command(job: str | None, wait_s: float, as_json: bool, seconds: float, arguments: bool) -> None:
+def command(job: str | None, wait_s: float, as_json: bool, seconds: float, arguments: bool) -> int:
     """The findings. Health is ok, warning, critical or unknown.
 
     Exit code 0: nothing critical, 1: critical, 3: no contact, 4: unknown, the relay is not heard.
@@ -46,5 +44,5 @@ def command(job: str | None, wait_s: float, as_json: bool, seconds: float, argum
         return look.diagnose(sources.look_at(place, "diagnose", seconds), as_json)
 
     if waiting:
-        sys.exit(show(Pids(waiting)))
-    sys.exit(print_each(job, wait_s, "diagnose", show, arguments))
+        return show(Pids(waiting))
+    return print_each(job, wait_s, "diagnose", show, arguments)

@@ -19,17 +19,16 @@ import click
 
 import ddtop
 from ddtop import plugins, registry, start_python
+from ddtop.agent.probes import exceptions
 from ddtop.cli import interpreter
 from ddtop.cli.errors import CommandError, DdtopCommand, Trait
-from ddtop.cli.output import echo
+from ddtop.cli.output import BAD, GOOD, NOTE, CheckLine, echo
 from ddtop.relay.gpus.amd import AmdDriver
 from ddtop.relay.gpus.driver import Driver
 from ddtop.relay.gpus.nvml import NvidiaDriver
 from ddtop.relay.gpus.reader import driver_here
+from ddtop.relay.processes import pyspy
 
-GOOD, BAD, NOTE = "ok", "bad", "note"
-Line = tuple[str, str, str]
-"""Mark, what was checked, and one sentence."""
 MPI_S, PY_SPY_S = 20.0, 10.0
 """How long a child process may take to load MPI or py-spy."""
 
@@ -43,17 +42,16 @@ MPI_S, PY_SPY_S = 20.0, 10.0
 @click.option(
     "--python", metavar="PYTHON", help="That Python instead: is the agent in it, is torch read?"
 )
-def command(python: str | None) -> None:
+def command(python: str | None) -> int:
     """What works here: hook, torch, folders, keys, signals, GPU."""
-    sys.exit(doctor() if python is None else doctor_of(python))
+    return doctor() if python is None else doctor_of(python)
 
 
 def doctor() -> int:
     """Run and print every check. Returns 1 if one that ddtop needs fails, else 0."""
-    from ddtop.agent.probes import exceptions
     from ddtop.cli import doctor_hosts
 
-    checks: list[Callable[[], Line]] = [
+    checks: list[Callable[[], CheckLine]] = [
         _python,
         _hook,
         _torch,
@@ -91,7 +89,7 @@ def doctor_of(python: str) -> int:
     here = OtherPython(python).ask(watched=True)
     version = ".".join(map(str, here.version))
     old = too_old(here.version)
-    lines: list[Line] = [(BAD if old else GOOD, "python", old or f"{version} ({here.python})")]
+    lines: list[CheckLine] = [(BAD if old else GOOD, "python", old or f"{version} ({here.python})")]
     version = f"ddtop {here.packages.get('ddtop')}"
     if here.hook_runs and (lacking := ", ".join(here.missing_packages(OF_THE_AGENT))):
         text = f"{version} lacks {lacking}: {here.python} -m pip install {lacking.replace(',', '')}"
@@ -113,13 +111,13 @@ def doctor_of(python: str) -> int:
     return _print_checks(lines)
 
 
-def _print_checks(lines: list[Line]) -> int:
+def _print_checks(lines: list[CheckLine]) -> int:
     for mark, what, text in lines:
         echo(f"{mark:<5}{what:<14}{text}")
     return 1 if any(mark == BAD for mark, _, _ in lines) else 0
 
 
-def _python() -> Line:
+def _python() -> CheckLine:
     return (
         GOOD,
         "ddtop",
@@ -127,14 +125,14 @@ def _python() -> Line:
     )
 
 
-def _hook() -> Line:
+def _hook() -> CheckLine:
     hint = interpreter.install_advice(sys.executable)
     if hint:
         return BAD, "hook", hint
     return GOOD, "hook", "ddtop.pth is in this Python: jobs with DDTOP=1 are seen"
 
 
-def _torch() -> Line:
+def _torch() -> CheckLine:
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -148,7 +146,7 @@ def _torch() -> Line:
     return _recorder_of(found, sys.executable)
 
 
-def _recorder_of(version: str, python: str) -> Line:
+def _recorder_of(version: str, python: str) -> CheckLine:
     answer = _output_lines(_TRIES_RECORDER, TORCH_TRIAL_S, python)
     if isinstance(answer, str):
         return NOTE, "torch", f"{version}: its flight recorder could not be tried: {answer}"
@@ -200,14 +198,14 @@ print("end", file=answers)
 """
 
 
-def _plugins() -> Line:
+def _plugins() -> CheckLine:
     """What other packages add. `_frameworks` tries the readers of frameworks."""
     names = ", ".join(f"{one.name} ({one.group})" for one in plugins.installed())
     off = [f"; {name} is left out: {why}" for name, why in plugins.left_out.items()]
     return NOTE if off else GOOD, "plugins", "".join([names, *off])
 
 
-def _frameworks(python: str = sys.executable) -> Line:
+def _frameworks(python: str = sys.executable) -> CheckLine:
     """Whether the installed frameworks have the attributes that ddtop reads."""
     answer = _output_lines(_TRIES_FRAMEWORKS, FRAMEWORKS_TRIAL_S, python)
     if isinstance(answer, str):
@@ -256,7 +254,7 @@ It runs in a child process, because a library that does not fit may end its proc
 """
 
 
-def _mpi() -> Line:
+def _mpi() -> CheckLine:
     from importlib.util import find_spec
 
     if find_spec("mpi4py") is None:
@@ -270,14 +268,14 @@ def _mpi() -> Line:
     return GOOD, "MPI", f"mpi4py {version} on {vendor} {number}: its calls can be watched"
 
 
-def _state() -> Line:
+def _state() -> CheckLine:
     try:
         return GOOD, "state folder", str(registry.state_dir())
     except registry.RegistryError as error:
         return BAD, "state folder", str(error)
 
 
-def _runtime() -> Line:
+def _runtime() -> CheckLine:
     try:
         path, why = registry.runtime_place()
         registry.socket_path("doctor", "0")
@@ -286,7 +284,7 @@ def _runtime() -> Line:
         return BAD, "sockets", str(error)
 
 
-def _key() -> Line:
+def _key() -> CheckLine:
     from ddtop.link.keys import SERVER, derive
 
     try:
@@ -299,7 +297,7 @@ def _key() -> Line:
     return GOOD, "key", f"{place}; {digest} here: the same on all hosts of a job"
 
 
-def _page() -> Line:
+def _page() -> CheckLine:
     from ddtop.wire.page import PAGE_BYTES
 
     try:
@@ -313,7 +311,7 @@ def _page() -> Line:
     return GOOD, "state pages", f"/dev/shm has {free_mib:,} MiB free"
 
 
-def _loopback() -> Line:
+def _loopback() -> CheckLine:
     try:
         with socket.create_server(("127.0.0.1", 0)):
             pass
@@ -322,7 +320,7 @@ def _loopback() -> Line:
     return GOOD, "ports", "can listen on 127.0.0.1"
 
 
-def _processes() -> Line:
+def _processes() -> CheckLine:
     instead = "ddtop looks in /proc for ranks that end; how a rank ended may stay unknown"
     if not hasattr(os, "pidfd_open"):
         return NOTE, "exits", f"no pidfd on this kernel: {instead}"
@@ -333,7 +331,7 @@ def _processes() -> Line:
     return GOOD, "exits", f"pidfd works (Linux {os.uname().release})"
 
 
-def _dump_signal() -> Line:
+def _dump_signal() -> CheckLine:
     """Send the signal to this process, not only register it."""
     from ddtop.agent.stacks.dump import DumpFile
     from ddtop.relay.dumps.signal import parse
@@ -352,15 +350,13 @@ def _dump_signal() -> Line:
     return GOOD, "dump signal", f"signal {dump.signal} makes faulthandler write the stacks"
 
 
-def _ptrace() -> Line:
-    from ddtop.relay.processes.pyspy import may_trace_others, yama_scope
-
-    scope = yama_scope()
+def _ptrace() -> CheckLine:
+    scope = pyspy.yama_scope()
     if scope == 3:
         return NOTE, "ptrace", "off until the next boot (Yama 3): no py-spy"
     if not scope:
         return GOOD, "ptrace", "not restricted: py-spy reads your processes"
-    if may_trace_others():
+    if pyspy.may_trace_others():
         return GOOD, "ptrace", f"restricted (Yama {scope}), not for this user"
     if scope == 2:
         return NOTE, "ptrace", "root only (Yama 2): no py-spy; with root: sudo py-spy dump --pid P"
@@ -368,12 +364,10 @@ def _ptrace() -> Line:
     return NOTE, "ptrace", f"{text}, for others: sudo py-spy dump --pid P"
 
 
-def _py_spy() -> Line:
-    from ddtop.relay.processes.pyspy import NOT_INSTALLED, find
-
-    program = find()
+def _py_spy() -> CheckLine:
+    program = pyspy.find()
     if program is None:
-        text = NOT_INSTALLED.removeprefix("py-spy is ")
+        text = pyspy.NOT_INSTALLED.removeprefix("py-spy is ")
         return NOTE, "py-spy", f"{text} (for --native and --pid)"
     try:
         done = subprocess.run(
@@ -389,7 +383,7 @@ def _py_spy() -> Line:
     return GOOD, "py-spy", f"{version} ({program})"
 
 
-def _journal() -> Line:
+def _journal() -> CheckLine:
     from ddtop.relay.history import budget
 
     size, problem = budget(os.environ)
@@ -411,7 +405,7 @@ def _journal() -> Line:
     return GOOD, "journal", f"at most {size >> 20} MiB a job, {room >> 20:,} MiB free in {folder}"
 
 
-def _ask_driver(driver: Driver, what: str) -> Line:
+def _ask_driver(driver: Driver, what: str) -> CheckLine:
     from ddtop.cli.gpu_query import read
     from ddtop.words.units import plural
 
@@ -429,7 +423,7 @@ def _ask_driver(driver: Driver, what: str) -> Line:
     return GOOD, what, text
 
 
-def _other_gpus() -> Line:
+def _other_gpus() -> CheckLine:
     found = [name for path, name in OTHER_GPUS if Path(path).exists()]
     if not found and _has_intel_gpu():
         found = ["Intel GPUs"]
@@ -464,16 +458,14 @@ def _first_line(path: Path) -> str:
         return ""
 
 
-def _exceptions() -> Line:
-    from ddtop.agent.probes import exceptions
-
+def _exceptions() -> CheckLine:
     name, reason = exceptions.VARIABLE, exceptions.why_not()
     if reason is not None:
         return NOTE, "exceptions", f"{name} {reason}: caught exceptions are not seen"
     return GOOD, "exceptions", f"{name}: exceptions that ranks catch again and again are seen"
 
 
-def _relays() -> Line:
+def _relays() -> CheckLine:
     try:
         logs = sorted(registry.runtime_dir().glob("*.log"))
         entries = [entry for entry in registry.read_entries() if entry.reachable(time.time_ns())]

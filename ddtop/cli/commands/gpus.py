@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import click
 
@@ -22,12 +21,12 @@ NONE_FREE = 1
     traits=Trait.ON_LINUX,
 )
 @AS_JSON
-def command(as_json: bool) -> None:
+def command(as_json: bool) -> int:
     """Free and busy GPUs of this host, and who holds them.
 
     Exit code 1: none is free, 3: no driver.
     """
-    sys.exit(gpus(as_json))
+    return gpus(as_json)
 
 
 def gpus(as_json: bool) -> int:

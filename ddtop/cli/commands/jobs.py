@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import click
 
 from ddtop.cli.errors import USAGE, CommandError, DdtopCommand, Trait
 from ddtop.cli.options import AS_JSON
+from ddtop.cli.output import echo, glyphs, width
 from ddtop.cli.place import REMOTE, SSH, host, led, remote, typed_command
 
 NAMED = 3
@@ -35,7 +35,7 @@ NAMED = 3
 )
 @SSH
 @REMOTE
-def command(as_json: bool, parts: bool, hubs: tuple[str, ...], slurm: bool) -> None:
+def command(as_json: bool, parts: bool, hubs: tuple[str, ...], slurm: bool) -> int:
     """Live and ended jobs of this user.
 
     Each has its health now: ok, warning, critical or unknown; how many ranks report, iterations a
@@ -50,21 +50,20 @@ def command(as_json: bool, parts: bool, hubs: tuple[str, ...], slurm: bool) -> N
         )
     if hubs or slurm:
         print_jobs_elsewhere(hubs, slurm, parts, as_json)
-        return
+        return 0
     if there:
         from ddtop.cli.over_ssh import over_ssh
 
-        sys.exit(over_ssh(host(there[1]), typed_command(click.get_current_context())))
+        return over_ssh(host(there[1]), typed_command(click.get_current_context()))
     from ddtop import registry
     from ddtop.cli import outside_jobs
     from ddtop.cli.job_list import jobs_json, rows_as_table, rows_of, table
-    from ddtop.cli.output import echo, glyphs, width
     from ddtop.present.text import clean
 
     outside = outside_jobs.find_jobs(waiting=True)
     if as_json:
         click.echo(json.dumps(jobs_json(parts) | {"outside": outside_jobs.as_json(outside)}))
-        return
+        return 0
     entries = registry.read_entries()
     none = "no jobs; start one with: DDTOP=1 torchrun ..."
     lines = table(entries, parts) if parts else rows_as_table(rows_of(entries), width(), glyphs())
@@ -78,6 +77,7 @@ def command(as_json: bool, parts: bool, hubs: tuple[str, ...], slurm: bool) -> N
             f"({names})",
             err=True,
         )
+    return 0
 
 
 def print_jobs_elsewhere(hubs: tuple[str, ...], slurm: bool, parts: bool, as_json: bool) -> None:
@@ -88,7 +88,6 @@ def print_jobs_elsewhere(hubs: tuple[str, ...], slurm: bool, parts: bool, as_jso
     """
     from ddtop.cli.find_job import hub_jobs
     from ddtop.cli.job_list import json_of, rows_as_table, slurm_jobs
-    from ddtop.cli.output import glyphs, width
 
     if (bool(hubs), slurm, parts).count(True) > 1:
         raise CommandError("ddtop: --hub, --slurm and --all cannot be used together", USAGE)

@@ -8,7 +8,7 @@ from ddtop.cli import completion
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError, DdtopCommand
 from ddtop.cli.options import SECONDS
 from ddtop.cli.output import echo, without_controls
-from ddtop.cli.place import PLACE
+from ddtop.cli.place import PLACE, place_of
 
 
 @click.command(
@@ -28,7 +28,6 @@ def command(
     It is left out of the findings, of health and of events, for all who look at the job, and shown
     as muted. It ends by itself. Exit code 2: no such kind or ranks, 3: no contact, or refused.
     """
-    from ddtop.cli.place import place_of
     from ddtop.cli.ranks import parse_ranks
     from ddtop.cli.sources import act_on
     from ddtop.diagnosis.explain import PAGES, nearest

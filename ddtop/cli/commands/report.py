@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from ddtop.cli.errors import DdtopCommand, Trait
@@ -22,9 +20,9 @@ from ddtop.cli.place import LOCALS, PLACE, place_of
 @PLACE
 def command(
     job: str | None, wait_s: float, output: str | None, no_source: bool, arguments: bool
-) -> None:
+) -> int:
     """Verdict, stacks, environment and what happened, in one redacted file for a ticket."""
     from ddtop.cli.written_report import report_on
 
     place = place_of(job, wait_s, "report", arguments)
-    sys.exit(report_on(place, output, not no_source))
+    return report_on(place, output, not no_source)

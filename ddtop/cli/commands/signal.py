@@ -14,7 +14,7 @@ import click
 from ddtop.cli import completion
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError, DdtopCommand, Trait
 from ddtop.cli.output import echo
-from ddtop.cli.place import PLACE
+from ddtop.cli.place import PLACE, place_of
 
 if TYPE_CHECKING:
     from ddtop.follow.live import LiveSource
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 @click.argument("signal", metavar="SIG")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @PLACE
-def command(job: str, ranks: str, signal: str, yes: bool) -> None:
+def command(job: str, ranks: str, signal: str, yes: bool) -> int:
     """Send a signal to ranks of a job, after asking: ddtop signal JOB --rank 3 TERM"""
-    sys.exit(send(job, ranks, signal, yes))
+    return send(job, ranks, signal, yes)
 
 
 def send(name: str, ranks: str, signal_text: str, sure: bool) -> int:
@@ -47,7 +47,6 @@ def send(name: str, ranks: str, signal_text: str, sure: bool) -> int:
     Raises:
         CommandError: 2, no such ranks or signal, or no terminal to ask at; 3, no contact.
     """
-    from ddtop.cli.place import place_of
     from ddtop.cli.ranks import parse_ranks
     from ddtop.cli.sources import act_on
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from ddtop.cli import completion
@@ -51,7 +49,7 @@ def command(
     frames: bool,
     last: bool,
     no_source: bool,
-) -> None:
+) -> int:
     """The stacks of all ranks, equal ones merged.
 
     Exit code 1: a rank did not answer, 3: no contact, 4: the relay is not heard.
@@ -70,6 +68,6 @@ def command(
     how = NATIVE if native else BY_SIGNAL if by_signal else ""
     shape = Shape(tree, threads, frames)
     wanted = Wanted(numbers, how, as_json, shape, last, source=not no_source)
-    sys.exit(
-        print_each(job, wait_s, "stacks", lambda place: stacks_at(place, wanted), named=not as_json)
+    return print_each(
+        job, wait_s, "stacks", lambda place: stacks_at(place, wanted), named=not as_json
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from ddtop.cli.errors import DdtopCommand, Trait
@@ -22,7 +20,7 @@ from ddtop.cli.place import LOCALS, PLACE, Here, print_each
 @AS_JSON
 @LOCALS
 @PLACE
-def command(job: str | None, wait_s: float, as_json: bool, arguments: bool) -> None:
+def command(job: str | None, wait_s: float, as_json: bool, arguments: bool) -> int:
     """One snapshot as a table.
 
     Exit code 0; 3: no contact, 4: the relay is not heard, so the present state is unknown.
@@ -32,4 +30,4 @@ def command(job: str | None, wait_s: float, as_json: bool, arguments: bool) -> N
     def show(place: Here) -> int:
         return look.status(sources.look_at(place, "status"), as_json)
 
-    sys.exit(print_each(job, wait_s, "status", show, arguments))
+    return print_each(job, wait_s, "status", show, arguments)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import click
@@ -64,7 +63,7 @@ from ddtop.cli.place import LOCALS, PLACE, place_of
 @click.option("--once", is_flag=True, help="Act only once.")
 @LOCALS
 @PLACE
-def command(job: str | None, wait_s: float, as_json: bool, arguments: bool, **act: Any) -> None:
+def command(job: str | None, wait_s: float, as_json: bool, arguments: bool, **act: Any) -> int:
     """One line for each event, until the job ends.
 
     The options say what to do when a finding is critical.
@@ -76,4 +75,4 @@ def command(job: str | None, wait_s: float, as_json: bool, arguments: bool, **ac
     from ddtop.cli.watching import watch
 
     make_guard = guard_of(lambda text: echo(f"ddtop: {text}", err=True), **act)
-    sys.exit(watch(place_of(job, wait_s, "watch", arguments), as_json, make_guard))
+    return watch(place_of(job, wait_s, "watch", arguments), as_json, make_guard)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ddtop import launch
 from ddtop.agent.identity import IGNORED, LAUNCHER, identify
+from ddtop.grouped import grouped
 from ddtop.launch.command_line import script_base
 from ddtop.procfs import (
     CLOCK_TICK_NS,
@@ -244,7 +245,6 @@ class Departed:
 
 def exit_of(departed: Departed, order: int) -> Exit:
     """Its end as a record, the `order`th of its job."""
-    """How the end of an unwatched rank was found."""
     code = signal_number = None
     how = "unknown"
     if departed.exit_status is not None:
@@ -404,18 +404,14 @@ def _same_number(other: Process, fingerprint: str) -> bool:
 
 
 def _by_variables(host: HostProcesses, numbered: list[Process]) -> Iterable[OutsideJob]:
-    groups: dict[tuple[object, ...], list[Process]] = {}
-    for process in numbered:
-        groups.setdefault(_meeting_place(host, process), []).append(process)
-    for members in groups.values():
+    places = grouped((_meeting_place(host, process), process) for process in numbered)
+    for members in places.values():
         numbers = [launch.rank(process.environment) for process in members]
         if len(set(numbers)) == len(numbers):
             yield _job(host, members)
             continue
         # Two jobs with the same variables: each launcher has its own.
-        parts: dict[int, list[Process]] = {}
-        for member in members:
-            parts.setdefault(_launcher_of(host, member), []).append(member)
+        parts = grouped((_launcher_of(host, member), member) for member in members)
         for part in parts.values():
             yield _job(host, part)
 
@@ -452,7 +448,7 @@ def _job(host: HostProcesses, members: list[Process]) -> OutsideJob:
     ranks = tuple(
         sorted(
             (
-                _target(process, launch.rank(process.environment) or 0, guessed=False)
+                target_of(process, launch.rank(process.environment) or 0, guessed=False)
                 for process in members
             ),
             key=lambda target: target.rank,
@@ -474,7 +470,8 @@ def _job(host: HostProcesses, members: list[Process]) -> OutsideJob:
     return replace(job, departed=_departed_ranks(host, job, members))
 
 
-def _target(process: Process, rank: int, guessed: bool) -> OutsideTarget:
+def target_of(process: Process, rank: int, guessed: bool) -> OutsideTarget:
+    """The process as this rank."""
     return OutsideTarget(
         process.pid,
         process.start_ticks,
@@ -614,7 +611,7 @@ def _talks(host: HostProcesses, process: Process, parent: Process) -> bool:
 
 def _spawned_job(parent: Process, family: list[Process]) -> OutsideJob:
     ranks = tuple(
-        replace(_target(process, at, guessed=True), argv=parent.argv)
+        replace(target_of(process, at, guessed=True), argv=parent.argv)
         for at, process in enumerate(family)
         if process.state not in "ZX"
     )

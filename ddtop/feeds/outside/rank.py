@@ -234,7 +234,7 @@ class Track:
             since = min(self.since_unix_ns, since)
         elif not first and reading.kind is not None:
             self.communicated_unix_ns = since if slept else now.unix_ns
-        elif worked or self._was_communicating:
+        elif worked or (self.reading is not None and self.reading.kind is not None):
             # It left that call at an unknown time after the last sample.
             self.communicated_unix_ns = self.looked_unix_ns
         if worked:
@@ -253,11 +253,6 @@ class Track:
         given = reading.call is not None and is_from_root(reading.call)
         self.counted.take(now.unix_ns, P2P if given else reading.kind, since)
         self.apart_looks = self.apart_looks + 1 if reading.kind is None and not worked else 0
-
-    @property
-    def _was_communicating(self) -> bool:
-        """Whether the last sample found it in a communication call."""
-        return self.reading is not None and self.reading.kind is not None
 
     def _count_works(self, now: ThreadMoment) -> bool:
         """Whether gloo has run a collective in it since the last look."""

@@ -212,7 +212,7 @@ def training_thread(
         return None
     if not _waits_for_threads(main):
         return main, None
-    own = [thread for thread in threads if not thread.main and _runs_own_code(thread)]
+    own = [thread for thread in threads if not thread.main and user_frame(thread.frames)]
     if len(own) > 1:
         own = [
             thread for thread in own if any(_COMMUNICATES in frame.file for frame in thread.frames)
@@ -236,7 +236,3 @@ def _is_wait(frame: StackFrame) -> bool:
     if word_of(frame.file, name) in _WAITS:
         return True
     return any(frame.file.endswith(file) and name == function for file, function in _JOINS)
-
-
-def _runs_own_code(thread: ThreadStack) -> bool:
-    return any(owner_of(frame) is Owner.USER for frame in thread.frames)

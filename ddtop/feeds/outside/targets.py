@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import psutil
 
-from ddtop import launch, registry
+from ddtop import launch
 from ddtop.agent.identity import IGNORED, LAUNCHER, identify
 from ddtop.feeds.outside import jobs
 from ddtop.feeds.outside.jobs import (
@@ -25,14 +25,13 @@ from ddtop.feeds.outside.jobs import (
     job_with,
     jobs_of,
     read_one,
+    target_of,
 )
 from ddtop.launch.command_line import script_base
 from ddtop.launch.start import NodeOptions
 from ddtop.model.facts import WaitingLauncher
 from ddtop.procfs import (
     children,
-    command_line,
-    environment_of,
     in_own_pid_namespace,
     is_python,
     owner_of,
@@ -109,12 +108,12 @@ def find(text: str) -> Targets:
     host, spawned = jobs.read(), False
     unmet: OutsideJob | None = None
     for pid in asked:
-        seen = _look(pid)
+        seen = _look(host, pid)
         if isinstance(seen, str):
             missing.append((pid, seen))
             continue
         job = None if _is_rank(seen) else job_with(host, pid)
-        ranks = list(job.ranks) if job is not None else _ranks_of(seen)
+        ranks = list(job.ranks) if job is not None else _ranks_of(host, seen)
         if not ranks and seen.rank < 0:
             unmet = job = job_with(host, pid, _communicates)
             ranks = list(job.ranks) if job is not None else []
@@ -126,7 +125,7 @@ def find(text: str) -> Targets:
             )
             notes += job.notes if job is not None else ()
             spawned = spawned or any(target.guessed for target in ranks)
-        elif _is_foreign(pid) and (ranks := _children_of(seen)):
+        elif _is_foreign(pid) and (ranks := _children_of(host, pid)):
             pids = ", ".join(str(target.pid) for target in ranks)
             notes.append(
                 f"pid {pid} ({launcher_name(seen)}) belongs to another user, so the environment of"
@@ -135,9 +134,9 @@ def find(text: str) -> Targets:
             )
             spawned = True
         elif seen.rank < 0 and (
-            more := [child for child in _spawned_pids(seen) if child not in asked]
+            more := [child for child in _spawned(host, pid) if child.pid not in asked]
         ):
-            others = ",".join(map(str, more))
+            others = ",".join(str(child.pid) for child in more)
             notes.append(
                 f"pid {pid} has started other Pythons, which may be the ranks: --pid {others}"
             )
@@ -163,11 +162,6 @@ def _where_to_look() -> str:
             " --profile=sysadmin, docker run --pid=container:NAME --cap-add SYS_PTRACE"
         )
     return "the processes of this host: ps -u $USER -o pid,args"
-
-
-def of_job(job: OutsideJob) -> Targets:
-    """A job that was found, in the form of the result for `--pid`."""
-    return Targets(job.ranks, (), job.notes, job)
 
 
 def _is_rank(target: OutsideTarget) -> bool:
@@ -240,26 +234,21 @@ def facts_line(pid: int) -> str:
     return f"pid {pid}: {', '.join(words)}"
 
 
-def _look(pid: int) -> OutsideTarget | str:
+def _look(host: HostProcesses, pid: int) -> OutsideTarget | str:
     """The process, or why it cannot be read."""
-    ticks = registry.start_ticks(pid)
-    if ticks is None:
+    process = host.processes.get(pid)
+    if process is None:
         return f"there is no process {pid}"
-    argv = command_line(pid)
-    try:
-        started_s = psutil.Process(pid).create_time()
-    except psutil.Error:
-        return f"there is no process {pid}"
-    if not argv:
-        return f"pid {pid} is a zombie or part of the kernel"
-    variables = environment_of(pid) or {}
-    rank = launch.rank(variables)
-    return OutsideTarget(
-        pid, ticks, -1 if rank is None else rank, False, argv, variables, int(started_s * 1e9)
-    )
+    return _numbered(process) if process.argv else f"pid {pid} is a zombie or part of the kernel"
 
 
-def _ranks_of(target: OutsideTarget) -> list[OutsideTarget]:
+def _numbered(process: Process) -> OutsideTarget:
+    """The process with the number that its launcher gave it, or -1."""
+    rank = launch.rank(process.environment)
+    return target_of(process, -1 if rank is None else rank, guessed=False)
+
+
+def _ranks_of(host: HostProcesses, target: OutsideTarget) -> list[OutsideTarget]:
     """The topmost Python processes below it that a launcher has numbered, if it is not such a one
     itself."""
     is_launcher = _launches(target)
@@ -269,14 +258,11 @@ def _ranks_of(target: OutsideTarget) -> list[OutsideTarget]:
     targets: list[OutsideTarget] = []
     waiting = [target.pid]
     while waiting and len(targets) < PIDS_MAX:
-        for pid in children(waiting.pop()):
-            child = _look(pid)
-            if isinstance(child, str):
-                continue
-            if child.rank >= 0 and is_python(pid) and not _launches(child):
+        for child in map(_numbered, host.children(waiting.pop())):
+            if child.rank >= 0 and is_python(child.pid) and not _launches(child):
                 targets.append(child)
             else:
-                waiting.append(pid)
+                waiting.append(child.pid)
     # A process that is no launcher and whose children inherited a number: they are its helpers.
     if (
         not is_launcher
@@ -287,14 +273,16 @@ def _ranks_of(target: OutsideTarget) -> list[OutsideTarget]:
     return sorted(targets, key=lambda one: (one.rank, one.pid))
 
 
-def _spawned_pids(target: OutsideTarget) -> list[int]:
-    """Its Python children that are not helpers of multiprocessing: mp.spawn gives its ranks no
-    environment of their own."""
-    targets = [child for pid in children(target.pid) if not isinstance(child := _look(pid), str)]
-    roles = {
-        child.pid: identify(child.environment, child.argv, child.pid).role for child in targets
-    }
-    return [pid for pid, role in roles.items() if role != IGNORED and is_python(pid)]
+def _spawned(host: HostProcesses, pid: int) -> list[Process]:
+    """Its Python children that are not helpers of multiprocessing, in the order of their start:
+    mp.spawn gives its ranks no environment of their own."""
+    return [
+        child
+        for child in host.children(pid)
+        if child.python
+        and child.argv
+        and identify(child.environment, child.argv, child.pid).role != IGNORED
+    ]
 
 
 def _communicates(pid: int) -> bool:
@@ -321,11 +309,10 @@ def _is_foreign(pid: int) -> bool:
     return owner is not None and os.getuid() not in (0, owner)
 
 
-def _children_of(target: OutsideTarget) -> list[OutsideTarget]:
+def _children_of(host: HostProcesses, pid: int) -> list[OutsideTarget]:
     """Its Python children, by the order of their start, where no environment may be read."""
-    targets = [child for pid in _spawned_pids(target) if not isinstance(child := _look(pid), str)]
-    targets.sort(key=lambda one: (one.start_ticks, one.pid))
-    return [replace(one, rank=at, guessed=True) for at, one in enumerate(targets)]
+    spawned = _spawned(host, pid)
+    return [target_of(child, at, guessed=True) for at, child in enumerate(spawned)]
 
 
 def _launches(target: OutsideTarget) -> bool:

@@ -14,19 +14,13 @@ from ddtop.present.events import Entry
 from ddtop.present.findings import banner_lines
 from ddtop.present.help_text import ACTIONS, MAP, RANKS, VIEWS
 from ddtop.present.jobs import program_lines
-from ddtop.present.map import HostRanks, map_metric
+from ddtop.present.map import map_metric
 from ddtop.present.numbers import COLUMNS
 from ddtop.present.stacks import last_request
 from ddtop.present.text import Line, clean, wrap
 from ddtop.ui.screens.finding import FindingScreen, StoryScreen
 from ddtop.ui.screens.menus import ColumnsScreen
-from ddtop.ui.screens.page import (
-    FactsScreen,
-    FilteringScreen,
-    SourceOpener,
-    foot_line,
-    under_banner,
-)
+from ddtop.ui.screens.page import FactsScreen, foot_line, under_banner
 from ddtop.ui.screens.pages import CopyScreen, ExplainScreen, GroupScreen, RankScreen
 from ddtop.ui.screens.signals import SignalsScreen
 from ddtop.ui.screens.stacks import StacksScreen
@@ -38,7 +32,6 @@ from ddtop.ui.views.view import Coded, View
 from ddtop.ui.widgets.lines import Banner, Key, KeyBar, LinesView, ProgramsView, ViewBar
 from ddtop.ui.widgets.rank_table import RankTable
 from ddtop.words import units
-from ddtop.words.sentences import rank_list
 
 BANNER_ROWS = 4
 """Who is at fault, who waits and what to do; the page "why" has the rest."""
@@ -46,7 +39,7 @@ BOTH_ROWS = 16
 """A terminal with so many rows has room for both the names of the views and the shown time."""
 
 
-class MainScreen(FilteringScreen, FactsScreen):
+class MainScreen(FactsScreen):
     """Banner, view, keys. The actions are those of `actions.ACTIONS`."""
 
     DEFAULT_CSS = """
@@ -82,7 +75,7 @@ class MainScreen(FilteringScreen, FactsScreen):
             GroupsView(session),
             StacksView(session),
             HostsView(session, coded),
-            EventsView(session),
+            EventsView(session, self._open_entry),
         )
         self.views: dict[str, View] = {view.topic: view for view in made}
         self.view: View = self.ranks
@@ -109,17 +102,11 @@ class MainScreen(FilteringScreen, FactsScreen):
         """From top to bottom; one view is visible."""
         # The names of the views are above everything that changes its height: they never move under
         # a mouse pointer.
-        yield self.head
-        yield self.rule
-        yield self.past
-        yield self.banner
-        yield self.system
+        yield from (self.head, self.rule, self.past, self.banner, self.system)
         for view in self.views.values():
             view.display = view is self.view
             yield view
-        yield self.foot
-        yield self.keys
-        yield self.input
+        yield from (self.foot, self.keys, self.input)
 
     def show_facts(self) -> None:
         if not self.is_mounted:
@@ -166,10 +153,6 @@ class MainScreen(FilteringScreen, FactsScreen):
             program_lines(rows[:most], self.session.job, self.size.width, now_unix_ns, glyphs)
         )
 
-    def on_programs_view_picked(self, message: ProgramsView.Picked) -> None:
-        """Show the program whose line was clicked."""
-        self.app.call_later(self.app.run_action, f"app.program({message.job!r})")
-
     def _show_top(self, subject: object, lines: list[Line]) -> None:
         """The header, and the verdict below the names of the views."""
         self.head.show(lines[:1])
@@ -209,7 +192,7 @@ class MainScreen(FilteringScreen, FactsScreen):
             [((text, "warning"),) for text in texts]
             or [foot_line(self.session, self.size.width, *notes)]
         )
-        self.keys.show(self._keys())
+        self.keys.show_keys(self._keys())
 
     def _keys(self) -> list[Key]:
         """The most useful keys first: a narrow terminal shows only those."""
@@ -251,44 +234,12 @@ class MainScreen(FilteringScreen, FactsScreen):
         # Each view keeps its own filter.
         self.input.value = self.view.searched
         self.set_focus(self.view.target)
-        self.draw_first(self.show_facts)
+        self.draw_first()
 
     def action_next_view(self, steps: int) -> None:
         """Show the next or the previous view."""
         names = [view.name for view in VIEWS]
         self.action_view(names[(names.index(self.view.topic) + steps) % len(names)])
-
-    def on_view_bar_picked(self, message: ViewBar.Picked) -> None:
-        """Show the view whose name was clicked."""
-        self.action_view(message.view)
-
-    def on_view_opened(self, message: View.Opened) -> None:
-        """Open the page, or the ranks of the host, that a view asks for."""
-        if message.rank is not None:
-            self.app.push_screen(RankScreen(self.session, message.rank))
-        elif message.group is not None:
-            self.app.push_screen(GroupScreen(self.session, message.group))
-        elif isinstance(message.entry, Entry):
-            entry, snapshot = message.entry, self.session.shown.snapshot
-            taken = snapshot is not None and entry.key == (STACKS_TAKEN, last_request(snapshot))
-            self.app.push_screen(
-                StacksScreen(self.session, None) if taken else StoryScreen(self.session, entry)
-            )
-        elif message.host is not None:
-            self.action_view(RANKS)
-            self.input.value = self._filter_of(message.host)
-
-    def _filter_of(self, host: HostRanks) -> str:
-        """The host's name as a filter; its ranks if the name is part of another host's name or is
-        not one word."""
-        snapshot = self.session.shown.snapshot
-        names = (
-            {host.name} if snapshot is None else {clean(rank.host or "") for rank in snapshot.ranks}
-        )
-        like = [name for name in names if host.name.lower() in name.lower()]
-        if like == [host.name] and not set(host.name) & set(" ,"):
-            return f"host:{host.name}"
-        return f"rank:{rank_list(host.ranks)}"
 
     def on_view_changed(self) -> None:
         """Update the foot and the keys after a move of the cursor."""
@@ -319,10 +270,9 @@ class MainScreen(FilteringScreen, FactsScreen):
         if self.session.shown.snapshot is not None:
             self.app.push_screen(CopyScreen(self.session, self._one_picked()))
 
-    def action_edit(self) -> None:
+    async def action_edit(self) -> None:
         """Open the source line that the rank under the cursor is at."""
-        if isinstance(self.app, SourceOpener):
-            self.app.open_source(self._one_picked())
+        await self.run_action(f"app.edit({self._one_picked()})")
 
     def action_problem(self, steps: int) -> None:
         """Go to the next rank that is not healthy."""
@@ -364,6 +314,17 @@ class MainScreen(FilteringScreen, FactsScreen):
     def action_open_rank(self, rank: int) -> None:
         self.app.push_screen(RankScreen(self.session, rank))
 
+    def action_open_group(self, name: str) -> None:
+        self.app.push_screen(GroupScreen(self.session, name))
+
+    def _open_entry(self, entry: Entry) -> None:
+        """Open the story of an entry of the timeline, or the stacks that it is about."""
+        snapshot = self.session.shown.snapshot
+        taken = snapshot is not None and entry.key == (STACKS_TAKEN, last_request(snapshot))
+        self.app.push_screen(
+            StacksScreen(self.session, None) if taken else StoryScreen(self.session, entry)
+        )
+
     def action_finding(self, number: int) -> None:
         """Open the finding with that index; the worst is 0."""
         self.app.push_screen(FindingScreen(self.session, number))
@@ -387,10 +348,6 @@ class MainScreen(FilteringScreen, FactsScreen):
         """Show one line of the findings, or unfold them."""
         self.folded = not self.folded
         self.show_facts()
-
-    def on_banner_opened(self) -> None:
-        """Open the findings after a click on the verdict."""
-        self.action_why()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Disable the actions that do nothing in this view."""

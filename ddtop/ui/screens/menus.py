@@ -15,7 +15,7 @@ from ddtop.present.help_text import RANKS, help_lines
 from ddtop.present.numbers import BY_KEY, COLUMNS, absent
 from ddtop.present.text import Line, clean, clip_line, fit, line_width, wrap
 from ddtop.ui.commands import Choice, commands, hits, matching
-from ddtop.ui.screens.page import KEYS, FactsScreen, PageScreen
+from ddtop.ui.screens.page import FactsScreen, PageScreen
 from ddtop.ui.session import Session
 from ddtop.ui.style import rule_line
 from ddtop.ui.terminal.terminal import OVERLAY, SizedScreen
@@ -154,22 +154,11 @@ class CommandsScreen(SizedScreen[Choice | None]):
 
     def compose(self) -> ComposeResult:
         """From top to bottom."""
-        yield self.rule
-        yield self.input
-        yield self.list
-        yield self.foot
-        yield self.keys
-
-    def on_mount(self) -> None:
-        self.draw_first(self._show)
-
-    def on_resize(self) -> None:
-        """Another width needs other lines."""
-        self.call_after_refresh(self._show)
+        yield from (self.rule, self.input, self.list, self.foot, self.keys)
 
     def on_input_changed(self) -> None:
         """Search while the user types; the best match is on top."""
-        self._show()
+        self.show_facts()
         self.list.action_move_to_end(0)
 
     def on_input_submitted(self) -> None:
@@ -186,7 +175,7 @@ class CommandsScreen(SizedScreen[Choice | None]):
         """Other rows are visible."""
         self._show_foot()
 
-    def _show(self) -> None:
+    def show_facts(self) -> None:
         found = {
             choice.run: choice
             for choice in reversed(matching(self._all, self.input.value, self._snapshot))
@@ -202,7 +191,7 @@ class CommandsScreen(SizedScreen[Choice | None]):
             lambda at: self._row(self._found[at], names, width),
         )
         self._show_foot()
-        self.keys.show(
+        self.keys.show_keys(
             (("enter", "Enter", "run"), ("down", "↑↓", "choose"), ("escape", "Esc", "back"))
         )
 
@@ -255,7 +244,7 @@ class HelpScreen(PageScreen):
             below = None
         topic = below.topic if below is not None else RANKS
         own = below.help_keys() if below is not None else ()
-        lines = help_lines(KEYS, width, self.session.paint.glyphs, topic, own)
+        lines = help_lines(width, self.session.paint.glyphs, topic, own)
         failure = getattr(self.app, "differ_failure", None)
         if failure is None:
             return lines

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar
 
 from textual import events
 from textual.app import ComposeResult
@@ -12,7 +12,7 @@ from textual.widgets import Input
 
 from ddtop.model.facts import Snapshot
 from ddtop.present.findings import header_line
-from ddtop.present.help_text import RANKS, VIEWS, key_table
+from ddtop.present.help_text import RANKS, VIEWS
 from ddtop.present.strip import scrubber_line
 from ddtop.present.text import Line, clean, clip
 from ddtop.ui.page_text import FOUND, HERE, found_lines, marked
@@ -21,14 +21,6 @@ from ddtop.ui.style import rule_line
 from ddtop.ui.terminal.terminal import SizedScreen
 from ddtop.ui.widgets.cursor_list import CursorList
 from ddtop.ui.widgets.lines import Key, KeyBar, LinesView
-from ddtop.ui.widgets.map_grid import MapGrid
-from ddtop.ui.widgets.rank_table import TitleRow
-
-# -- What all screens have in common: they show the session's facts and can redraw them
-
-
-KEYS = key_table()
-"""All keys that work, for the help."""
 
 
 def foot_line(session: Session, width: int, *notes: str) -> Line:
@@ -50,53 +42,6 @@ def under_banner(session: Session, width: int) -> Line:
     )
 
 
-@runtime_checkable
-class SourceOpener(Protocol):
-    """The part of the app that a screen needs to open a source line."""
-
-    def open_source(self, rank: int | None) -> None:
-        """Open the source line that this rank is at."""
-
-
-class FactsScreen(SizedScreen[None]):
-    """A screen that shows the facts of the session. `topic`: what the help explains first if it is
-    opened here."""
-
-    AUTO_FOCUS = "#body"
-    topic: ClassVar[str] = RANKS
-
-    def __init__(self, session: Session) -> None:
-        super().__init__()
-        self.session = session
-
-    def show_facts(self) -> None:
-        """Draw the session's current facts."""
-        raise NotImplementedError
-
-    def help_keys(self) -> tuple[tuple[str, str], ...]:
-        """The keys of this screen for the help: each as people write it, and what it does."""
-        return ()
-
-    def repaint(self) -> None:
-        """Draw everything again, after a change of the palette."""
-        for node in self.walk_children():
-            if isinstance(node, (LinesView, KeyBar, CursorList, TitleRow, MapGrid)):
-                node.repaint()
-
-    def on_mount(self) -> None:
-        self.draw_first(self.show_facts)
-
-    def on_resize(self) -> None:
-        """Another width needs other lines."""
-        if not self.empty:
-            self.call_after_refresh(self.show_facts)
-
-    def on_screen_resume(self) -> None:
-        """Draw the facts that changed while another screen was on top."""
-        if not self.empty:
-            self.call_after_refresh(self.show_facts)
-
-
 # -- A screen whose last line becomes an input while a filter is typed
 
 
@@ -109,6 +54,7 @@ class FilteringScreen(SizedScreen[None]):
     FilteringScreen.filtering Input { display: block; }
     FilteringScreen.filtering KeyBar { display: none; }
     """  # noqa: E501
+    AUTO_FOCUS = "#body"
     input: Input
 
     @property
@@ -147,11 +93,35 @@ class FilteringScreen(SizedScreen[None]):
         self.remove_class("filtering")
         self.set_focus(self.filtered)
 
+    def repaint(self) -> None:
+        """Draw everything again, after a change of the palette."""
+        for node in self.walk_children():
+            if isinstance(node, (LinesView, CursorList)):
+                node.repaint()
+
+
+# -- What the screens of the dashboard have in common: they show the session's facts
+
+
+class FactsScreen(FilteringScreen):
+    """A screen that shows the facts of the session. `topic`: what the help explains first if it is
+    opened here."""
+
+    topic: ClassVar[str] = RANKS
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self.session = session
+
+    def help_keys(self) -> tuple[tuple[str, str], ...]:
+        """The keys of this screen for the help: each as people write it, and what it does."""
+        return ()
+
 
 # -- The page over the main screen
 
 
-class PageScreen(FilteringScreen, FactsScreen):
+class PageScreen(FactsScreen):
     """Shows the lines of a subclass, and can search them."""
 
     DEFAULT_CSS = """
@@ -183,12 +153,7 @@ class PageScreen(FilteringScreen, FactsScreen):
 
     def compose(self) -> ComposeResult:
         """From top to bottom."""
-        yield self.head
-        yield self.rule
-        yield self.body
-        yield self.foot
-        yield self.keys
-        yield self.input
+        yield from (self.head, self.rule, self.body, self.foot, self.keys, self.input)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Disable the search in menus."""
@@ -265,7 +230,7 @@ class PageScreen(FilteringScreen, FactsScreen):
         search: tuple[Key, ...] = (("slash", "/", "search"),) if self.SEARCHED else ()
         if self._searched:
             search = (("n", "n", "next match"),)
-        self.keys.show((("escape", "Esc", "back"), *scroll, *self.extra_keys(), *search))
+        self.keys.show_keys((("escape", "Esc", "back"), *scroll, *self.extra_keys(), *search))
 
     def help_keys(self) -> tuple[tuple[str, str], ...]:
         """The page's own keys, and those of all pages."""

@@ -16,7 +16,7 @@ from ddtop.present.rank import CopyItem, copies_of, detail_lines
 from ddtop.present.stacks import excerpt_lines
 from ddtop.present.text import Line, clip_line
 from ddtop.thresholds import chosen
-from ddtop.ui.screens.page import PageScreen, SourceOpener
+from ddtop.ui.screens.page import PageScreen
 from ddtop.ui.screens.signals import SignalsScreen
 from ddtop.ui.screens.stacks import StacksScreen
 from ddtop.ui.session import Session
@@ -189,10 +189,9 @@ class RankScreen(PageScreen):
         """Offer the texts that can be copied about this rank."""
         self.app.push_screen(CopyScreen(self.session, self.rank))
 
-    def action_edit(self) -> None:
+    async def action_edit(self) -> None:
         """Open the source line that the rank is at."""
-        if isinstance(self.app, SourceOpener):
-            self.app.open_source(self.rank)
+        await self.run_action(f"app.edit({self.rank})")
 
     def action_neighbour(self, steps: int) -> None:
         """Go to the next or the previous rank."""

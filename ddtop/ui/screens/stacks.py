@@ -53,7 +53,7 @@ class StacksScreen(ShapedStacks, PageScreen):
         return self.asked.lines(width)
 
     def extra_keys(self) -> tuple[Key, ...]:
-        return self.asked.keys()
+        return (*self.asked.shape_keys(), ("d", "d", "ask again"), ("D", "D", "ask all"))
 
     def _poll(self) -> None:
         if self.asked.due():

@@ -94,15 +94,32 @@ class SizedScreen(Screen[ScreenResultType]):
     empty = False
     """Whether its widgets have no lines yet: until then the terminal keeps the page before."""
 
-    def draw_first(self, draw: Callable[[], object]) -> None:
-        """Draw this as soon as the widgets have their sizes, and show nothing before."""
-        self.empty = True
-        self.call_after_refresh(draw)
-        # Once more: what was drawn may have changed the sizes.
-        self.call_after_refresh(self.call_after_refresh, self._filled, draw)
+    def show_facts(self) -> None:
+        """Draw what is known now."""
+        raise NotImplementedError
 
-    def _filled(self, draw: Callable[[], object]) -> None:
-        draw()
+    def on_mount(self) -> None:
+        self.draw_first()
+
+    def on_resize(self) -> None:
+        """Another width needs other lines."""
+        if not self.empty:
+            self.call_after_refresh(self.show_facts)
+
+    def on_screen_resume(self) -> None:
+        """Draw the facts that changed while another screen was on top."""
+        if not self.empty:
+            self.call_after_refresh(self.show_facts)
+
+    def draw_first(self) -> None:
+        """Draw it as soon as the widgets have their sizes, and show nothing before."""
+        self.empty = True
+        self.call_after_refresh(self.show_facts)
+        # Once more: what was drawn may have changed the sizes.
+        self.call_after_refresh(self.call_after_refresh, self._filled)
+
+    def _filled(self) -> None:
+        self.show_facts()
         self.empty = False
         self.refresh()
 
@@ -136,14 +153,7 @@ class SmallScreen(SizedScreen[None]):
         """One sentence with the most important word first: perhaps only that word fits."""
         yield Static(markup=False)
 
-    def on_mount(self) -> None:
-        """Draw the first picture."""
-        self._say()
-
-    def on_resize(self) -> None:
-        self._say()
-
-    def _say(self) -> None:
+    def show_facts(self) -> None:
         size = self.app.size
         wanted = f"{SMALLEST.width}x{SMALLEST.height}"
         self.query_one(Static).update(

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.widget import Widget
 
 from ddtop.diagnosis.rank_state import culprits
 from ddtop.follow.look import Look
 from ddtop.model.facts import Snapshot
 from ddtop.present import help_text
+from ddtop.present.events import Entry
 from ddtop.present.findings import EventRow, event_row, events_table, rows_of
 from ddtop.present.gpus import driver_line, gpu_line, gpu_titles
 from ddtop.present.groups import (
@@ -27,7 +28,7 @@ from ddtop.present.groups import (
     order_of,
 )
 from ddtop.present.hosts import HostFacts, gpus_note, host_row, hosts_facts, hosts_table, part_of
-from ddtop.present.map import AT_FAULT
+from ddtop.present.map import AT_FAULT, HostRanks
 from ddtop.present.now import grid_lines
 from ddtop.present.text import Line, clean, plain
 from ddtop.thresholds import chosen
@@ -38,6 +39,7 @@ from ddtop.ui.widgets.cursor_list import PickList
 from ddtop.ui.widgets.lines import Key, LinesView
 from ddtop.wire.records import Group
 from ddtop.words import units
+from ddtop.words.sentences import rank_list
 
 # -- The view of events, the newest last
 
@@ -48,8 +50,10 @@ class EventsView(ListingView):
 
     topic: ClassVar[str] = help_text.EVENTS
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, opened: Callable[[Entry], None]) -> None:
+        """`opened`: called with the entry whose story is wanted."""
         super().__init__(session, at_end=True)
+        self._opened = opened
         self._rows: list[EventRow] = []
         self._made_for: object = None
         self._recalling = False
@@ -96,7 +100,7 @@ class EventsView(ListingView):
         message.stop()
         row = next((row for row in self._rows if (row.entry.key, row.over) == message.key), None)
         if row is not None:
-            self.post_message(self.Opened(entry=row.entry))
+            self._opened(row.entry)
 
 
 # -- One row a process group
@@ -205,10 +209,10 @@ class GroupsView(ListingView):
         group = self._groups.get(str(self.list.cursor_key))
         return group.ranks if group is not None and len(group.ranks) <= PICKED_MOST else ()
 
-    def on_cursor_list_opened(self, message: PickList.Opened) -> None:
+    async def on_cursor_list_opened(self, message: PickList.Opened) -> None:
         """Open the page of the group."""
         message.stop()
-        self.post_message(self.Opened(group=str(message.key)))
+        await self.run_action(f"screen.open_group({str(message.key)!r})")
 
 
 # -- One row per host
@@ -346,13 +350,25 @@ class HostsView(ListingView):
         name = key[0] if isinstance(key, tuple) else key
         return next((host.ranks for host in self.coded.hosts if host.name == name), ())
 
-    def on_cursor_list_opened(self, message: PickList.Opened) -> None:
+    async def on_cursor_list_opened(self, message: PickList.Opened) -> None:
         """Show the ranks of the host."""
         message.stop()
         name = message.key[0] if isinstance(message.key, tuple) else message.key
         host = next((host for host in self.coded.hosts if host.name == name), None)
         if host is not None:
-            self.post_message(self.Opened(host=host))
+            await self.run_action(f"screen.filter_to({self._filter_of(host)!r})")
+
+    def _filter_of(self, host: HostRanks) -> str:
+        """The host's name as a filter; its ranks if the name is part of another host's name or is
+        not one word."""
+        snapshot = self.session.shown.snapshot
+        names = (
+            {host.name} if snapshot is None else {clean(rank.host or "") for rank in snapshot.ranks}
+        )
+        like = [name for name in names if host.name.lower() in name.lower()]
+        if like == [host.name] and not set(host.name) & set(" ,"):
+            return f"host:{host.name}"
+        return f"rank:{rank_list(host.ranks)}"
 
 
 # -- The view of the last stack dump
@@ -375,17 +391,13 @@ class StacksView(View, ShapedStacks):
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self.asked = AskedStacks(session, None)
-        self.body = LinesView(session.paint, "stacks-lines", focusable=True)
+        self.body = self.target = LinesView(session.paint, "stacks-lines", focusable=True)
         self._count = 0
         self._went_for = ""
 
     def compose(self) -> ComposeResult:
         """The lines, which can be scrolled."""
         yield self.body
-
-    @property
-    def target(self) -> Widget:
-        return self.body
 
     def on_mount(self) -> None:
         """Check regularly for source lines that have been read."""
@@ -415,12 +427,5 @@ class StacksView(View, ShapedStacks):
 
     def keys(self) -> list[Key]:
         """The keys that show more of the stacks, and newer ones."""
-        shape = self.asked.shape
-        threads = "fewer threads" if shape.threads else "all threads"
         asks: list[Key] = [] if self.session.shown.recording else [("D", "D", "ask all")]
-        return [
-            *asks,
-            ("v", "v", "classes" if shape.tree else "tree"),
-            ("T", "T", threads),
-            ("f", "f", "fold frames" if shape.frames else "all frames"),
-        ]
+        return [*asks, *self.asked.shape_keys()]

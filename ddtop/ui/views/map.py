@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.widget import Widget
 
 from ddtop.diagnosis.rank_state import culprits
 from ddtop.follow.look import Look
@@ -39,18 +38,12 @@ class MapView(View):
         self._by_state = StateLook(session.paint.glyphs)
         self._by_number = LevelLook(session.paint.glyphs)
         self.legend = LinesView(session.paint, "legend")
-        self.grid = MapGrid(session.paint, "cells")
+        self.grid = self.target = MapGrid(session.paint, "cells")
         self.cursor = LinesView(session.paint, "cursor")
 
     def compose(self) -> ComposeResult:
         """From top to bottom."""
-        yield self.legend
-        yield self.grid
-        yield self.cursor
-
-    @property
-    def target(self) -> Widget:
-        return self.grid
+        yield from (self.legend, self.grid, self.cursor)
 
     def show(self, look: Look, snapshot: Snapshot) -> None:
         self.coded.take(look, snapshot)
@@ -58,21 +51,18 @@ class MapView(View):
         if self.metric is None or self.metric not in metrics_of(snapshot):
             self.legend.show([legend_line(snapshot, states, width, glyphs)])
             self._by_state.take(states)
-            self.grid.show(self.coded.hosts, self._by_state)
+            self.grid.show_ranks(self.coded.hosts, self._by_state)
         else:
             levels = self._levelled.take(self.metric, snapshot, states)
             self._by_number.take_levels(levels, states)
             self.legend.show([levels_line(snapshot, self._by_number, width)])
-            self.grid.show(self.coded.hosts, self._by_number)
+            self.grid.show_ranks(self.coded.hosts, self._by_number)
         self._show_cursor(snapshot)
 
     def colour_by(self, metric: Number | None) -> None:
         """Colour the cells by that number; None: by the state."""
         self.metric = metric
-        look = self.session.shown
-        if look.snapshot is not None and self.is_mounted:
-            self.show(look, look.snapshot)
-        self.post_message(self.Changed())
+        self.show_again()
 
     def next_metric(self, steps: int) -> None:
         """The next number that has values; after the last one comes the first."""
@@ -133,10 +123,10 @@ class MapView(View):
     def picked(self) -> tuple[int, ...]:
         return () if self.grid.cursor_rank is None else (self.grid.cursor_rank,)
 
-    def on_map_grid_opened(self, message: MapGrid.Opened) -> None:
+    async def on_map_grid_opened(self, message: MapGrid.Opened) -> None:
         """Open the page of the rank."""
         message.stop()
-        self.post_message(self.Opened(rank=message.rank))
+        await self.run_action(f"screen.open_rank({message.rank})")
 
     def on_map_grid_moved(self, message: MapGrid.Moved) -> None:
         """Update the line about the rank under the cursor."""

@@ -59,9 +59,9 @@ class RanksView(View):
         self.filter = parse_filter("")
         self._rows = Rows()
         paint = session.paint
-        self.table = RankTable(paint, "body")
+        self.table = self.target = RankTable(paint, "body")
         self.table.hidden = frozenset(session.setup.hidden)
-        self.titles = TitleRow(paint, self.table)
+        self.titles = TitleRow(paint, self.table, self._sort_clicked)
         self.strip = LinesView(paint, "strip")
         self.side = LinesView(paint, "side", margin=True)
         self.side_strip = LinesView(paint, "side-strip", margin=True)
@@ -78,10 +78,6 @@ class RanksView(View):
             with Vertical(id="aside"):
                 yield self.side
                 yield self.side_strip
-
-    @property
-    def target(self) -> Widget:
-        return self.table
 
     def show(self, look: Look, snapshot: Snapshot) -> None:
         """Draw the rows that pass the filter, in their order."""
@@ -149,7 +145,7 @@ class RanksView(View):
         """Follow the rank at fault, or stop following it."""
         self.session.prefer(follow=not self.session.setup.follow)
         self._followed = None
-        self._show_again()
+        self.show_again()
 
     def next_problem(self, steps: int) -> None:
         """Move the cursor to the next row that is not healthy; after the last comes the first. If
@@ -167,7 +163,7 @@ class RanksView(View):
         self.session.prefer(hidden=hidden)
         self.table.hidden = frozenset(hidden)
         self.table.repaint()
-        self._show_again()
+        self.show_again()
 
     def columns(self) -> frozenset[str]:
         """The keys of the columns that there is room for."""
@@ -175,7 +171,7 @@ class RanksView(View):
 
     def show_titles(self) -> None:
         """Draw only the titles: needed even before the first record."""
-        self.titles.show(self.sort_key, self.descending)
+        self.titles.show_titles(self.sort_key, self.descending)
 
     def _show_side(self) -> None:
         snapshot, rank = self.session.shown.snapshot, self.table.cursor_rank
@@ -236,49 +232,41 @@ class RanksView(View):
         """Sort by a column; None: by the verdict."""
         self.sort_key = column.key if column else BY_VERDICT
         self.descending = column.descending if column else False
-        self._show_again()
+        self.show_again()
 
     def reverse(self) -> None:
         """Turn the order round."""
         if self.sort_key == BY_VERDICT:
             self.session.say("the rows have the order of the verdict; < and > sort by a column")
         self.descending = self.sort_key != BY_VERDICT and not self.descending
-        self._show_again()
+        self.show_again()
 
     def search(self, text: str) -> None:
         """Show the rows that contain this text."""
         self.searched = text.strip()
         self.filter = parse_filter(text)
-        self._show_again()
+        self.show_again()
 
-    def _show_again(self) -> None:
-        look = self.session.shown
-        if look.snapshot is not None and self.is_mounted:
-            self.show(look, look.snapshot)
-        self.post_message(self.Changed())
-
-    def on_title_row_picked(self, message: TitleRow.Picked) -> None:
+    def _sort_clicked(self, column: Number) -> None:
         """Sort by the clicked title; a second click reverses the order."""
-        message.stop()
-        if message.column.key == self.sort_key:
+        if column.key == self.sort_key:
             self.reverse()
         else:
-            self.sort_by(message.column)
+            self.sort_by(column)
 
-    def on_cursor_list_opened(self, message: RankTable.Opened) -> None:
+    async def on_cursor_list_opened(self, message: RankTable.Opened) -> None:
         """Open the page of the rank."""
         message.stop()
-        if isinstance(message.key, int):
-            self.post_message(self.Opened(rank=message.key))
+        await self.run_action(f"screen.open_rank({message.key})")
 
     def on_cursor_list_resized(self, message: RankTable.Resized) -> None:
         """Titles and side pane depend on the table's size."""
         message.stop()
-        self._show_again()
+        self.show_again()
 
     def on_resize(self) -> None:
         """Draw the strip again: it has more or less room."""
-        self._show_again()
+        self.show_again()
 
     def on_cursor_list_moved(self, message: RankTable.Moved) -> None:
         """The side pane follows the cursor."""

@@ -32,21 +32,8 @@ class View(Vertical):
     View { height: 1fr; }
     """
     topic: ClassVar[str]
-
-    class Opened(Message):
-        """Asks for a page: of a `rank`, of a process `group` or of an `entry` of the timeline; or
-        for a `host`'s ranks."""
-
-        def __init__(
-            self,
-            *,
-            rank: int | None = None,
-            group: str | None = None,
-            entry: object = None,
-            host: HostRanks | None = None,
-        ) -> None:
-            super().__init__()
-            self.rank, self.group, self.entry, self.host = rank, group, entry, host
+    target: Widget
+    """The widget that gets the keys."""
 
     class Changed(Message):
         """The cursor, the visible part or the size has changed: the foot and the keys may have to
@@ -57,11 +44,6 @@ class View(Vertical):
         self.session = session
         self.searched = ""
         self.found = ""
-
-    @property
-    def target(self) -> Widget:
-        """The widget that gets the keys."""
-        raise NotImplementedError
 
     def show(self, look: Look, snapshot: Snapshot) -> None:
         """Draw this look, which has a snapshot, in at most ten milliseconds for 10,000 ranks."""
@@ -143,12 +125,11 @@ class ListingView(View):
         super().__init__(session)
         self.titles = LinesView(session.paint, f"{self.topic}-titles")
         self.titles.add_class("titles")
-        self.list = PickList(session.paint, f"{self.topic}-list", at_end=at_end)
+        self.list = self.target = PickList(session.paint, f"{self.topic}-list", at_end=at_end)
 
     def compose(self) -> ComposeResult:
         """From top to bottom."""
-        yield self.titles
-        yield self.list
+        yield from (self.titles, self.list)
 
     def put(self, keys: Sequence[Hashable], row: Callable[[int], Line]) -> None:
         """Draw one row per key; with a filter, only the rows that contain all of its words."""
@@ -171,17 +152,11 @@ class ListingView(View):
             else ""
         )
 
-    @property
-    def target(self) -> Widget:
-        return self.list
-
     def on_cursor_list_resized(self, message: PickList.Resized) -> None:
         """Another size shows other columns."""
         message.stop()
-        look = self.session.shown
-        if look.snapshot is not None and self.display:
-            self.show(look, look.snapshot)
-        self.post_message(self.Changed())
+        if self.display:
+            self.show_again()
 
     def on_cursor_list_moved(self, message: PickList.Moved) -> None:
         """Update the foot, which shows which rows are visible."""

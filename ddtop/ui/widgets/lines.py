@@ -8,10 +8,8 @@ from typing import ClassVar
 from textual import events
 from textual.binding import BindingType
 from textual.geometry import Region, Size
-from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
-from textual.widget import Widget
 
 from ddtop.present.text import Line, Span, clip_line, line_width
 from ddtop.ui.page_text import tab_at, tabs_line
@@ -84,6 +82,10 @@ class LinesView(ScrollView):
         line = _at(self._lines, y + self.scroll_offset.y) or ()
         if self._margin:
             line = ((self._paint.glyphs.upright + " ", "rule"), *line)
+        return self.strip_of(line)
+
+    def strip_of(self, line: Line) -> Strip:
+        """The line as it is drawn."""
         line = clip_line(line, self.size.width, self._paint.glyphs.ellipsis)
         return strip_of(line, self.size.width, self._paint.palette)
 
@@ -109,10 +111,7 @@ class Banner(LinesView):
     DEFAULT_CSS = """
     Banner { height: 1; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [("enter", "open", "why")]
-
-    class Opened(Message):
-        """Asks for the findings page."""
+    BINDINGS: ClassVar[list[BindingType]] = [("enter", "screen.why", "why")]
 
     def __init__(self, paint: Paint, name: str | None = None) -> None:
         super().__init__(paint, name, focusable=True)
@@ -131,14 +130,10 @@ class Banner(LinesView):
             self.styles.height = height
         self.show(lines)
 
-    def action_open(self) -> None:
-        """Ask for the findings."""
-        self.post_message(self.Opened())
-
-    def on_click(self, event: events.Click) -> None:
+    async def on_click(self, event: events.Click) -> None:
         """A click does what Enter does."""
         event.stop()
-        self.action_open()
+        await self.run_action("screen.why")
 
 
 # -- The lines below the banner: the programs of a system
@@ -148,22 +143,13 @@ class ProgramsView(LinesView):
     """Shows the programs below their titles; a click on a line picks its job. `jobs`: the jobs of
     the lines."""
 
-    class Picked(Message):
-        """Asks for that job."""
+    jobs: Sequence[str] = ()
 
-        def __init__(self, job: str) -> None:
-            super().__init__()
-            self.job = job
-
-    def __init__(self, paint: Paint, name: str | None = None) -> None:
-        super().__init__(paint, name)
-        self.jobs: Sequence[str] = ()
-
-    def on_click(self, event: events.Click) -> None:
-        """Ask for the job under the pointer."""
+    async def on_click(self, event: events.Click) -> None:
+        """Show the job under the pointer."""
         event.stop()
         if 0 < event.y <= len(self.jobs):
-            self.post_message(self.Picked(self.jobs[event.y - 1]))
+            await self.run_action(f"app.program({self.jobs[event.y - 1]!r})")
 
 
 # -- The last line: the keys that work here
@@ -196,33 +182,18 @@ def key_at(keys: Sequence[Key], x: int) -> str | None:
     return None
 
 
-class KeyBar(Widget):
+class KeyBar(LinesView):
     """Shows keys; a click on one presses it."""
 
     DEFAULT_CSS = """
     KeyBar { height: 1; }
     """
-    ALLOW_SELECT = False
+    _keys: Sequence[Key] = ()
 
-    def __init__(self, paint: Paint, name: str | None = None) -> None:
-        super().__init__(id=name)
-        self._paint = paint
-        self._keys: Sequence[Key] = ()
-
-    def show(self, keys: Sequence[Key]) -> None:
+    def show_keys(self, keys: Sequence[Key]) -> None:
         """Show these keys."""
-        if keys != self._keys:
-            self._keys = keys
-            self.refresh()
-
-    def repaint(self) -> None:
-        """Draw everything again, after a change of the palette."""
-        self.refresh()
-
-    def render_line(self, y: int) -> Strip:
-        """The one line."""
-        line = key_line(self._keys, self.size.width) if y == 0 else ()
-        return strip_of(line, self.size.width, self._paint.palette)
+        self._keys = keys
+        self.show([key_line(keys, self.size.width)])
 
     def on_click(self, event: events.Click) -> None:
         """Press the key under the pointer."""
@@ -238,27 +209,16 @@ class KeyBar(Widget):
 class ViewBar(LinesView):
     """Shows the names of the views; a click on a name shows that view."""
 
-    class Picked(Message):
-        """Asks for that view."""
-
-        def __init__(self, view: str) -> None:
-            super().__init__()
-            self.view = view
-
-    def __init__(self, paint: Paint, name: str | None = None) -> None:
-        super().__init__(paint, name)
-        self._current: str | None = None
+    _current = ""
 
     def show_tabs(self, current: str) -> None:
         """Draw the names."""
         self._current = current
         self.show([tabs_line(current, self.size.width, self._paint.glyphs)])
 
-    def on_click(self, event: events.Click) -> None:
-        """Ask for the view under the pointer."""
-        view = (
-            tab_at(self._current, self.size.width, event.x) if self._current is not None else None
-        )
+    async def on_click(self, event: events.Click) -> None:
+        """Show the view under the pointer."""
+        view = tab_at(self._current, self.size.width, event.x)
         if view is not None:
             event.stop()
-            self.post_message(self.Picked(view))
+            await self.run_action(f"screen.view({view!r})")

@@ -8,25 +8,23 @@ from typing import ClassVar
 
 from textual import events
 from textual.binding import BindingType
-from textual.geometry import Region
 from textual.message import Message
 from textual.strip import Strip
-from textual.widget import Widget
 
 from ddtop.present.map import BLOCKED, HEALTHY, Grid, HostRanks, grid_for
 from ddtop.present.text import Line
 from ddtop.ui.rows import StateLook, map_line, map_strip
 from ddtop.ui.session import Paint
+from ddtop.ui.widgets.lines import LinesView
 
 
-class MapGrid(Widget, can_focus=True):
+class MapGrid(LinesView, inherit_bindings=False):
     """One cell per rank, as far as there is room. Until the user moves the cursor, it stays on the
     worst rank."""
 
     DEFAULT_CSS = """
     MapGrid { height: 1fr; }
     """
-    ALLOW_SELECT = False
     BINDINGS: ClassVar[list[BindingType]] = [
         ("left,h", "move(-1, 0)", "left"),
         ("right,l", "move(1, 0)", "right"),
@@ -52,19 +50,17 @@ class MapGrid(Widget, can_focus=True):
         """The cursor or the grid has changed."""
 
     def __init__(self, paint: Paint, name: str | None = None) -> None:
-        super().__init__(id=name)
+        super().__init__(paint, name, focusable=True)
         self.cursor_rank: int | None = None
         self.grid: Grid | None = None
-        self._paint = paint
         self._look = StateLook()
         self._shown: object = None
         self._hovered: int | None = None
         self._hosts: Sequence[HostRanks] = ()
         self._touched = False
         self._laid_for: tuple[object, ...] = ()
-        self._drawn: dict[int, Line] = {}
 
-    def show(self, hosts: Sequence[HostRanks], look: StateLook) -> None:
+    def show_ranks(self, hosts: Sequence[HostRanks], look: StateLook) -> None:
         """Draw these ranks."""
         changed = hosts is not self._hosts or look.shown != self._shown
         self._hosts, self._look, self._shown = hosts, look, look.shown
@@ -93,7 +89,6 @@ class MapGrid(Widget, can_focus=True):
     def repaint(self) -> None:
         """Draw everything again, after a change of the palette."""
         self._lay_out()
-        self._drawn.clear()
         self._redraw()
         self.refresh()
 
@@ -117,23 +112,14 @@ class MapGrid(Widget, can_focus=True):
         return map_line(self.grid, self._look, y, cursor)
 
     def _redraw(self) -> None:
-        fresh = {y: self._line(y) for y in range(self.size.height)}
-        for y, line in fresh.items():
-            if line != self._drawn.get(y):
-                self.refresh(Region(0, y, self.size.width, 1))
-        self._drawn = fresh
+        self.show([self._line(y) for y in range(self.size.height)])
 
-    def render_line(self, y: int) -> Strip:
-        """One line."""
-        line = self._drawn.get(y)
-        return map_strip(
-            self._line(y) if line is None else line, self.size.width, self._paint.palette
-        )
+    def strip_of(self, line: Line) -> Strip:
+        return map_strip(line, self.size.width, self._paint.palette)
 
     def on_resize(self) -> None:
         """Place the ranks again: there is more or less room."""
         self._lay_out()
-        self._drawn.clear()
         self._redraw()
         self.post_message(self.Moved())
 

@@ -11,17 +11,14 @@ from typing import ClassVar
 
 from textual import events
 from textual.binding import BindingType
-from textual.message import Message
-from textual.strip import Strip
-from textual.widget import Widget
 
 from ddtop.model.facts import Snapshot
 from ddtop.present.numbers import CellContext, Number, absent, host_width, place_width, rank_table
-from ddtop.present.text import Line, Table
+from ddtop.present.text import Table
 from ddtop.ui.rows import alarming, row_line, title_line
 from ddtop.ui.session import Paint
-from ddtop.ui.style import strip_of
 from ddtop.ui.widgets.cursor_list import CursorList, ListRow
+from ddtop.ui.widgets.lines import LinesView
 
 
 class RankTable(CursorList):
@@ -108,45 +105,25 @@ class RankTable(CursorList):
         self.action_move(1)
 
 
-class TitleRow(Widget):
-    """The titles above the table; a click on one sorts by it."""
+class TitleRow(LinesView):
+    """The titles above the table. `picked`: called with the column whose title is clicked."""
 
     DEFAULT_CSS = """
     TitleRow { height: 1; }
     """
-    ALLOW_SELECT = False
 
-    class Picked(Message):
-        """Asks for the rows to be sorted by this column."""
+    def __init__(self, paint: Paint, table: RankTable, picked: Callable[[Number], None]) -> None:
+        super().__init__(paint)
+        self._table, self._picked = table, picked
 
-        def __init__(self, column: Number) -> None:
-            super().__init__()
-            self.column = column
-
-    def __init__(self, paint: Paint, table: RankTable, name: str | None = None) -> None:
-        super().__init__(id=name)
-        self._paint = paint
-        self._table = table
-        self._line: Line = ()
-
-    def show(self, sort_key: str, descending: bool) -> None:
+    def show_titles(self, sort_key: str, descending: bool) -> None:
         """Draw the titles of the table's columns."""
         glyphs = self._paint.glyphs
         arrow = glyphs.down if descending else glyphs.up
-        line = title_line(self._table.shape, sort_key, arrow)
-        if line != self._line:
-            self._line = line
-            self.refresh()
-
-    def repaint(self) -> None:
-        """Draw everything again, after a change of the palette."""
-        self.refresh()
-
-    def render_line(self, y: int) -> Strip:
-        return strip_of(self._line if y == 0 else (), self.size.width, self._paint.palette)
+        self.show([title_line(self._table.shape, sort_key, arrow)])
 
     def on_click(self, event: events.Click) -> None:
         """Sort by the title under the pointer."""
         column = self._table.shape.at(event.x)
         if column is not None:
-            self.post_message(self.Picked(column))
+            self._picked(column)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from ddtop.cli.check.trial import BAD, GOOD, Trial, judge_trial
+from ddtop.cli.check.trial import Trial, judge_trial
+from ddtop.cli.output import BAD, GOOD
 from ddtop.policy import POLICY
 from tests.cli.check.trials import MIB, lines_of, node
 
