@@ -151,6 +151,7 @@ ORDER = (
     "resources",
     # -- what is left
     "comm_error",
+    "no_steps",
     "no_progress",
     "waits_for_job",
 )

@@ -448,6 +448,8 @@ class ProgressFacts(msgspec.Struct, frozen=True, gc=False):
     #: What counts the iterations.
     iteration_source: str | None = None
     step_ms: float | None = None
+    #: When its last step ended.
+    step_unix_ns: int | None = None
     #: The shortest step that it has reported.
     step_best_ms: float | None = None
     #: When a sequence number, an iteration or a batch last moved.

@@ -185,13 +185,14 @@ def _progress(
     state: RankState, memory: RankMemory, outside: Outside, now: int, policy: Policy
 ) -> ProgressFacts:
     old_ms = max(policy.step_old_s * 1e3, policy.step_old_factor * (state.step_ms or 0.0))
-    last = state.progress_unix_ns
+    last = state.step_unix_ns or state.progress_unix_ns
     until = outside.known_until(memory.state_unix_ns, now)
     return ProgressFacts(
         stale=last is not None and until - last > old_ms * 1e6,
         iteration=_iteration(state, memory),
         iteration_source=state.iteration_source,
         step_ms=state.step_ms,
+        step_unix_ns=state.step_unix_ns,
         step_best_ms=memory.step_best_ms,
         last_unix_ns=state.progress_unix_ns,
         usual_pause_s=memory.longest_pauses_ns[1] / 1e9,

@@ -403,6 +403,13 @@ ENDS = (
         ),
     ),
     End(
+        lambda link: _is(link, LOOP) and "exists(" in link.named,
+        lambda link: (
+            f"find out which process should write that file (`{link.named}`, {_spot(link)}), and"
+            " why it has not; give that loop a time limit"
+        ),
+    ),
+    End(
         lambda link: _is(link, LOOP),
         lambda link: (
             f"find out what should make `{link.named}` false, and why it has not; give that loop a"

@@ -1213,6 +1213,7 @@ class RankState(Record, frozen=True, array_like=True, gc=False):
     outside: OutsideLook | None = None
     pace: Pace | None = None
     fall: Fall | None = None
+    step_unix_ns: int | None = None
     rpc: RpcState | None = None
     expected: Expectation | None = None
     failed_save: FailedSave | None = None

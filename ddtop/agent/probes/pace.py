@@ -241,6 +241,7 @@ class IterationsProbe(Probe):
             iteration=words[layout.ITERATION_AT] if source else None,
             iteration_source=layout.SOURCES[source] if known else None,
             step_ms=self._step_ms(),
+            step_unix_ns=self._steps[-1][1] + tick.unix_minus_mono if self._steps else None,
             trains=None if tick.groups else self._rank.notes[GradientNotes].trains,
             replicas=self._rank.notes[ReplicaNotes].read(),
         )

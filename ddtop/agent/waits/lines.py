@@ -20,6 +20,7 @@ _STRING = re.compile(r"""(["'])(?:\\.|(?!\1).)*\1""")
 _BRACES = re.compile(r"\{([^{}:!]+)")
 _NAME = re.compile(r"(?<![\w.])([A-Za-z_]\w*)\b(\()?")
 _WORDS = frozenset({"and", "or", "not", "in", "is", "if", "else", "for", "None", "True", "False"})
+_ALWAYS = ("True", "1")
 _LEAVES = re.compile(r"(?:break|return)\b")
 
 
@@ -28,7 +29,8 @@ def condition_of(lines: Sequence[str], line: int) -> str | None:
     stands in no loop that pauses there."""
     here = _text(lines, line)
     if here.startswith("while "):
-        return _head(here, "while ")
+        found = _head(here, "while ")
+        return found if found not in _ALWAYS else None
     for number, text in _heads(lines, line):
         if text.startswith(("def ", "class ", "async def ")):
             return None
@@ -37,7 +39,7 @@ def condition_of(lines: Sequence[str], line: int) -> str | None:
         if not _PAUSES.search(here) and not here.startswith("if "):
             return None
         found = _head(text, "while ") if text.startswith("while ") else None
-        return found if found not in (None, "True", "1") else _until(lines, number)
+        return found if found is not None and found not in _ALWAYS else _until(lines, number)
     return None
 
 

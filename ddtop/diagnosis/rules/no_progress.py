@@ -12,9 +12,11 @@ from collections.abc import Iterable
 from math import inf
 from typing import NamedTuple
 
+from ddtop.diagnosis.patience import phase_of
 from ddtop.diagnosis.rule import (
     CRITICAL,
     INFO,
+    MOVES,
     WARNING,
     Context,
     Explanation,
@@ -29,6 +31,8 @@ from ddtop.diagnosis.standstill import (
     COMMUNICATES,
     Idle,
     Standstill,
+    StandstillLimits,
+    counts_steps,
     is_in_pool,
     severity_of,
     standstill_of,
@@ -37,6 +41,7 @@ from ddtop.diagnosis.standstill import (
 from ddtop.diagnosis.waiters import foreign_waits, held_by
 from ddtop.model.account import fresh_stacks, stack_line
 from ddtop.model.facts import RankFacts, Wait
+from ddtop.wire.records import ACTIVITIES
 
 
 class AtOnePlace(NamedTuple):
@@ -54,6 +59,14 @@ class Stands(NamedTuple):
     still: Standstill
     classes: list[AtOnePlace]
     idle: bool
+
+
+class NoSteps(NamedTuple):
+    """`ranks` go on, but have made no step for `quiet_s`. One took `step_ms`."""
+
+    ranks: tuple[RankFacts, ...]
+    quiet_s: float
+    step_ms: float
 
 
 class ForOutside(NamedTuple):
@@ -87,6 +100,36 @@ def rule(context: Context) -> list[Finding]:
     if severity is not None and _needs_numbers(still):
         severity, patience = INFO if severity == INFO else WARNING, _UNCOUNTED
     return [_finding(still, severity, patience)] if severity is not None else []
+
+
+# -- The ranks go on, and train no more
+
+
+_TRAINING = tuple(map(ACTIVITIES.index, ("loader", "forward", "backward", "optimizer")))
+
+
+def no_steps(context: Context) -> list[Finding]:
+    """At most one finding, a warning: what they do may be meant. No sample of the last seconds has
+    found a rank in its model, its optimizer or its DataLoader."""
+    snapshot, limits = context.snapshot, context.policy.of(StandstillLimits)
+    living = [rank for rank in snapshot.ranks if not rank.gone]
+    ends = [rank.progress.step_unix_ns for rank in living if counts_steps(rank)]
+    known = [at for at in ends if at is not None]
+    if not snapshot.moving or len(known) < len(living):
+        return []
+    quiet_s = (snapshot.time_unix_ns - max(known)) / 1e9
+    step_s = max((rank.progress.step_ms or 0.0 for rank in living), default=0.0) / 1000
+    least_s = max(limits.no_progress_critical_s, limits.no_progress_step_factor * step_s)
+    if quiet_s < least_s or any(_trains(rank) or phase_of(rank) for rank in living):
+        return []
+    seen = NoSteps(tuple(living), quiet_s, 1000 * step_s)
+    return [Finding(Kind.NO_PROGRESS, WARNING, (), (), max(known), seen=seen)]
+
+
+def _trains(rank: RankFacts) -> bool:
+    """Whether samples found it in training, or there were none."""
+    ratios = rank.reported.activity_ratios
+    return not ratios or any(ratios[at] for at in _TRAINING)
 
 
 _UNCOUNTED = Patience(inf, "a hang looks like slow communication where no calls are counted")
@@ -213,6 +256,12 @@ ROWS = (
         "whether the whole job has stopped making progress, and where each rank is",
         unless=(standstill_is_explained,),
     ),
+    RuleRow(
+        no_steps,
+        (Kind.NO_PROGRESS,),
+        "whether the ranks go on and make no steps any more",
+        unless=MOVES,
+    ),
 )
 PAGES = (
     Explanation(
@@ -238,6 +287,11 @@ PAGES = (
                 " that count steps and have been in one function of the program, in no library,"
                 " for {standstill.turns_ratio} of half a minute are a warning after"
                 " {standstill.no_progress_critical_s}."
+            ),
+            (
+                "It is a warning too if the ranks go on without a step for"
+                " {standstill.no_progress_critical_s}, and no sample finds one in its model, its"
+                " optimizer or its DataLoader."
             ),
             (
                 "A job is idle (info) if its ranks count no steps and wait for requests, or wait"

@@ -158,24 +158,33 @@ def _cause(found: Compared, limits: Slowdown) -> Slower:
         CLOCKS: [rank.rank for rank in found.ranks if rank.gpu.own and rank.gpu.own.gpu.throttle],
         CROWDED: [rank.rank for rank in found.ranks if _crowded(rank, found.slower, limits)],
     }
+    part, more = _part(pairs, limits), median(longer)
+    if part is not None:
+        del ranks_by_cause[CROWDED]  # That stretches all parts alike.
     for why, ranks in ranks_by_cause.items():
         if ranks:
             return Slower(found, why, ranks, max(data))
     if median(_waits_more(found)) >= limits.wait_ratio:
-        return Slower(found, COLLECTIVES, [], median(longer))
-    part = _part(pairs, limits.share_ratio * median(longer))
-    return Slower(found, CODE if part is None else PART, [], median(longer), part)
+        return Slower(found, COLLECTIVES, [], more)
+    return Slower(found, CODE if part is None else PART, [], more, part)
 
 
-def _part(pairs: list[tuple[Speed, Speed]], least_ms: float) -> int | None:
-    """Which of ACTIVITIES takes at least so much longer on most ranks, of those with a name."""
-    grown = [
-        [more - less for more, less in zip(now.parts_ms, then.parts_ms, strict=False)]
+def _part(pairs: list[tuple[Speed, Speed]], limits: Slowdown) -> int | None:
+    """Which of ACTIVITIES has most of what a step takes longer, on most ranks, and has grown by
+    more than the step. Only those with a name count."""
+    shares = [
+        [
+            (more - less) / (now.step_ms - then.step_ms)
+            if more * then.step_ms > less * now.step_ms
+            else 0.0
+            for more, less in zip(now.parts_ms, then.parts_ms, strict=False)
+        ]
         for now, then in pairs
+        if now.step_ms > then.step_ms
     ]
-    parts = [median(part) for part in zip(*grown, strict=False)]
+    parts = [median(part) for part in zip(*shares, strict=False)]
     most = max(range(len(parts)), key=lambda part: parts[part], default=_OTHER)
-    return most if most != _OTHER and parts[most] >= least_ms > 0 else None
+    return most if most != _OTHER and parts[most] >= limits.share_ratio else None
 
 
 def _not_waiting(found: Compared, limits: Slowdown) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddtop.diagnosis.rules.no_progress import AtOnePlace, ForOutside, Stands
+from ddtop.diagnosis.rules.no_progress import AtOnePlace, ForOutside, NoSteps, Stands
 from ddtop.diagnosis.standstill import COMMUNICATES, STILL, Standstill, word_of
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.say.chain import chain_lines, chain_step
@@ -52,6 +52,25 @@ def stands(finding: Finding, seen: Stands, at: Context) -> Said:
         f"{lead_in}{lasting(still.quiet_s)}: {'; '.join(shown)}",
         _evidence(snapshot, classes, still),
         _advice(lead, still, idle, stacks(finding, at)),
+    )
+
+
+def no_steps(_: Finding, seen: NoSteps, __: Context) -> Said:
+    """That they go on, and where they are."""
+    lead = seen.ranks[0]
+    lines = [process_line(lead), place_line(lead), *stack_lines(lead)]
+    numbers = [rank.rank for rank in seen.ranks]
+    last = max(rank.progress.iteration or 0 for rank in seen.ranks)
+    return Said(
+        f"no step{lasting(seen.quiet_s)}, but the ranks go on: {ranks_text(numbers)}"
+        f" {verb(numbers, 'makes', 'make')} collectives or other calls, and"
+        f" {verb(numbers, 'is', 'are')} not seen in the model, the optimizer or a DataLoader",
+        (
+            *(line for line in lines if line is not None),
+            f"the last step was iteration {last:,}, a step took {seen.step_ms:.0f} ms",
+        ),
+        "check whether the loop over the data still has data: a generator or an iterator gives its"
+        " items once, so make it anew for each epoch",
     )
 
 
@@ -110,4 +129,4 @@ def _advice(lead: RankFacts, still: Standstill, idle: bool, shown: str) -> str:
     return chain_step(lead) or f"see what each rank waits for: {shown}{about}"
 
 
-WRITERS: dict[type, Writer] = {Stands: stands, ForOutside: for_outside}
+WRITERS: dict[type, Writer] = {Stands: stands, ForOutside: for_outside, NoSteps: no_steps}

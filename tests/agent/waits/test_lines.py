@@ -28,6 +28,7 @@ def collect():
             pack(step)
             time.sleep(5)
     time.sleep(1)
+    while True: time.sleep(1)
 """.splitlines()
 
 
@@ -38,6 +39,7 @@ def collect():
         (2, "len(seen) < need"),
         (9, "not (row is not None)"),
         (10, "not ready()"),
+        (24, None),
         (14, "not (os.path.exists(path))"),
         (16, None),
         (18, None),
