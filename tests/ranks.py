@@ -77,6 +77,7 @@ class FakeRank:
         self.trains = self.reports = self.seen = True
         self.gone = False
         self.cores, self.io_per_s, self.letter, self.children = 1.0, 0.0, "R", 0
+        self.memory, self.memory_per_s = 1 << 30, 0
         self.wakes_per_s = 0.0
         self.wchan: str | None = None
         self.seen_outside: dict[str, Any] = {}
@@ -344,7 +345,7 @@ class FakeRank:
 
     def process(self) -> ProcessState:
         return ProcessState(
-            self.number, self.pid, self.letter, self.wchan, self._cpu_ns, 1 << 30, 8,
+            self.number, self.pid, self.letter, self.wchan, self._cpu_ns, self.memory, 8,
             self._io, self.children, self._switches, **self.seen_outside,
         )  # fmt: skip
 
@@ -354,6 +355,7 @@ class FakeRank:
             return
         if self.trains:
             self._step()
+        self.memory += round(self.memory_per_s * seconds)
         self._cpu_ns += round(self.cores * seconds * SECOND)
         self._io += round(self.io_per_s * seconds)
         self._switches += round(self.wakes_per_s * seconds)

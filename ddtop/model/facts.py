@@ -260,6 +260,8 @@ class Pressure:
     threads_delay_cores: float | None = None
     #: Cores that it and its children used, mean over the time.
     used_cores: float | None = None
+    #: How much more memory it has resident each second; negative if less.
+    memory_per_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

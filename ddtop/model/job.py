@@ -429,6 +429,7 @@ class Job(JobMemory):
                 load.throttled_ns or 0,
                 load.threads_delay_ns or 0,
                 memory.cpu_used_ns,
+                process.rss_bytes or 0,
             )
 
 

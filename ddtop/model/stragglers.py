@@ -135,7 +135,7 @@ def pressure(memory: RankMemory, now_unix_ns: int, policy: Policy) -> Pressure |
     )
     if grown is None or grown[0] < policy.window_min_s:
         return None
-    seconds, (delay_ns, faults, throttled_ns, threads_ns, used_ns) = grown
+    seconds, (delay_ns, faults, throttled_ns, threads_ns, used_ns, memory_bytes) = grown
     load = memory.process.load if memory.process is not None else None
     if load is None:
         return None
@@ -150,6 +150,7 @@ def pressure(memory: RankMemory, now_unix_ns: int, policy: Policy) -> Pressure |
         if load.threads_delay_ns is not None
         else None,
         used_cores=used_ns / (seconds * 1e9),
+        memory_per_s=memory_bytes / seconds,
     )
 
 

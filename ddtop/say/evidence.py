@@ -15,7 +15,7 @@ from ddtop.model.facts import Blame, PeerWait, RankFacts, Snapshot, State
 from ddtop.model.kernel_wait import sleeps
 from ddtop.model.peer_waits import takes_any
 from ddtop.policy import Policy
-from ddtop.say.said import duration, that_hold
+from ddtop.say.said import duration, size_text, that_hold
 from ddtop.wire.names import RECEIVES, RESULTS, SENDS
 from ddtop.wire.records import Place
 from ddtop.words.sentences import (
@@ -82,8 +82,30 @@ def process_line(rank: RankFacts) -> str | None:
             f", {process.children} {verb(process.children or 0, 'child', 'children')}",
         ),
         (doing.source == CPU, f", {doing.text}"),
+        (True, _memory_text(rank)),
     )
     return "".join(parts)
+
+
+GROWS_BYTES_PER_S = 8 << 20
+"""From here on a growth of memory is said beside what the process does."""
+
+
+def _memory_text(rank: RankFacts) -> str:
+    """`, 3.1 GiB of memory and 120 MiB more each second, at its limit in 40 s`; empty if its memory
+    does not grow fast."""
+    process, pressure = rank.process.report, rank.process.pressure
+    grows = pressure.memory_per_s or 0.0 if pressure is not None else 0.0
+    if process is None or grows < GROWS_BYTES_PER_S:
+        return ""
+    text = (
+        f", {size_text(process.rss_bytes)} of memory and {size_text(int(grows))} more each second"
+    )
+    load = process.load
+    if load is None or load.memory_limit_bytes is None or load.memory_used_bytes is None:
+        return text
+    left_s = max(load.memory_limit_bytes - load.memory_used_bytes, 0) / grows
+    return f"{text}, at the limit of its cgroup in {duration(left_s)}"
 
 
 def call_lines(ranks: Sequence[RankFacts], lines_max: int = 4) -> list[str]:
