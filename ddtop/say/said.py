@@ -130,6 +130,10 @@ Around = Callable[[Finding, Any, Context, Said], Said]
 """That of a finding that is made of another one: it also gets the words of that one."""
 
 
+FIRST_LOOKS_S = 3.0
+"""What is seen within this time of the first look may have been there before."""
+
+
 def age_s(at: Context, since_unix_ns: int) -> float:
     """How long ago that was."""
     return (at.snapshot.time_unix_ns - since_unix_ns) / 1e9
@@ -141,8 +145,12 @@ def age_text(at: Context, since_unix_ns: int) -> str:
 
 
 def lasts_text(at: Context, since_unix_ns: int) -> str:
-    """` for 41 s`."""
-    return lasting(age_s(at, since_unix_ns))
+    """` for 41 s`; ` for at least 41 s` where that began with the look at ranks that were started
+    without ddtop."""
+    snapshot, lasts_s = at.snapshot, age_s(at, since_unix_ns)
+    outside = any(rank.from_outside for rank in snapshot.ranks)
+    at_least = outside and lasts_s >= snapshot.watched_s - FIRST_LOOKS_S
+    return lasting(lasts_s, " for at least" if at_least else " for")
 
 
 def group_text(at: Context, group: str) -> str:

@@ -38,6 +38,7 @@ from ddtop.say.said import (
     Writer,
     duration,
     lasting,
+    lasts_text,
     stacks,
     that_hold,
 )
@@ -71,7 +72,7 @@ def held_up(finding: Finding, seen: HeldUp, at: Context) -> Said:
     first = min(blames, key=lambda blame: blame.since_unix_ns)
     waited_s = (now - first.since_unix_ns) / 1e9
     lead = snapshot.rank(ranks[0])
-    where = _places(snapshot, ranks, lasting(waited_s))
+    where = _places(snapshot, ranks, lasts_text(at, first.since_unix_ns))
     subject = f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {where}"
     if kind == Kind.INTERPRETER_FROZEN:
         subject = (

@@ -8,7 +8,7 @@ from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.say.chain import chain_lines, chain_step
 from ddtop.say.evidence import call_lines, place_line, process_line, stack_lines, whom_to_ask
 from ddtop.say.places import where_text
-from ddtop.say.said import Context, Finding, Said, Writer, lasting, stacks
+from ddtop.say.said import Context, Finding, Said, Writer, lasting, lasts_text, stacks
 from ddtop.say.waiters import foreign_text
 from ddtop.words.sentences import quoted, ranks_text, verb
 from ddtop.words.units import plural
@@ -19,7 +19,9 @@ CLASSES_MAX = 3
 def for_outside(_: Finding, seen: ForOutside, at: Context) -> Said:
     """For which processes outside of the job they wait."""
     still, ranks, victims = seen.still, seen.ranks, seen.victims
-    summary = f"no progress{lasting(still.quiet_s)}: {foreign_text(at.snapshot, seen.waits)}"
+    summary = (
+        f"no progress{lasts_text(at, still.since_unix_ns)}: {foreign_text(at.snapshot, seen.waits)}"
+    )
     if victims:
         summary += (
             f"; {ranks_text(victims)} {verb(victims, 'waits', 'wait')} for"
@@ -49,7 +51,7 @@ def stands(finding: Finding, seen: Stands, at: Context) -> Said:
     shown += [f"{ranks_text(unseen)} {verb(unseen, 'was', 'were')} not seen"] if unseen else []
     lead_in = "idle" if idle else "no progress"
     return Said(
-        f"{lead_in}{lasting(still.quiet_s)}: {'; '.join(shown)}",
+        f"{lead_in}{lasts_text(at, still.since_unix_ns)}: {'; '.join(shown)}",
         _evidence(snapshot, classes, still),
         _advice(lead, still, idle, stacks(finding, at)),
     )
