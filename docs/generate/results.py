@@ -16,10 +16,14 @@ import msgspec
 from docs.generate.markdown import head, listed, table
 
 DOCS = Path(__file__).resolve().parents[1]
-PAGES_WITH_TABLE = ("proof", "cost", "scale")
-"""A page of `docs/explanation`, and its data of the same name."""
+PAGES_WITH_TABLE = {
+    "proof": "How often it is right",
+    "cost": "What it costs",
+    "scale": "How it grows",
+}
+"""The pages of `docs/explanation` that have data of the same name, with their titles."""
 _TABLE = re.compile(
-    r"(?<=<!-- made by `python -m docs\.generate` -->\n).*?(?=<!-- -->\n)", re.DOTALL
+    r"(?<=<!-- made by `python -m docs\.generate` -->\n).*?(?=<!-- end -->\n)", re.DOTALL
 )
 
 
@@ -52,10 +56,11 @@ def read(name: str) -> Sequence[Measurement]:
 def page() -> str:
     """`explanation/measurements.md`: all of them."""
     lines = head("All measurements", "docs/results", "What was measured, with its day and version.")
-    for name in PAGES_WITH_TABLE:
+    for name, title in PAGES_WITH_TABLE.items():
+        lines += [f"## {title}", ""]
         for one in read(name):
-            version = f", version {one.version}" if one.version else ""
-            lines += [f"## {one.what}", "", f"{one.date}{version}. {one.conditions}".strip(), ""]
+            version = f" Version: {one.version}." if one.version else ""
+            lines += [f"### {one.what}", "", f"{one.date}.{version} {one.conditions}".strip(), ""]
             if one.rows:
                 lines += table(one.columns, one.rows)
             lines += listed(one.notes) if one.notes else []
