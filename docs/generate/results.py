@@ -1,8 +1,8 @@
 """What was measured: the data in `docs/results`, the page with all of it, and one table in each
 page that explains it.
 
-A measurement keeps its day, version and conditions. A new one comes first in its file; the table of
-the page is that of the first.
+A measurement keeps its day, version and conditions. The table of a page is the first of its file:
+in `proof.json` the newest number of each kind, which the others explain.
 """
 
 from __future__ import annotations
