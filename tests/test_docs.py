@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from docs.generate import DOCS, PAGES, decisions, environment, json_schema, offline
+from docs.generate import DOCS, PAGES, decisions, environment, json_schema, offline, results
 from tests import shell_blocks
 
 ROOT = DOCS.parent
@@ -23,7 +23,8 @@ PAGES_WITH_SHELL = [
     for path in (*ROOT.glob("*.md"), *(ROOT / "contrib").rglob("*.md"), *sorted(DOCS.rglob("*.md")))
     if any(shell_blocks.blocks(path))
 ]
-ARCHITECTURE_LINES_MAX, DECISION_LINES_MAX, COLUMNS_MAX = 250, 60, 100
+ARCHITECTURE_LINES_MAX, COLUMNS_MAX = 250, 100
+DECISION_WORDS_MAX, EXPLANATION_WORDS_MAX = 120, 1500
 _VARIABLE = re.compile(r"\bDDTOP(?:_[A-Z]+)*\b")
 _PICTURE = re.compile(r"!\[[^]]*\]\(([^)]+)\)")
 _LINK = re.compile(r"(?<![`\w])\[[^]]+\]\(([^)#\s]+)")
@@ -45,6 +46,34 @@ def test_every_link_of_a_page_leads_somewhere(path):
 def test_a_generated_page_lies_in_no_file():
     """The site would have it twice, and one of the two would soon be old."""
     assert [name for name in PAGES if (DOCS / name).exists()] == []
+
+
+@pytest.mark.parametrize("name", results.PAGES_WITH_TABLE)
+def test_the_table_of_a_page_is_that_of_its_data(name):
+    """After a new measurement `python -m docs.generate` writes it."""
+    page = (DOCS / "explanation" / f"{name}.md").read_text(encoding="utf-8")
+
+    assert page == results.with_table(name, page)
+    assert f"| {results.read(name)[0].rows[0][0]} |" in page
+
+
+@pytest.mark.parametrize("name", results.PAGES_WITH_TABLE)
+def test_every_measurement_has_a_day_and_cells_for_its_columns(name):
+    measured = results.read(name)
+
+    assert [
+        one.what for one in measured if not re.fullmatch(r"20\d\d-\d\d(-\d\d)?", one.date)
+    ] == []
+    assert [one.what for one in measured for row in one.rows if len(row) != len(one.columns)] == []
+    assert [one.what for one in measured if not one.rows and not one.notes] == []
+
+
+@pytest.mark.parametrize("name", [*results.PAGES_WITH_TABLE, "audit", "hostile", "security"])
+def test_an_explanation_is_read_in_ten_minutes(name):
+    """The rest stands in the data, in the tests or in git."""
+    text = (DOCS / "explanation" / f"{name}.md").read_text(encoding="utf-8")
+
+    assert len(text.split()) <= EXPLANATION_WORDS_MAX
 
 
 def test_the_generator_needs_neither_torch_nor_the_screen():
@@ -121,10 +150,11 @@ def test_every_decision_page_is_in_the_index_and_has_a_room_and_a_number_of_its_
 def test_a_decision_page_is_short_and_has_the_known_sections(path):
     lines = path.read_text(encoding="utf-8").splitlines()
     sections = [line.removeprefix("## ") for line in lines if line.startswith("## ")]
+    text = [line for line in lines if not line.startswith(("#", "Room:"))]
 
     assert sections == [name for name in decisions.SECTIONS if name in sections]
-    assert {"Context", "Decision"} <= set(sections)
-    assert len(lines) <= DECISION_LINES_MAX
+    assert {"Decision", "Why"} <= set(sections)
+    assert sum(len(line.removeprefix("- ").split()) for line in text) <= DECISION_WORDS_MAX
     assert [line for line in lines if len(line) > COLUMNS_MAX] == []
 
 

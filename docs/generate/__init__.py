@@ -1,4 +1,5 @@
-"""Makes the reference pages and the index of decisions from the code and from the decision pages.
+"""Makes the reference pages from the code, the index of decisions from their pages, and the page of
+measurements from their data.
 
 None of them is in git: the site is built with them (`docs/generate/site.py`), and the man page is
 written before an sdist is built. It is kept beside the other pages and outside the package: nobody
@@ -22,6 +23,7 @@ from docs.generate import (
     limits,
     man,
     metrics,
+    results,
 )
 
 DOCS = Path(__file__).resolve().parents[1]
@@ -34,6 +36,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "reference/environment.md": environment.page,
     "reference/keys.md": keys.page,
     "reference/json.md": json_schema.page,
+    "explanation/measurements.md": results.page,
     "decisions/index.md": lambda: decisions.page(DOCS / "decisions"),
 }
 """By path below `docs/` of the site: what makes the text of that page."""

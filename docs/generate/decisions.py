@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-SECTIONS = ("Context", "Decision", "Rejected", "Consequence", "Measurement")
+SECTIONS = ("Decision", "Why", "Rejected")
 ROOMS = {
     "agent": "The agent, in each rank",
     "agent/mpi": "The agent, MPI",
@@ -64,8 +64,8 @@ def page(folder: Path) -> str:
         "# Decisions",
         "",
         "Choices that the code cannot explain: a surprise, an alternative that failed, a measured",
-        "trade-off. All other reasons stand in the code. The pages are grouped by room; a section",
-        "that is missing was not recorded.",
+        "trade-off. All other reasons stand in the code, and what was replaced stands in git. The",
+        "pages are grouped by room.",
         "",
         "To add one, copy a page and take the next free number.",
         "",

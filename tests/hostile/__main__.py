@@ -60,8 +60,25 @@ class Table:
             return f"{UNTRIED}: {found[0][1]}" if found else UNTRIED
         return HELD if held == 1 else f"{HELD} ({held} ways)"
 
+    def page(self) -> str:
+        """A line for each subject, and one for each attack that was not held or not tried."""
+        lines = ["| subject | what holds | attacks |", "|---|---|---|"]
+        for module in sorted({module for module, _ in self.rows}):
+            outcomes = [self.outcome(key) for key in self.rows if key[0] == module]
+            held = sum(outcome.startswith(HELD) for outcome in outcomes)
+            subject = _sentence(module.removeprefix("test_"))
+            lines.append(
+                f"| {subject} | {self.subjects.get(module, '')} | {held} of {len(outcomes)} held |"
+            )
+        lines += [
+            f"\n- {_sentence(key[1])}: {self.outcome(key)}"
+            for key in self.rows
+            if not self.outcome(key).startswith(HELD)
+        ]
+        return "\n".join(lines) + "\n"
+
     def text(self) -> str:
-        """The page, as Markdown."""
+        """Each attack and its outcome, as Markdown."""
         lines = []
         for module in sorted({module for module, _ in self.rows}):
             lines += [
@@ -101,22 +118,22 @@ def main(arguments: list[str]) -> int:
     text = table.text()
     print(text)
     if target is not None:
-        target.write_text(_HEAD.format(python=platform.python_version()) + text)
+        target.write_text(_HEAD.format(python=platform.python_version()) + table.page())
     return int(code)
 
 
 _HEAD = """# What was tried against ddtop
 
-This page is made by `python -m tests.hostile --write docs/hostile.md` (here with Python {python}). Each row is a test in
-`tests/hostile`: an attack, a fault of a file system, or another host that lies. After each attack on a relay, an honest rank and an honest viewer are
-served as before, and at the end the relay ends by itself.
+`python -m tests.hostile` tries each attack of `tests/hostile` and prints a line for each: the name
+of a test is the sentence. An attack may be made in several ways. After each attack on a relay an
+honest rank and an honest viewer are served as before, and at the end the relay ends by itself.
 
-- `python -m tests.hostile` runs all of them and prints this table. `-k folders` and other options of pytest may follow.
-- `python -m tests.hostile.fuzz --minutes 10` feeds random and malformed input to all code that reads records, state pages, orders, the
-  bridge and journals, and reports exceptions and growth of memory.
-- Some tests need root, FUSE or torch. Where that is missing, the row says "not tried" and why.
+This page was made by `python -m tests.hostile --write docs/explanation/hostile.md`, with Python
+{python}. Some attacks need root, FUSE or torch; where that is missing they are listed as not tried.
+`python -m tests.hostile.fuzz --minutes 10` feeds random input to all code that reads records, state
+pages, orders and recordings.
 
-"""  # noqa: E501
+"""
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))
