@@ -90,8 +90,8 @@ def expected(name: str, *, up_to_s: float) -> AbstractContextManager[object, Non
     counts. It is for the thread that trains. A name is cut to 64 characters, and at most a week
     counts. A microsecond or two; does nothing where no agent runs.
 
-    Raises: TypeError and ValueError for a name that is no text or empty, and for a time that is no
-    positive finite number of Python. They are raised without an agent too.
+    Raises: TypeError and ValueError for a name that is not a text or empty, and for a time that is
+    not a positive finite number of Python. They are raised without an agent too.
     """
     # One expression recognises valid arguments: this code runs inside the user's program.
     if not (

@@ -152,7 +152,7 @@ class Policy:
     """Share of a GPU's memory that another's process holds. The context of a display server or of
     an idle notebook is below."""
     gpu_refused_shown: int = 1
-    """The row of a GPU is marked from this many such allocations on. It is no finding yet."""
+    """The row of a GPU is marked from this many such allocations on. It is not a finding yet."""
     gpu_throttled_s: float = 5.0
     """Clocks are held down for this time. Peaks of load touch the power cap for a moment."""
     gpu_slow_ratio: float = 0.85

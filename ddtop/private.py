@@ -40,7 +40,7 @@ def folder(path: Path) -> None:
     Raises:
         SharedError: it is ours, and others can enter it: a team's folder, or one with the modes of
         a usual umask.
-        ForeignError: it is no folder, belongs to somebody else, or is everybody's.
+        ForeignError: it is not a folder, belongs to somebody else, or is everybody's.
         OSError: it cannot be made.
     """
     missing = []
@@ -82,7 +82,7 @@ def open_file(path: Path, flags: int = os.O_RDONLY) -> int:
     alone.
 
     Raises:
-        ForeignError: it is no regular file, or somebody else's.
+        ForeignError: it is not a regular file, or somebody else's.
         OSError: it cannot be opened; a symlink cannot.
     """
     descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)

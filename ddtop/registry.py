@@ -295,7 +295,7 @@ def roster_path(job: str, run: str) -> Path:
 
 
 def helper_file(parent_pid: int, pid: int, ticks: int | str) -> str:
-    """Name of the file in the runtime folder in which a child that is no rank leaves its
+    """Name of the file in the runtime folder in which a child that is not a rank leaves its
     exception; `ticks` may be `*`.
     """
     return f"helper-{parent_pid}-{pid}-{ticks}.json"

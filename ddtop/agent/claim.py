@@ -195,7 +195,7 @@ def entering_init(
 
 
 def entering_mpi() -> None:
-    """mpi4py is about to call MPI_Init in a process that is no rank yet.
+    """mpi4py is about to call MPI_Init in a process that is not a rank yet.
 
     A process that does so under a launcher is a rank.
     """

@@ -19,7 +19,7 @@ _rank: Rank | None = None
 
 
 def get() -> Rank | None:
-    """The rank of this process; None if it is no rank, and in a forked child of a rank."""
+    """The rank of this process; None if it is not a rank, and in a forked child of a rank."""
     return _rank
 
 

@@ -278,7 +278,7 @@ def _tree_of(environ: Mapping[str, str]) -> str:
     if "SLURM_STEP_ID" in environ and tasks.isdigit() and int(tasks) > 1:
         return step_name(environ)
     tree = environ.get(TREE, "")
-    # A process that was no rank at first has named a tree after itself: nobody else is in it.
+    # A process that was not a rank at first has named a tree after itself: nobody else is in it.
     return "" if tree.partition("|")[0].endswith(f"-{os.getpid()}") else tree
 
 

@@ -250,7 +250,7 @@ class OnCritical:
         that the job has chosen.
 
         Raises:
-            CommandError: 2, it is no command line, or there is no such program.
+            CommandError: 2, it is not a command line, or there is no such program.
         """
         self._words = _split_command(command, option)
         names = "|".join(expands)
@@ -408,8 +408,8 @@ def check_url(url: str, named_by: str) -> str:
     """The URL, if events may be sent there.
 
     Raises:
-        CommandError: 2, it is no http or https URL, or has a secret that all users of the host read
-            on the command line.
+        CommandError: 2, it is not an http or https URL, or has a secret that all users of the host
+            read on the command line.
     """
     try:
         parts = urllib.parse.urlsplit(url)
@@ -635,7 +635,7 @@ def url_of(webhook: str | None, path: str | None) -> str | None:
     """Where the events go: `webhook`, or what the file at `path` or $DDTOP_WEBHOOK has.
 
     Raises:
-        CommandError: 2, both are given, the file cannot be read, or it is no URL for events.
+        CommandError: 2, both are given, the file cannot be read, or it is not a URL for events.
     """
     if webhook is not None and path is not None:
         raise CommandError("ddtop: --webhook and --webhook-file cannot be used together", USAGE)

@@ -161,7 +161,7 @@ def hub_jobs(hubs: Iterable[str]) -> list[tuple[Listed, Health]]:
     """The job at each of these, as it is now.
 
     Raises:
-        CommandError: 2, one of them is no HOST:PORT; 3, no relay of this user answers there.
+        CommandError: 2, one of them is not a HOST:PORT; 3, no relay of this user answers there.
     """
     # Only its job file says when it started.
     found = [

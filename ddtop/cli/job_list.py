@@ -184,7 +184,7 @@ def targets(hub: str | None) -> Callable[[], list[Target]]:
     """A function that returns the jobs. `hub`: the value of `--hub`.
 
     Raises:
-        CommandError: 2, `hub` is no HOST:PORT; 3, no relay of this user answers there.
+        CommandError: 2, `hub` is not a HOST:PORT; 3, no relay of this user answers there.
     """
     if hub is None:
         return own_jobs

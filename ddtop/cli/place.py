@@ -261,7 +261,7 @@ def host(name: str) -> SshTarget:
     """The host behind ssh.
 
     Raises:
-        CommandError: 2, that is no name of a host.
+        CommandError: 2, that is not a name of a host.
     """
     from ddtop.feeds.bridge import SshTarget
 

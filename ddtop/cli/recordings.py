@@ -92,7 +92,7 @@ def open_journal(found: Recorded, from_list: bool = False) -> bool:
     if why is not None:
         _print_last(found, why)
         return False
-    # Before the dashboard takes the screen: a file that is no journal is an error message.
+    # Before the dashboard takes the screen: a file that is not a journal is an error message.
     journal.Reader(found.path).close()
     return show(found, from_list)
 

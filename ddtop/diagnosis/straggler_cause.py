@@ -23,7 +23,7 @@ class CauseLimits(Limits, of="straggler-cause"):
     held_part: float = 0.35
     """... a held GIL less: a sample near its end is not late enough to show it."""
     cpu_part: float = 0.75
-    """Missing CPU time is no cause below this part of the rank's extra time in one function."""
+    """Missing CPU time is not a cause below this part of the rank's extra time in one function."""
     code_part: float = 0.25
     """... for a function even less: its samples cover half a minute, and it may be slow lately."""
     faults_per_s: float = 50.0

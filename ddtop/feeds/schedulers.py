@@ -168,7 +168,7 @@ def through_ssh(
     """The first of the hosts.
 
     Raises:
-        NoSuchJobError: the job is another user's, or the scheduler's answer is no name of a host.
+        NoSuchJobError: the job is another user's, or the scheduler's answer names no host.
         NoContactError: DDTOP_SSH cannot be read.
     """
     _check_owner(name, owner)
@@ -524,7 +524,7 @@ SCHEDULERS: dict[str, Callable[[str, str | None], SchedulerTarget]] = {
 called there, None to look for it.
 
 Raises:
-    WrongNameError: that is no name of a job.
+    WrongNameError: that is not a name of a job.
     NotYetError: the job has no nodes yet.
     NoSuchJobError: there is no such job, it is another user's, or it is over.
     NoContactError: the scheduler does not answer.

@@ -153,7 +153,7 @@ def read_excerpt(file: str, line: int, started_unix_ns: int = 0) -> Excerpt | No
 
 def _is_source(path: str) -> bool:
     """Whether this is the name of a source file of Python, and not hidden."""
-    # ~/.local/lib/python3.12 and ~/.conda/envs/x/lib/python3.12 are no hidden folders.
+    # ~/.local/lib/python3.12 and ~/.conda/envs/x/lib/python3.12 are not hidden folders.
     environment = _OF_PYTHON.search(path)
     start = environment.end() - 1 if environment else 0
     return path.endswith(SUFFIXES) and _HIDDEN_FOLDER.search(path, start) is None

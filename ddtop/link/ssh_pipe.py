@@ -152,7 +152,7 @@ class Pipe:
         return await self.answer(seconds)
 
     async def answer(self, seconds: float) -> Message:
-        """The next message that is no frame.
+        """The next message that is not a frame.
 
         Raises:
             PipeError: there is none.
@@ -163,7 +163,7 @@ class Pipe:
         return self._answers.popleft()
 
     def next_message(self) -> Message | None:
-        """The next message that is no frame, if it has come."""
+        """The next message that is not a frame, if it has come."""
         return self._answers.popleft() if self._answers else None
 
     async def frames(self, seconds: float) -> AsyncIterator[bytes]:

@@ -52,7 +52,7 @@ class Straggler(Limits, of="straggler"):
     gap_part: float = 0.25
     """... late by this part of the usual wait. Ranks are never there at the same microsecond."""
     stall_ratio: float = 0.05
-    """Share of the steps, the longest, that count no more than the next: a stall is no habit."""
+    """Share of the steps, the longest, that count no more than the next: a stall is not a habit."""
     errors: float = 6.0
     """The mean wait is this many standard errors above zero. With 16 steps chance does that once in
     10^5 reads, with 64 once in 10^7."""

@@ -4,7 +4,7 @@ Each rank reports its turns: calls that followed another call for the first time
 (`ddtop.agent.probes.calls`). Ranks in step make their turns at the same sequence numbers. The first
 difference is the first turn that some members made and others, which are past that number, did not.
 It counts only if it has changed the number of calls. A turn that may replace the call of the others
-is no difference: the program was written like that, and nothing can be said of its later turns.
+is not a difference: the program was written like that, and nothing can be said of its later turns.
 """
 
 from __future__ import annotations

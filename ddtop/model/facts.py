@@ -509,7 +509,7 @@ class CommFacts(msgspec.Struct, frozen=True, gc=False):
     collective: Collective | None = None
     #: Seconds for which it has been open.
     collective_age_s: float | None = None
-    #: `collective_age_s` is below `RankLimits.nccl_wait_s`: on NCCL that is no wait yet.
+    #: `collective_age_s` is below `RankLimits.nccl_wait_s`: on NCCL that is not a wait yet.
     collective_young: bool = False
     #: Share of the samples of the last `ReportedFacts.window_s` in which it waited in a collective.
     wait_ratio: float | None = None
@@ -773,7 +773,7 @@ class Candidate:
     @property
     def lacks_cpu(self) -> bool:
         """It is ready to run and gets next to no CPU, because other processes have it. The wait for
-        a CPU is no wake-up, so `woke` may be False all that time."""
+        a CPU is not a wake-up, so `woke` may be False all that time."""
         return self.working is False and self.process.state == "R"
 
     def sleep_left_s(self, now_unix_ns: int) -> float:
@@ -844,7 +844,7 @@ class Ended:
     reason: str
     first_rank: int | None
     time_unix_ns: int
-    #: A process that is no rank failed first.
+    #: A process that is not a rank failed first.
     failed: bool = False
 
 

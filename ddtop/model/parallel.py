@@ -2,7 +2,7 @@
 
 A rank knows its own place in each of its groups, so its coordinates come from its own report. The
 reports of all ranks together show which dimensions make the grid. Flattened and joint groups
-(dp_cp, mp) are no dimensions of their own.
+(dp_cp, mp) are not dimensions of their own.
 """
 
 from __future__ import annotations

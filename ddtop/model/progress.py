@@ -254,7 +254,7 @@ def _has_moved(before: Loader, now: Loader, seconds: float, policy: Policy) -> b
         > policy.of(SampleReading).bytes_per_s * seconds
     ):
         return True
-    # A download shows in no other counter. A loop that sleeps between two polls is no download.
+    # A download shows in no other counter. A loop that sleeps between two polls is not a download.
     wakes = _growth(before.owing_switches, now.owing_switches)
     return wakes > policy.socket_working_switches_per_s * seconds and _ASLEEP not in (
         now.owing_wchan or ""

@@ -91,7 +91,7 @@ def loader_ratios(
         lowest = min(lowest, (part[1][0] - waited_ns) / ((part[0] - seconds) * 1e9))
         seconds, waited_ns = part[0], part[1][0]
         batches.append(part[1][1])
-    # A single wait that fills the middle of the window is no rhythm, however long it is.
+    # A single wait that fills the middle of the window is not a rhythm, however long it is.
     return ratio, max(0.0, lowest) if batches[-2] > batches[0] else 0.0
 
 

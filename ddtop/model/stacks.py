@@ -115,7 +115,7 @@ class Frame:
 class Member:
     """One thread of one process.
 
-    `rank` is -1 for a process that is no rank; `place` counts the threads of the process.
+    `rank` is -1 for a process that is not a rank; `place` counts the threads of the process.
     """
 
     rank: int
@@ -187,7 +187,7 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
-    """A process without stacks; `rank` is -1 for one that is no rank."""
+    """A process without stacks; `rank` is -1 for one that is not a rank."""
 
     rank: int
     pid: int

@@ -298,7 +298,7 @@ def waits_outside(facts: RankFields) -> bool:
 def _too_soon(facts: RankFields | None, condition: str) -> bool:
     """Whether it has not been looked at for long enough, or its host does not report.
 
-    This is no reason to blame it, and no reason to wait longer.
+    This is not a reason to blame it, and no reason to wait longer.
     """
     if facts is None:
         return False
@@ -545,7 +545,7 @@ def _last_enqueued(member: RankFields | None, group: str) -> float:
 def tells_nothing(facts: RankFields) -> bool:
     """Whether its agent has reported that it cannot read the collectives.
 
-    Then it is not known where the rank is, which is no reason to blame it.
+    Then it is not known where the rank is, which is not a reason to blame it.
     """
     return bool(facts.agent.probes_off) and any(
         reason.startswith("collectives:") for reason in facts.agent.probes_off
@@ -567,7 +567,7 @@ _ELSEWHERE = frozenset(
     }
     | {"checkpoint-load"}
 )
-"""What a thread waits on that is no collective.
+"""What a thread waits on that is not a collective.
 
 Locks, queues and futures are not among them: a thread that communicates for it may hold one.
 """

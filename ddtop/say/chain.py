@@ -40,7 +40,7 @@ from ddtop.wire.records import (
 )
 from ddtop.words.sentences import WAITS, file_line, function_text
 
-OF_CHAIN = (Kind.NOT_IN_COLLECTIVE, Kind.WAIT_CYCLE, Kind.IO_STALL)
+OF_CHAIN = (Kind.NOT_IN_COLLECTIVE, Kind.WAIT_CYCLE, Kind.IO_STALL, Kind.INTERPRETER_FROZEN)
 """Kinds of findings that say the chain of their rank."""
 _STATES = {"R": "computes", "T": "is stopped", "t": "is held by a debugger", "Z": "has ended"}
 _CONNECTS, _MAIN = "SYN_SENT", "MainThread"

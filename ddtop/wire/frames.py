@@ -12,7 +12,7 @@ import msgspec
 from ddtop import redaction
 from ddtop.wire.records import AnyRecord, Command, Reply
 
-# -- Text that cannot be written as UTF-8: lone surrogates, as in file names that are no UTF-8
+# -- Text that cannot be written as UTF-8: lone surrogates, as in file names that are not UTF-8
 #
 # It is written as Python writes it (`\udcff`), so that a user sees what is there. Nothing else
 # changes.
@@ -88,7 +88,7 @@ _record_decoder = msgspec.msgpack.Decoder(AnyRecord)
 
 
 def encode(record: msgspec.Struct) -> bytes:
-    """The bytes of a record; text that is no UTF-8 is escaped."""
+    """The bytes of a record; text that is not UTF-8 is escaped."""
     try:
         return _encoder.encode(record)
     except UnicodeEncodeError:

@@ -54,7 +54,7 @@ MPI_CALLS: tuple[str, ...] = (
     "Spawn", "Accept", "Connect", "Disconnect",
     "Finalize",
 )  # fmt: skip
-"""Names by their code on the state page; 0 is no call."""
+"""Names by their code on the state page; 0 is not a call."""
 FINALIZE = "MPI_Finalize"
 """The model's name for a rank in MPI.Finalize, or in the exit of an interpreter that calls it."""
 MPI_CODES = {name: code for code, name in enumerate(MPI_CALLS) if name}

@@ -431,7 +431,7 @@ NONE_US = 0xFFFFFFFF
 """Stands in `GroupArrivals.after_us` for a collective of which there is no entry."""
 SYMMETRIC, ROOTED, REDUCING = 1, 2, 3
 """Kinds of collectives in `GroupArrivals.kinds`: all wait for all, some wait for one, all_reduce or
-barrier; 0 is no entry."""
+barrier; 0 is not an entry."""
 ARRIVALS_MAX = 2048
 """Collectives kept a group: 10 KB, and what torch's recorder holds by default."""
 
@@ -647,8 +647,8 @@ class Rendezvous(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Candidacy(msgspec.Struct, frozen=True, array_like=True):
-    """Why a process that is no rank yet belongs to the job, seen from outside by the relay of its
-    host.
+    """Why a process that is not a rank yet belongs to the job, seen from outside by the relay of
+    its host.
 
     `mark`: the evidence ("started by rank 0", "of the same parent"). `command`: its command line,
     shortened. `started_unix_ns`: wall clock, None if it could not be read. `torch_loaded`: libtorch
@@ -1035,7 +1035,7 @@ class Handling(msgspec.Struct, frozen=True, array_like=True):
 
 
 class HelperEnd(msgspec.Struct, frozen=True, array_like=True):
-    """The end of a process that is no rank and runs beside the ranks, or has started them
+    """The end of a process that is not a rank and runs beside the ranks, or has started them
     (`launcher`).
 
     `code`, `signal`: from its pidfd, None where the kernel did not say. `exception`: what it left
@@ -1374,7 +1374,7 @@ class Groups(Record, frozen=True, array_like=True):
     """All process groups of which this rank is a member; sent when a field changes.
 
     `turns`: those of its calls in them. `made`: the last calls that have made groups, also those of
-    which it is no member, oldest first; None where nobody noted them.
+    which it is not a member, oldest first; None where nobody noted them.
     """
 
     groups: tuple[Group, ...]
@@ -1478,8 +1478,8 @@ class HostState(Record, frozen=True, array_like=True):
     `rendezvous`: of the ranks inside init_process_group. `candidates`: processes with the marks of
     the job that have not said who they are; looked for only while a rank is inside. Their `rank` is
     that of their environment. `candidacies`: one for each candidate. `launching`: what started the
-    ranks inside still lives and is no interactive shell, so it may start more; None while no rank
-    is inside. `clock`: None on the hub itself, and where it has not been measured.
+    ranks inside still lives and is not an interactive shell, so it may start more; None while no
+    rank is inside. `clock`: None on the hub itself, and where it has not been measured.
 
     `served`: for each address of this host at which a rank of another host waits, the process there
     and what that one waits for.

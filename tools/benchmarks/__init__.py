@@ -1,5 +1,5 @@
 """What ddtop costs and how fast it is, measured on real processes: `python -m tools.benchmarks`.
 
-These are no tests: a time depends on the machine and on what else runs there, so nothing here is
+These are not tests: a time depends on the machine and on what else runs there, so nothing here is
 collected by pytest.
 """

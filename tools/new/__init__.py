@@ -30,7 +30,9 @@ def write(what: str, name: str, root: Path) -> tuple[list[str], str]:
     """
     template = TEMPLATES / f"{what}.txt"
     if not template.exists() or _NAME.fullmatch(name) is None:
-        raise CannotWriteError(f"there is no template {what}, or {name!r} is no name like too-big")
+        raise CannotWriteError(
+            f"there is no template {what}, or {name!r} is not a name like too-big"
+        )
     words = {
         "kind": name,
         "module": name.replace("-", "_"),

@@ -2,7 +2,7 @@
 
 Source: `ray.train.report(metrics, checkpoint)` in a worker (Ray 2.60, train/v2/api/
 train_fn_utils.py), and what Ray makes of an exception of that function (train/v2/_internal/
-execution/worker_group/thread_runner.py). Caveat: values that are no numbers are left out. Ray does
+execution/worker_group/thread_runner.py). Caveat: values that are not numbers are left out. Ray does
 not pass DDTOP on to its workers: set it in `runtime_env={"env_vars": {"DDTOP": "1"}}`. Check: Ray's
 dashboard.
 """

@@ -187,7 +187,7 @@ class Lines:
     def note_failure(
         self, error: BaseException, call: tuple[int, Comm, int, int, int, int]
     ) -> None:
-        """The call raised. What ends the program, Ctrl-C for example, is no failure of the call."""
+        """The call raised. What ends the program, such as Ctrl-C, is not a failure of the call."""
         if issubclass(type(error), Exception):
             self.failed = call
 
@@ -561,7 +561,7 @@ def _marks_of(lines: Lines, requests: Any, over: bool) -> list[Mark]:
     take, handle_of = marks.pop if over else marks.get, lines.communicators.handle_of
     for request in requests:
         handle = None
-        # What is no request mpi4py will refuse.
+        # What is not a request mpi4py will refuse.
         with suppressed:
             handle = handle_of(request)
         if handle is None:

@@ -34,7 +34,7 @@ class Falls:
         self._was_large = self._varies = False
 
     def add(self, now: Counts, source: int, trains: bool) -> None:
-        """Add the counts of now. `trains`: the time since the last call was no validation and no
+        """Add the counts of now. `trains`: the time since the last call had no validation and no
         checkpoint. `source`: what counts the steps; another one starts anew."""
         since = self._since
         if since is None or source != self._source or now.steps < since.steps:

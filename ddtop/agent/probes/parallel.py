@@ -206,7 +206,7 @@ def _running_backward(in_flight: tuple[int, ...], outputs: int, chunks: int | No
 # Source: names that these systems give their processes. torch.distributed.rpc: the worker's name
 # and the counters of `RpcAgent.get_debug_info()` (0.8 us). vLLM: the name of the multiprocessing
 # process (`VllmWorker-0`). SGLang and Ray: the title of the process in /proc/self/cmdline
-# (`sglang::scheduler_TP0`, `ray::Trainer.fit`: Ray adds the method that runs, which is no part of
+# (`sglang::scheduler_TP0`, `ray::Trainer.fit`: Ray adds the method that runs, which is not part of
 # the role). Monarch, torchft and torchrun: variables of the environment. Caveat: RPC's counters say
 # how many calls are open, not to which worker; a wrapper would not know either, because the futures
 # are waited for elsewhere. Check:

@@ -3,7 +3,7 @@
 Python makes the frame object of a running function when somebody asks for it. On Python 3.11 that
 allocation can start the collector, the collector runs code of the program, and that code hands the
 GIL over. The other thread then leaves the function, and the new frame object points to memory that
-is no frame any more: the process crashes.
+is not a frame any more: the process crashes.
 
 So from `sys._current_frames()` to the last use of the last frame only C code runs here: iterators
 of C, driven by one call. The interpreter hands the GIL over only between bytecodes. In this window

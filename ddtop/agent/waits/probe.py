@@ -461,8 +461,8 @@ def _shown(name: str) -> str:
 
 
 def _lines_of(file: str) -> list[str]:
-    """The lines of a file, as far as they are read; none of what is no file. A program may give its
-    code any name: to open a named pipe would be noticed at its other end."""
+    """The lines of a file, as far as they are read; none of what is not a file. A program may give
+    its code any name: to open a named pipe would be noticed at its other end."""
     try:
         with open(
             file if os.path.isfile(file) else os.devnull, encoding="utf-8", errors="replace"

@@ -122,7 +122,7 @@ def _before_init(args: tuple[Any, ...], kwargs: dict[str, Any], _marks: _Marks) 
         given.get("rank", -1),
         given.get("world_size", -1),
         text(backend),
-        # A store that is no TCPStore has no address.
+        # A store that is not a TCPStore has no address.
         arguments.method or ("store" if given.get("store") is not None else None),
     )
     rank = current.get()

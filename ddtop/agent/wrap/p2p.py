@@ -70,7 +70,7 @@ def _leave(noted: tuple[Rank, int, int] | None, _made: Any, _error: BaseExceptio
     if noted is not None:
         rank, slot, began = noted
         rank.page.leave_call(slot)
-        # Stages of a pipeline wait by design: what was borne before is no news.
+        # Stages of a pipeline wait by design: what was borne before is not news.
         waited = time.monotonic_ns() - began
         if waited > rank.limits.wait_kept_ns:
             rank.notes[PeerNotes].waits.append(waited)

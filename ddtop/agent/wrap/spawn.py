@@ -1,8 +1,8 @@
 """Notes exceptions of children of multiprocessing and mp.spawn, and of programs under hydra.main.
 
 All catch what the target raises, so no hook sees it. Only a function in between is replaced: the
-new one notes the exception and raises it again. If the child is no rank, the exception is left for
-the relay (`helper_end`), because the parent may end the ranks for it.
+new one notes the exception and raises it again. If the child is not a rank, the exception is left
+for the relay (`helper_end`), because the parent may end the ranks for it.
 """
 
 from __future__ import annotations

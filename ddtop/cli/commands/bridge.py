@@ -59,10 +59,10 @@ def serve(readonly: bool) -> int:
     """Serve the other side until stdin ends.
 
     Returns:
-        0, or 1 if the connection broke, or if the other side sent something that is no message.
+        0, or 1 if the connection broke, or if the other side sent something that is not a message.
 
     Raises:
-        CommandError: 2, stdin and stdout are no pipes.
+        CommandError: 2, stdin and stdout are not pipes.
     """
     if not all(_is_pipe(descriptor) for descriptor in (0, 1)):
         raise CommandError(

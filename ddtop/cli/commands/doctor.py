@@ -82,7 +82,7 @@ def doctor_of(python: str) -> int:
     """Run that Python with DDTOP=1 and print what its jobs would get. Returns as `doctor` does.
 
     Raises:
-        CommandError: 3, it is no Python that answers.
+        CommandError: 3, it is not a Python that answers.
     """
     from ddtop.cli.other_python import OF_THE_AGENT, OF_THE_COMMANDS, OtherPython, too_old
 

@@ -100,7 +100,7 @@ PAGES = (
                 " made a call equally often each time turns where it makes it more or less often."
             ),
             (
-                "A call from another line is no difference if it may replace the call of the"
+                "A call from another line is not a difference if it may replace the call of the"
                 " others: only a turn that has changed the number of calls counts. The steps of the"
                 " optimizer are compared in the same way, by their lines and the calls between."
             ),

@@ -32,7 +32,7 @@ class InputBound(Limits, of=Kind.INPUT_BOUND):
     """`input-bound`."""
 
     steps: int = 5
-    """Iterations in the window. An epoch's first batch, with its worker start, is no evidence."""
+    """Iterations in the window. An epoch's first batch, with its worker start, is not evidence."""
     depth_ratio: float = 0.5
     """Share of the prefetched batches that lie ready. Above it the rank does not wait for them."""
     window_s: float = 8.0

@@ -248,7 +248,7 @@ class GpuThrottled(Limits, of=Kind.GPU_THROTTLED):
     """A step so much longer than the shortest is a line of evidence. Below that it is noise."""
     gpu_load_ratio: float = 0.85
     """Share of a GPU's power. GPUs that draw less have less to do and run faster for that, so their
-    clocks are no measure."""
+    clocks are not a measure."""
 
 
 class InUse(NamedTuple):

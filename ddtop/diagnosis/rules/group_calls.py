@@ -4,7 +4,7 @@ Torch numbers the groups that a rank makes, and the members meet under this numb
 new_group must have the same number and the same members on all ranks. Otherwise members look for
 each other under different numbers, or ranks of two groups meet under one.
 
-That alone is no finding: such groups may never be used, or meet by chance. A rank must wait in a
+That alone is not a finding: such groups may never be used, or meet by chance. A rank must wait in a
 group that it makes, or in its first collective of one, for a rank on the other side of the
 difference.
 """

@@ -206,7 +206,7 @@ class Oversubscribed(Limits, of=Kind.CPU_OVERSUBSCRIBED):
     """... and the main threads wait for a CPU this share of the time. Less costs little."""
     threads_own_ratio: float = 0.2
     """... and the ranks get this share of the CPUs at least. Where others have nearly all, each
-    thread that wakes for a moment is ready for long, so ready threads are no measure."""
+    thread that wakes for a moment is ready for long, so ready threads are not a measure."""
     window_ratio: float = 0.9
     """... in most of `oversubscribed_window_s`: reports come every half second, so that is rarely
     full."""

@@ -138,7 +138,7 @@ class TransferBound(Limits, of=Kind.TRANSFER_BOUND):
     """Threads of the ranks that are ready to run wait this many times as long as they run: then
     CPUs are short, not the network."""
     job_s: float = 20.0
-    """A job this young imports, distributes weights, and its first steps are no rhythm."""
+    """A job this young imports, distributes weights, and its first steps are not a rhythm."""
 
 
 class Communication(NamedTuple):

@@ -165,7 +165,7 @@ def _where_to_look() -> str:
 
 
 def _is_rank(target: OutsideTarget) -> bool:
-    """Whether a launcher has numbered this Python, and it is no launcher itself."""
+    """Whether a launcher has numbered this Python, and it is not a launcher itself."""
     numbered = launch.rank(target.environment, any_task=False) is not None
     return numbered and is_python(target.pid) and not _launches(target)
 
@@ -263,7 +263,7 @@ def _ranks_of(host: HostProcesses, target: OutsideTarget) -> list[OutsideTarget]
                 targets.append(child)
             else:
                 waiting.append(child.pid)
-    # A process that is no launcher and whose children inherited a number: they are its helpers.
+    # A process that is not a launcher and whose children inherited a number: they are its helpers.
     if (
         not is_launcher
         and is_python(target.pid)

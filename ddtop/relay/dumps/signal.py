@@ -134,7 +134,7 @@ def read_written(hello: Hello) -> bytes:
 
 # -- Whether C code holds the GIL of a process, from two looks at its threads
 #
-# A silent agent is no proof. On a crowded host, the agent and the thread that runs Python may get
+# A silent agent is not proof. On a crowded host, the agent and the thread that runs Python may get
 # no CPU for seconds, and a relay without CPU has not read what was sent. The proof has two parts.
 # First, a thread that waits for the GIL wakes every 5 ms to ask for it again. Second, a thread that
 # runs Python releases the GIL on request, as soon as it has a CPU.

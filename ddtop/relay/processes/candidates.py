@@ -307,7 +307,7 @@ class CandidateStacks:
         return sleep.frames
 
     def keep(self, pids: Collection[int]) -> None:
-        """Forget all other processes: they are no candidates any more."""
+        """Forget all other processes: they are not candidates any more."""
         for pid in [pid for pid in self._sleeps if pid not in pids]:
             self._end(pid)
 

@@ -554,7 +554,7 @@ def descriptor(pid: int, number: int) -> str | None:
 
 
 def kind_of(target: str) -> str:
-    """The target of a link in /proc/PID/fd in one word, where it is no path."""
+    """The target of a link in /proc/PID/fd in one word, where it is not a path."""
     if target.startswith("anon_inode:"):
         return target.removeprefix("anon_inode:").strip("[]").partition(":")[0]
     if _TERMINAL.match(target):

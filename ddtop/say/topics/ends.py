@@ -144,13 +144,16 @@ def _raised(ranks: Sequence[int], rank: RankFacts, error: LastException, at: Con
     every = several and len(ranks) == len(at.snapshot.ranks)
     whose = f"the process of rank {rank.rank}" if several else "its process"
     alive = f"{whose} is still alive" if rank.process.exit is None else ""
+    others = [one for one in at.snapshot.ranks if one.rank not in ranks]
+    failed = any(one.gone or one.reported.exception is not None for one in others)
+    after = "; the other ranks' errors came later" if failed else ""
     text = f" {error.type}: {error.text}"
     cures = (cure.format(rank.rank) for part, cure in _CURES.items() if part in text)
     advice = (
         f"fix that exception: {'every rank' if every else who} raised it, so the cause is not the"
         " data or the host of a single rank"
         if several
-        else f"fix that exception on rank {rank.rank}; the other ranks' errors came later"
+        else f"fix that exception on rank {rank.rank}{after}"
     )
     worker_gone = Says.WORKER_GONE.within(error.text)
     return Said(
@@ -353,7 +356,7 @@ def _ends(ranks: Sequence[RankFacts], at: Context) -> tuple[str, ...]:
 
 
 def helper(finding: Finding, seen: HelperEnd, at: Context) -> Said:
-    """How a process failed that is no rank, and what became of the ranks."""
+    """How a process failed that is not a rank, and what became of the ranks."""
     ranks, title = finding.victims, (seen.command or "").partition(" ")[0]
     name = "the program that started the ranks" if seen.launcher else "a helper process"
     # Systems give their processes a title: VLLM::EngineCore.

@@ -216,7 +216,7 @@ CASES = {
         ],
     },
     "raises-and-stays": {
-        "story": "Rank 0 raises, but a thread that is no daemon keeps its process alive.",
+        "story": "Rank 0 raises, but a thread that is not a daemon keeps its process alive.",
         "source": "pytorch/torchtitan#1790",
         "expected": ["rank-crashed 0"],
         "place": "raises_and_stays",

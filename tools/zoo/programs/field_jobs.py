@@ -873,7 +873,7 @@ class Clips:
 
     def __init__(self, dies_at):
         context = multiprocessing.get_context("fork")
-        # Both ends stay open here, so the loss of the other process is no end of file.
+        # Both ends stay open here, so the loss of the other process is not an end of file.
         self.mine, self.other = context.Pipe()
         arguments = (self.other, dies_at)
         context.Process(target=decode, args=arguments, daemon=True).start()

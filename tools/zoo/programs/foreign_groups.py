@@ -158,7 +158,7 @@ def own_store(port, host):
 
 
 def join(store, name, rank, world):
-    """A group that is no part of the default one, as between a trainer and its engine."""
+    """A group that is not a part of the default one, as between a trainer and its engine."""
     group, _ = c10d._new_process_group_helper(
         world, rank, [], "gloo", dist.PrefixStore(name, store), group_name=name, timeout=HOUR
     )

@@ -51,7 +51,7 @@ CASES = {
         "world": 4,
     },
     "left-out": {
-        "story": "A rank that is no member leaves out a new_group, and numbers differ from there.",
+        "story": "A rank outside the group leaves out a new_group, and numbers differ from there.",
         "expected": ["collective-mismatch 2"],
         "place": "left_out",
         "cause": [
@@ -158,7 +158,7 @@ def trains(steps, group=None):
 
 
 def left_out(row, column, everyone):
-    """`if rank in ...`: a rank that is no member does not call new_group."""
+    """`if rank in ...`: a rank that is not a member does not call new_group."""
     trains(80)
     rank = dist.get_rank()
     if rank == 2:

@@ -43,7 +43,7 @@ def _groups(world):
     """Name -> name, description and members of each group."""
     found = {}
     for group, ranks in list(world.pg_group_ranks.items()):
-        # Of groups that the rank is no member of there is no object, hence no description.
+        # Of groups that the rank is not a member of there is no object, hence no description.
         if (name := world.pg_names.get(group)) and hasattr(group, "group_desc"):
             members = str(sorted(ranks))
             found[name] = {"name": name, "desc": group.group_desc, "ranks": members}
