@@ -311,31 +311,25 @@ class Reader:
 
     def __init__(self, path: Path) -> None:
         self._damage: list[str] = []
-        newer, why = _try_open(path)
-        older, why_older = _try_open(older_half(path))
-        if newer is None and older is None:
-            raise JournalError(
-                why if os.path.lexists(path) or not os.path.lexists(older_half(path)) else why_older
-            )
-        if (
-            newer is not None
-            and older is not None
-            and os.path.sameopenfile(newer.fileno(), older.fileno())
-        ):
-            # The newer half became the older one between the two openings.
-            older.close()
-            older = None
-        if newer is None and os.path.lexists(path):
-            self._damage.append(why)
-        if older is None and newer is not None and os.path.lexists(older_half(path)) and why_older:
-            self._damage.append(why_older)
-        self._bytes = sum(os.fstat(half.fileno()).st_size for half in (older, newer) if half)
+        self._halves: list[tuple[BinaryIO, str]] = []
+        missing = ""
+        for half in (path, older_half(path)):
+            try:
+                self._halves.append((_open_file(half), half.name))
+            except JournalError as error:
+                if os.path.lexists(half):
+                    self._damage.append(str(error))
+                missing = missing or str(error)
+        if not self._halves:
+            raise JournalError((self._damage or [missing])[0])
+        if os.path.sameopenfile(self._halves[0][0].fileno(), self._halves[-1][0].fileno()):
+            # The newer half may have become the older one between the two openings.
+            for file, _ in self._halves[1:]:
+                file.close()
+            del self._halves[1:]
+        self._halves.reverse()
+        self._bytes = sum(os.fstat(file.fileno()).st_size for file, _ in self._halves)
         self._bytes_read = 0
-        self._halves = [
-            (half, name)
-            for half, name in ((older, older_half(path).name), (newer, path.name))
-            if half
-        ]
 
     @property
     def damage(self) -> str | None:
@@ -376,10 +370,3 @@ class Reader:
         for file, _ in self._halves:
             file.close()
         self._halves.clear()
-
-
-def _try_open(path: Path) -> tuple[BinaryIO | None, str]:
-    try:
-        return _open_file(path), ""
-    except JournalError as error:
-        return None, str(error)

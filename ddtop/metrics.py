@@ -236,18 +236,6 @@ METRICS = (
 )
 
 
-def metric(name: str) -> Metric:
-    """The entry of that name.
-
-    Raises:
-        KeyError: there is none.
-    """
-    for one in METRICS:
-        if one.name == name:
-            return one
-    raise KeyError(name)
-
-
 @dataclass(frozen=True)
 class Family:
     """One family of series of `ddtop exporter`, by Prometheus' rules: base units, which are the end

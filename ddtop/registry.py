@@ -87,7 +87,6 @@ class JobEntry(msgspec.Struct, frozen=True):
     ended_unix_ns: int | None = None
     ended_reason: str | None = None
     last_state: str | None = None
-    refused: str | None = None
     role: str = "alone"
     public_address: str | None = None
     public_port: int | None = None

@@ -47,7 +47,7 @@ class GpuJob(FakeJob):
         self.has(*(cards or [card(number, number) for number in range(world_size)]))
 
     def has(self, *cards):
-        self.host_says = {"gpus": cards, "gpu_watch": GpuWatch(300, "580")}
+        self.host_says = {"gpus": cards, "gpu_watch": GpuWatch(300)}
 
     def change(self, index, **more):
         cards = list(self.host_says["gpus"])

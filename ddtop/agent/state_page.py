@@ -48,7 +48,6 @@ class StatePage:
         )
         words = self.words
         words[layout.VERSION_AT] = layout.VERSION
-        words[layout.PID_AT], words[layout.START_TICKS_AT] = pid, start_ticks
         words[layout.MAGIC_AT] = layout.MAGIC
 
     def _make(self, folder: Path, pid: int, start_ticks: int) -> mmap.mmap:

@@ -47,3 +47,9 @@ def replace(
 
     setattr(wrapper, _WRAPPED, True)
     setattr(owner, name, wrapper)
+
+
+def replace_if_there(owner: Any, name: str, *steps: Callable[..., Any]) -> None:
+    """The same where this version of the library has the function."""
+    if hasattr(owner, name):
+        replace(owner, name, *steps)

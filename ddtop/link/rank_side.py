@@ -182,8 +182,8 @@ class RankLink:
 
     Made, used and closed by one thread; only `wake` and `has_more` are for others.
 
-    `drops`: frames that were never sent. `complaint`: why the relay cannot be used, None without a
-    problem. `refusal`: the last error of a connection that could not be made.
+    `drops`: frames that were never sent. `refusal`: why the last connection could not be made, or
+    not be used.
     """
 
     def __init__(self, path: Path, sleep: Callable[..., Any] | None = None) -> None:
@@ -202,7 +202,6 @@ class RankLink:
         self._retry_s, self._pause_s = 0.0, RECONNECT_S
         self._bell_retry_s = 0.0
         self.drops = 0
-        self.complaint: str | None = None
         self.refusal = ""
         now = time.monotonic()
         self._look_at_bell(now)
@@ -316,10 +315,10 @@ class RankLink:
     def _take_greeting(self, packet: bytes, now: float) -> None:
         theirs = other_version(packet)
         if theirs is None:
-            self.complaint, self._pause_s = None, RECONNECT_S
+            self._pause_s = RECONNECT_S
             return
         versions = f"the relay of this job runs {theirs}, this rank ddtop {ddtop.__version__}"
-        self.complaint = f"{versions}: install the same version everywhere"
+        self.refusal = f"{versions}: install the same version everywhere"
         self._lose(now)
         self._retry_s = now + OTHER_VERSION_S
 

@@ -123,11 +123,6 @@ class Pipe:
         self._failed: PipeError | None = None
         self.words: deque[str] = deque(maxlen=WORDS_KEPT)
 
-    @property
-    def pid(self) -> int:
-        """Of the program that was started."""
-        return self._process.pid
-
     async def wait_for_greeting(self, seconds: float | None) -> bridge.Greeting:
         """The bridge's greeting.
 
@@ -264,7 +259,7 @@ class Pipe:
             if isinstance(message, BridgeFrame):
                 self._frames.append(message.data, len(message.data))
             else:
-                self._answers.append(message, bridge.size_of(message))
+                self._answers.append(message, len(bridge.pack(message)))
 
     def _take_words(self) -> None:
         with contextlib.suppress(BlockingIOError):

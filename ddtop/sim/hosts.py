@@ -209,7 +209,6 @@ class SimulatedGpus:
             0 if self._divided else local,
             (self._part(host, local, 0) if self._divided else whole).partition("-")[2],
             _pci(local),
-            PART_BYTES if self._divided else TOTAL_BYTES,
             int(reserved * ratio),
             reserved,
             int(reserved * 0.97),
@@ -238,7 +237,7 @@ class SimulatedGpus:
         for local in range(GPUS_PER_HOST):
             role = roles[local] if local < len(roles) else None
             gpus += self._gpu(host, local, role, era, at_s)
-        return tuple(gpus), GpuWatch(age_ms, DRIVER)
+        return tuple(gpus), GpuWatch(age_ms)
 
     def _era(self, at_s: float) -> Era:
         return next((era for era in reversed(self._eras) if era.begin_s <= at_s), self._eras[0])

@@ -325,7 +325,7 @@ class SimulatedJob:
             f"Out of memory: Killed process {pid} (python) total-vm:812345678kB,"
             f" anon-rss:{OOM_BYTES >> 10}kB"
         )
-        record = Exit(rank, pid, None, 9, True, 0, "pidfd", last_state="R", oom_line=line)
+        record = Exit(rank, pid, None, 9, True, 0, "pidfd", oom_line=line)
         return self._seal(record, attempt, rank, era.begin_s + 0.02)
 
     def _left_behind(self, attempt: _Attempt, era: Era) -> Iterator[bytes]:

@@ -171,17 +171,6 @@ def pack(message: Message) -> bytes:
     )
 
 
-def size_of(message: Message) -> int:
-    """About how many bytes a message holds."""
-    if isinstance(message, Part):
-        return len(message.packed)
-    if isinstance(message, BridgeFrame):
-        return len(message.data)
-    if isinstance(message, Jobs):
-        return sum(len(job.entry) for job in message.jobs)
-    return len(message.text) if isinstance(message, Refused) else 0
-
-
 def part(kind: str, size_bytes: int, data: bytes) -> Part:
     """A piece of a file, at most PART_BYTES of it."""
     return Part(kind, size_bytes, zlib.compress(data, 1))

@@ -26,7 +26,7 @@ VERSION = 2
 PAGE_BYTES = 16384
 
 # Words of the head.
-MAGIC_AT, VERSION_AT, PID_AT, START_TICKS_AT = 0, 1, 2, 3
+MAGIC_AT, VERSION_AT = 0, 1
 HEARTBEAT_AT = 4  # monotonic ns of the agent's last tick
 ITERATION_AT, ITERATION_SOURCE_AT, STEP_AT = 5, 6, 7  # STEP_AT: monotonic ns of the last step
 BATCHES_AT, LOADER_WAIT_SINCE_AT, LOADER_WAIT_TOTAL_AT = 8, 9, 10
@@ -103,13 +103,12 @@ class PageError(ValueError):
 class PageView(msgspec.Struct, frozen=True):
     """What a state page says, all clocks monotonic ns of that host; 0 stands for "never".
 
-    `mpi`: read by `wire.mpi`.
+    `mpi`: read by `wire.mpi`. `iteration`: how many it has finished; None while nothing counts
+    them.
     """
 
-    pid: int
-    start_ticks: int
     heartbeat_mono_ns: int
-    iteration: int
+    iteration: int | None
     exiting_mono_ns: int
     exception: LastException | None
     gc_since_mono_ns: int = 0
@@ -117,13 +116,6 @@ class PageView(msgspec.Struct, frozen=True):
     init_since_mono_ns: int = 0
     mpi: bytes = b""
     owing_pid: int = 0
-    iteration_source: int = SOURCE_NONE
-
-    @property
-    def counted(self) -> int | None:
-        """How many iterations it has finished; None while nothing counts them."""
-        return self.iteration if self.iteration_source != SOURCE_NONE else None
-
     lead_tid: int = 0
     awaited_tid: int = 0
     walking: bool = False
@@ -145,10 +137,8 @@ def read_page(page: memoryview | bytes) -> PageView:
     if words[VERSION_AT] != VERSION:
         raise PageError(f"state page version {words[VERSION_AT]}, this ddtop reads {VERSION}")
     return PageView(
-        pid=words[PID_AT],
-        start_ticks=words[START_TICKS_AT],
         heartbeat_mono_ns=words[HEARTBEAT_AT],
-        iteration=words[ITERATION_AT],
+        iteration=words[ITERATION_AT] if words[ITERATION_SOURCE_AT] else None,
         exiting_mono_ns=words[EXITING_AT],
         exception=_read_part(page, words, EXCEPTION, LastException),
         gc_since_mono_ns=words[GC_SINCE_AT],
@@ -156,7 +146,6 @@ def read_page(page: memoryview | bytes) -> PageView:
         init_since_mono_ns=_init_since(page),
         mpi=_mpi(page),
         owing_pid=words[OWING_PID_AT],
-        iteration_source=words[ITERATION_SOURCE_AT],
         lead_tid=words[LEAD_AT],
         awaited_tid=words[AWAITED_AT],
         walking=bool(words[WALKING_AT]),

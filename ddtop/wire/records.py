@@ -33,12 +33,11 @@ class HostClock(msgspec.Struct, frozen=True, array_like=True):
 
     A time of this host plus `offset_ns` is the hub's, wrong by at most `error_ns`.
 
-    `error_ns` is half of the fastest of the last round trips, `age_ms` how long ago that one was.
+    `error_ns` is half of the fastest of the last round trips.
     """
 
     offset_ns: int
     error_ns: int
-    age_ms: int = 0
 
 
 class HubLink(msgspec.Struct, frozen=True, array_like=True):
@@ -112,9 +111,8 @@ class Limit(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ProcessLoad(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One rank's process. `run_delay_ns` and `ran_ns` of the main thread only grow: ready but
-    without a CPU, and running (/proc/PID/task/PID/schedstat). `major_faults` only grows: pages that
-    had to come from a disk.
+    """One rank's process. `run_delay_ns` of the main thread only grows: ready but without a CPU
+    (/proc/PID/task/PID/schedstat). `major_faults` only grows: pages that had to come from a disk.
 
     `cpus`: those that it may use, as the kernel writes them ("0-3"), `cpus_count` how many.
     `quota_cores`: its cgroup's limit, None without one; `throttled_ns` only grows.
@@ -126,7 +124,6 @@ class ProcessLoad(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """
 
     run_delay_ns: int | None = None
-    ran_ns: int | None = None
     major_faults: int | None = None
     cpus: str | None = None
     cpus_count: int | None = None
@@ -264,7 +261,6 @@ class WorkerEnd(msgspec.Struct, frozen=True, array_like=True):
 
 
 COLLECTIVE, P2P, INIT, UNCLEAR = "collective", "p2p", "init", "unclear"
-KINDS = (COLLECTIVE, P2P, INIT, UNCLEAR)
 """Of `OutsideLook.kind`. `unclear`: a call into C that may wait for other ranks, such as a
 synchronization with a GPU."""
 RUN = "outside"
@@ -276,9 +272,9 @@ OF_LOOKS = "outside-looks"
 class OutsideLook(msgspec.Struct, frozen=True, array_like=True):
     """The main thread of a rank, read from outside: by its frames and by /proc.
 
-    `kind`: one of KINDS, None if the thread is in no communication call; `call` is that call
-    ("all_reduce"). `since_unix_ns`: since when the thread is known to be in this place without a
-    break. `asleep`: it has not run since then; False where it runs at one line, as in a library
+    `kind`: COLLECTIVE to UNCLEAR, None if the thread is in no communication call; `call` is that
+    call ("all_reduce"). `since_unix_ns`: since when the thread is known to be in this place without
+    a break. `asleep`: it has not run since then; False where it runs at one line, as in a library
     that spins. `communicated_unix_ns`: it made calls for other ranks until then, at least.
     `apart_looks`: how many looks in a row have found it in no such call. `quiet_since_unix_ns`:
     since when the threads that run gloo's collectives have run none, as far as was looked; None
@@ -779,7 +775,6 @@ class GpuWatch(msgspec.Struct, frozen=True, array_like=True):
     """
 
     age_ms: int | None = None
-    driver: str | None = None
     why: str | None = None
 
 
@@ -795,7 +790,6 @@ class CudaState(msgspec.Struct, frozen=True, array_like=True):
     index: int
     uuid: str | None = None
     pci: str | None = None
-    total_bytes: int | None = None
     allocated_bytes: int | None = None
     reserved_bytes: int | None = None
     allocated_peak_bytes: int | None = None
@@ -836,7 +830,6 @@ class Communicator(msgspec.Struct, frozen=True, array_like=True):
     name: str
     size: int
     ranks: tuple[RasRank, ...] = ()
-    missing: int | None = None
     state: str = "ok"
     problems: tuple[str, ...] = ()
     usual: dict[str, int] = {}
@@ -1541,7 +1534,6 @@ class Exit(Record, frozen=True, array_like=True):
     exiting: bool = False
     exception: LastException | None = None
     orphans: tuple[int, ...] = ()
-    last_state: str | None = None
     exiting_unix_ns: int | None = None
     oom_line: str | None = None
     orphan_sockets: int | None = None

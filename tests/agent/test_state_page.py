@@ -38,13 +38,13 @@ def test_the_relay_reads_since_when_a_rank_is_inside_init(page):
 
 
 def test_what_the_rank_writes_the_relay_reads_from_the_file(page):
-    page.words[layout.ITERATION_AT] = 1203
+    page.words[layout.ITERATION_AT], page.words[layout.ITERATION_SOURCE_AT] = 1203, 1
     page.words[layout.EXITING_AT] = 7
     page.write(layout.EXCEPTION, msgspec.msgpack.encode(LastException("ValueError", "bad", 9)))
 
     seen = read_page(page.path.read_bytes())
 
-    assert (seen.pid, seen.iteration, seen.exiting_mono_ns) == (os.getpid(), 1203, 7)
+    assert (seen.iteration, seen.exiting_mono_ns) == (1203, 7)
     assert seen.exception == LastException("ValueError", "bad", 9)
 
 
@@ -127,7 +127,7 @@ def test_a_second_exception_replaces_the_first(page):
 
 def test_a_forked_child_writes_to_memory_of_its_own(page):
     """DataLoader workers fork from a rank: their batches are not the rank's."""
-    page.words[layout.ITERATION_AT] = 5
+    page.words[layout.ITERATION_AT], page.words[layout.ITERATION_SOURCE_AT] = 5, 1
     child = os.fork()
     if child == 0:
         page.forget()

@@ -111,7 +111,7 @@ async def test_a_program_that_ends_for_nothing_is_killed(started, monkeypatch):
     await found.wait_for_greeting(20)
     found.close()
 
-    assert registry.start_ticks(found.pid) is None
+    assert registry.start_ticks(found._process.pid) is None
 
 
 def test_a_program_that_is_not_there_is_an_os_error():

@@ -79,7 +79,7 @@ def test_devices_made_on_demand_are_those_that_each_report_would_have_made(repor
         gpus = tuple(
             Gpu(number, f"GPU-{number}", **values) for number, values in enumerate(one["cards"])
         )
-        host = HostState(one["node"], 4, 0.5, gpus=gpus, gpu_watch=GpuWatch(one["age_ms"], "580"))
+        host = HostState(one["node"], 4, 0.5, gpus=gpus, gpu_watch=GpuWatch(one["age_ms"]))
         owns = {rank: Own(gpus[rank % len(gpus)], "torch") for rank in one["owned"]} if gpus else {}
         for remembered in (lazy, eager):
             if one["what"] == "report":
@@ -163,7 +163,7 @@ def test_times_of_gpus_move_with_the_clock_of_their_host():
 def test_numbers_that_the_relay_repeats_do_not_count():
     job = GpuJob(world_size=1).trains(25)
     job.change(0, power_watts=100.0)
-    job.host_says["gpu_watch"] = GpuWatch(5000, "580")
+    job.host_says["gpu_watch"] = GpuWatch(5000)
 
     assert job.trains(20).snapshot().devices[0].power_mean_watts == pytest.approx(600.0)
 

@@ -121,7 +121,7 @@ def test_no_environment_yields_a_gpu_twice_or_one_that_is_not_there(text, local)
 
 def job_on(*gpus, **more):
     job = FakeJob(2)
-    job.host_says = {"gpus": gpus, "gpu_watch": GpuWatch(300, "580")} | more
+    job.host_says = {"gpus": gpus, "gpu_watch": GpuWatch(300)} | more
     return job
 
 
@@ -155,7 +155,7 @@ def test_old_numbers_of_the_driver_are_not_shown_as_current():
     """The GPU's driver hangs: the GPU's name stays, its numbers do not."""
     gpu = Gpu(0, "GPU-a", 0.97, 9 * GIB, 80 * GIB, processes=(GpuProcess(4800, 5 * GIB, rank=0),))
     job = job_on(gpu).trains(3)
-    job.host_says["gpu_watch"] = GpuWatch(60_000, "580")
+    job.host_says["gpu_watch"] = GpuWatch(60_000)
     own = job.trains(3).snapshot().ranks[0].gpu.own
 
     assert (own.gpu.uuid, own.gpu.util_ratio, own.gpu.used_bytes) == ("GPU-a", None, None)

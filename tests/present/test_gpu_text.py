@@ -107,12 +107,12 @@ def test_the_row_of_a_host_sums_its_gpus_up():
     assert "8  96%   356G/640G" in plain(host_row(host, codes, None, table))
     assert line_width(host_row(host, codes, None, table)) <= 140
     silent = replace(
-        snapshot, hosts=tuple(_with_watch(one, GpuWatch(34_000, "580")) for one in snapshot.hosts)
+        snapshot, hosts=tuple(_with_watch(one, GpuWatch(34_000)) for one in snapshot.hosts)
     )
     (host,) = hosts_facts(silent, hosts_of_ranks(names_of(silent.ranks)), codes, POLICY)
     assert "driver silent 34s" in plain(host_row(host, codes, None, table))
     fails = replace(
-        snapshot, hosts=tuple(_with_watch(one, GpuWatch(1, None, "no")) for one in snapshot.hosts)
+        snapshot, hosts=tuple(_with_watch(one, GpuWatch(1, "no")) for one in snapshot.hosts)
     )
     (host,) = hosts_facts(fails, hosts_of_ranks(names_of(fails.ranks)), codes, POLICY)
     assert "driver fails" in plain(host_row(host, codes, None, table))

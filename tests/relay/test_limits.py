@@ -275,7 +275,7 @@ def test_a_limit_says_how_long_a_rank_is_in_init_before_its_way_is_looked_at(mon
     now, pid = time.monotonic_ns(), os.getpid()
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
     rank = sample.Watched(hello(pid, environment=place), -1)
-    rank.page = PageView(pid, 1, 0, 0, 0, None, init_since_mono_ns=now - 3 * SECOND)
+    rank.page = PageView(0, None, 0, None, init_since_mono_ns=now - 3 * SECOND)
 
     def ranks_looked_at():
         watch = rendezvous.RendezvousWatch()

@@ -23,7 +23,7 @@ from tests.ui.builders import NOW, SECOND
 from tests.ui.changed import replace
 
 GIB = 1 << 30
-WATCH = GpuWatch(400, "580.65.06")
+WATCH = GpuWatch(400)
 STRANGER = GpuProcess(3310, 31 * GIB, user="bob", command="python sample.py")
 
 
@@ -94,7 +94,7 @@ def on_gpus(
         for rank in mine:
             assert rank.hello is not None
             cuda = CudaState(
-                rank.rank % 8, None, None, 80 * GIB, 36 * GIB, 39 * GIB, 38 * GIB, 0, 0, "2.27.5"
+                rank.rank % 8, None, None, 36 * GIB, 39 * GIB, 38 * GIB, 0, 0, "2.27.5"
             )
             hello = builders.hello(rank.rank, world_size)
             hello = type(hello)(

@@ -96,7 +96,7 @@ def test_the_page_of_a_rank_begins_with_what_its_gpu_does():
     assert page(on_gpus(8, TROUBLE), 5)[3] == "GPU 5: lost: it no longer answers"
 
 
-SILENT = GpuWatch(41_000, "580.65.06")
+SILENT = GpuWatch(41_000)
 
 
 def silent(world_size=8):

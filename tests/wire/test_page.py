@@ -20,7 +20,7 @@ ERROR = LastException("ValueError", "bad sample 7", 99, Place("load", "data.py",
 def written(sequence=0, exception=b"", **words):
     """A page as an agent leaves it."""
     data = bytearray(layout.PAGE_BYTES)
-    head = {layout.MAGIC_AT: layout.MAGIC, layout.VERSION_AT: layout.VERSION, layout.PID_AT: 4730}
+    head = {layout.MAGIC_AT: layout.MAGIC, layout.VERSION_AT: layout.VERSION}
     head |= {getattr(layout, name): value for name, value in words.items()}
     head |= {layout.EXCEPTION_SEQUENCE_AT: sequence, layout.EXCEPTION_BYTES_AT: len(exception)}
     for at, value in head.items():
@@ -31,11 +31,11 @@ def written(sequence=0, exception=b"", **words):
 
 def test_what_the_agent_wrote_is_read():
     data = written(
-        START_TICKS_AT=17, HEARTBEAT_AT=5, ITERATION_AT=1203, EXITING_AT=6,
+        HEARTBEAT_AT=5, ITERATION_AT=1203, ITERATION_SOURCE_AT=1, EXITING_AT=6,
         sequence=2, exception=msgspec.msgpack.encode(ERROR),
     )  # fmt: skip
 
-    assert read_page(data) == layout.PageView(4730, 17, 5, 1203, 6, ERROR)
+    assert read_page(data) == layout.PageView(5, 1203, 6, ERROR)
     assert read_page(memoryview(data)) == read_page(data)
 
 

@@ -19,7 +19,10 @@ from ddtop.wire.records import CHECKPOINT
 def wrap(module: ModuleType) -> None:
     """Note which engine steps, and when it saves a checkpoint."""
     source, engine = DeepSpeedSource(), module.DeepSpeedEngine
-    call_note_before(engine, "__init__", source.note_new, "progress of deepspeed")
+    # The engine is being made.
+    call_note_before(
+        engine, "__init__", lambda own, *_, **__: source.note(own, True), "progress of deepspeed"
+    )
     as_phase(engine, "save_checkpoint", CHECKPOINT, source.name)
 
 
@@ -28,10 +31,6 @@ class DeepSpeedSource(ObjectSource):
 
     name = "deepspeed"
     level = ENGINE
-
-    def note_new(self, own: Any, *_arguments: Any, **_named: Any) -> None:
-        """An engine is being made."""
-        self.note(own, True)
 
     def read_from(self, own: Any) -> SourceValues | None:
         """Its counts; None before its first step, and while it is being constructed."""

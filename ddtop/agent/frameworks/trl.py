@@ -8,7 +8,6 @@ from. Check: the trainer's log of `profiling/Time taken`.
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any
 
 from ddtop.agent.frameworks.wrapping import as_phase
 
@@ -21,10 +20,5 @@ def wrap(module: ModuleType) -> None:
     for owner in list(vars(module).values()):
         # Not the classes that it imports: their modules have rows of their own.
         if isinstance(owner, type) and owner.__module__ == module.__name__:
-            _wrap_phases(owner)
-
-
-def _wrap_phases(owner: Any) -> None:
-    for name, phase in _PHASES.items():
-        if name in vars(owner):
-            as_phase(owner, name, phase, _NAME)
+            for name in _PHASES.keys() & vars(owner):
+                as_phase(owner, name, _PHASES[name], _NAME)

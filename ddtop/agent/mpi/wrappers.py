@@ -249,7 +249,14 @@ def collective(lines: Lines, name: str, original: Method) -> Method:
         order = comm.order
         if order is not None:
             note(order, name, _frame(1))
-        root = _root(comm, args, kwargs, root_at) if root_at is not None else NONE
+        root: Any = NONE
+        if root_at is not None:
+            # As `_root`, without its call.
+            root = args[root_at] if len(args) > root_at else kwargs.get("root", 0)
+            if type(root) is not int:
+                root = whole(root)
+            known = root is not None and 0 <= root < len(comm.peers)
+            root = comm.peers[root] if known else NONE
         nbytes = _nbytes(args, buffer_at) if buffer_at is not None else NONE
         serial = line.serial = line.serial + 1
         line.inside, line.given, now = True, args, NOW()
@@ -378,39 +385,33 @@ def _nbytes(args: Args, at: int) -> int:
 
 
 class PeerAt:
-    """The positions of peer and tag among the arguments, and the values that mean "any"."""
+    """What reads peer and tag of a call: `read` gives (world rank, tag), ANY if left open, NONE for
+    MPI.PROC_NULL and what cannot be read. `which`: 1 of a call that receives, 0 of one that sends.
+    """
 
-    __slots__ = ("any_source", "any_tag", "peer_at", "peer_name", "tag_at", "tag_name", "which")
+    __slots__ = ("read", "which")
 
     def __init__(
         self, mpi: Any, peer_at: int, tag_at: int, receives: bool, names: tuple[str, str]
     ) -> None:
-        self.peer_at, self.tag_at, self.which = peer_at, tag_at, int(receives)
-        self.peer_name, self.tag_name = names
-        self.any_source, self.any_tag = int(mpi.ANY_SOURCE), int(mpi.ANY_TAG)
+        """The positions of peer and tag among the arguments, and their names."""
+        any_source, any_tag, (peer_name, tag_name) = int(mpi.ANY_SOURCE), int(mpi.ANY_TAG), names
+        tag_else = any_tag if receives else 0
 
-    def read(self, comm: Comm, args: Args, kwargs: Kwargs) -> tuple[int, int]:
-        """(world rank, tag): ANY if left open, NONE for MPI.PROC_NULL and what cannot be read."""
-        receives = self.which
-        peer = (
-            args[self.peer_at]
-            if len(args) > self.peer_at
-            else kwargs.get(self.peer_name, self.any_source)
-        )
-        tag = (
-            args[self.tag_at]
-            if len(args) > self.tag_at
-            else kwargs.get(self.tag_name, self.any_tag * receives)
-        )
-        if type(peer) is not int or type(tag) is not int:
-            peer, tag = whole(peer), whole(tag)
-            if peer is None or tag is None:
-                return NONE, NONE
-        if receives and tag == self.any_tag:
-            tag = ANY
-        if receives and peer == self.any_source:
-            return ANY, tag
-        return (comm.peers[peer] if 0 <= peer < len(comm.peers) else NONE), tag
+        def read(comm: Comm, args: Args, kwargs: Kwargs) -> tuple[int, int]:
+            peer = args[peer_at] if len(args) > peer_at else kwargs.get(peer_name, any_source)
+            tag = args[tag_at] if len(args) > tag_at else kwargs.get(tag_name, tag_else)
+            if type(peer) is not int or type(tag) is not int:
+                peer, tag = whole(peer), whole(tag)
+                if peer is None or tag is None:
+                    return NONE, NONE
+            if receives and tag == any_tag:
+                tag = ANY
+            if receives and peer == any_source:
+                return ANY, tag
+            return (comm.peers[peer] if 0 <= peer < len(comm.peers) else NONE), tag
+
+        self.read, self.which = read, int(receives)
 
 
 def waiting(lines: Lines, read: Read, name: str, original: Method) -> Method:
@@ -452,14 +453,15 @@ def by_name(lines: Lines) -> Read:
 def with_peer(lines: Lines, point: PeerAt, counts: bool = True) -> Read:
     """Reads a blocking send, receive or probe."""
     comms, handle_of, nowhere = lines.comms, lines.communicators.handle_of, lines.nowhere
+    read_peer, which = point.read, point.which
 
     def read(_line: ThreadLine, self: Any, args: Args, kwargs: Kwargs) -> Noted | None:
         comm = comms.get(handle_of(self), nowhere)
-        peer, tag = point.read(comm, args, kwargs)
+        peer, tag = read_peer(comm, args, kwargs)
         if peer == NONE:
             return None
         if counts:
-            comm.count(peer, tag, point.which)
+            comm.count(peer, tag, which)
         return comm, peer, tag, NONE
 
     return read
@@ -470,15 +472,16 @@ def started_single(
 ) -> Method:
     """A nonblocking send or receive. The peer is remembered with its request."""
     code, comms, handle_of = MPI_CODES[name], lines.comms, lines.communicators.handle_of
+    read_peer, which = point.read, point.which
 
     def read(self: Any, args: Args, kwargs: Kwargs) -> Mark:
         comm = comms.get(handle_of(self), lines.nowhere)
-        peer, tag = point.read(comm, args, kwargs)
+        peer, tag = read_peer(comm, args, kwargs)
         if persistent:
             comm.wild = comm.wild or not lines.counts_starts
-            return code, comm, peer, tag, functools.partial(comm.count, peer, tag, point.which)
+            return code, comm, peer, tag, functools.partial(comm.count, peer, tag, which)
         if peer != NONE:
-            comm.count(peer, tag, point.which)
+            comm.count(peer, tag, which)
         return code, comm, peer, tag, None
 
     return _started(lines, read, original)

@@ -20,7 +20,7 @@ import msgspec
 from ddtop.agent.notes import GradientNotes
 from ddtop.agent.probe import Fields, Probe, Tick
 from ddtop.agent.rank import Rank
-from ddtop.agent.wrapper import replace
+from ddtop.agent.wrapper import replace, replace_if_there
 from ddtop.wire import page as layout
 from ddtop.wire.records import CudaState, RankState
 
@@ -124,12 +124,10 @@ def _describe(torch: Any, index: int) -> CudaState:
     pci = None
     if isinstance(bus, int) and isinstance(device, int):
         pci = f"{getattr(properties, 'pci_domain_id', 0):08x}:{bus:02x}:{device:02x}"
-    total = getattr(properties, "total_memory", None)
     return CudaState(
         index,
         str(uuid).lower() if uuid is not None else None,
         pci,
-        total if isinstance(total, int) else None,
         nccl=_nccl(torch),
     )
 
@@ -181,8 +179,7 @@ class Captures:
         replace(graph, "capture_begin", self._begins, lambda one, _, error: self._ends(one, error))
         replace(graph, "capture_end", lambda args, _: id(args[0]), lambda one, *_: self._ends(one))
         self._watched = True
-        if hasattr(graph, "replay"):
-            replace(graph, "replay", self._counts)
+        replace_if_there(graph, "replay", self._counts)
 
     def _counts(self, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
         # Several threads may lose a count: it only matters that the number changes.

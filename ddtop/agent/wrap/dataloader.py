@@ -15,7 +15,7 @@ from weakref import ref
 from ddtop.agent import current
 from ddtop.agent.guard import guard
 from ddtop.agent.notes import LoaderNotes
-from ddtop.agent.wrapper import replace
+from ddtop.agent.wrapper import replace, replace_if_there
 from ddtop.wire.page import (
     BATCHES_AT,
     EXHAUSTED_AT,
@@ -41,8 +41,7 @@ def wrap(module: ModuleType) -> None:
     """
     replace(module._BaseDataLoaderIter, "__next__", _begin, _end_next)
     iterator = getattr(module, "_MultiProcessingDataLoaderIter", None)
-    if hasattr(iterator, "_reset"):
-        replace(iterator, "_reset", _begin_reset, _end)
+    replace_if_there(iterator, "_reset", _begin_reset, _end)
 
 
 def _note_iterator(rank: Rank, iterator: Any) -> LoaderNotes:

@@ -15,7 +15,7 @@ from ddtop.agent.plain import peek, text, whole
 from ddtop.agent.probes.calls import CallNotes
 from ddtop.agent.probes.groups import numbers_of, store_at
 from ddtop.agent.probes.replicas import ReplicaNotes, parameters_of
-from ddtop.agent.wrapper import replace
+from ddtop.agent.wrapper import replace, replace_if_there
 from ddtop.redaction import redact
 from ddtop.wire.names import MAKES_BY_HAND, NEW_GROUP, OF_MEMBERS_ONLY, SPLIT_GROUP
 from ddtop.wire.page import CALLS, NO_PEER
@@ -46,12 +46,11 @@ def wrap(module: ModuleType) -> None:
     _replace(module, SPLIT_GROUP, partial(_before_making, SPLIT_GROUP), _after_making)
     _replace(module, "destroy_process_group", _before_destroy, _after_destroy)
     _pause_while(module, "_abort_process_group")
-    if hasattr(module, MAKES_BY_HAND):
-        replace(
-            module,
-            MAKES_BY_HAND,
-            lambda args, kwargs: guard.run("groups made", _note_by_hand, args, kwargs),
-        )
+    replace_if_there(
+        module,
+        MAKES_BY_HAND,
+        lambda args, kwargs: guard.run("groups made", _note_by_hand, args, kwargs),
+    )
 
 
 def wrap_mesh(module: ModuleType) -> None:
@@ -74,8 +73,6 @@ def _replace(
     before: Callable[[tuple[Any, ...], dict[str, Any], _Marks], None],
     after: Callable[[], None] | None,
 ) -> None:
-    if not hasattr(module, name):
-        return
     call = CALLS.index(name)
 
     def enter(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
@@ -88,13 +85,11 @@ def _replace(
         if after is not None:
             guard.run(f"after {name}", after)
 
-    replace(module, name, enter, leave)
+    replace_if_there(module, name, enter, leave)
 
 
 def _pause_while(module: ModuleType, name: str) -> None:
     """Read no process group while this function runs."""
-    if not hasattr(module, name):
-        return
 
     def pause(_args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Rank | None:
         rank = current.get()
@@ -102,7 +97,7 @@ def _pause_while(module: ModuleType, name: str) -> None:
             rank.pause_collectives()
         return rank
 
-    replace(module, name, pause, lambda rank, *_: rank and rank.resume_collectives())
+    replace_if_there(module, name, pause, lambda rank, *_: rank and rank.resume_collectives())
 
 
 def _world() -> Any:
@@ -366,8 +361,9 @@ def _note(stage: Any) -> None:
 
 def wrap_rpc(module: ModuleType) -> None:
     """Look at the arguments of `torch.distributed.rpc.init_rpc`; without RPC there is none."""
-    if hasattr(module, "init_rpc"):
-        replace(module, "init_rpc", lambda args, kwargs: guard.run("rpc", _enter, args, kwargs))
+    replace_if_there(
+        module, "init_rpc", lambda args, kwargs: guard.run("rpc", _enter, args, kwargs)
+    )
 
 
 def _enter(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ from ddtop.agent.guard import suppressed
 from ddtop.agent.notes import PeerNotes
 from ddtop.agent.plain import whole
 from ddtop.agent.probes.groups import foreign_store, numbers_of
-from ddtop.agent.wrapper import replace
+from ddtop.agent.wrapper import replace_if_there
 from ddtop.wire.names import OF_MEMBERS_ONLY
 from ddtop.wire.page import CALLS, NO_PEER
 
@@ -40,17 +40,16 @@ address, and (call, peer, tag). The reference has no callback: one would run ins
 def wrap(module: ModuleType) -> None:
     """Replace the functions in `torch.distributed.distributed_c10d`, and the wait of its Work."""
     for name, side in _SIDES.items():
-        if hasattr(module, name):
-            call = functools.partial(_call, module, CALLS.index(name), side)
-            if name.startswith("i"):
-                replace(module, name, functools.partial(_enter_started, module, call), _started)
-            else:
-                replace(module, name, functools.partial(_enter, call), _leave)
-    if hasattr(module, "monitored_barrier"):
-        before = functools.partial(_enter_barrier, module)
-        replace(module, "monitored_barrier", before, _leave_barrier)
-    if hasattr(getattr(module, "Work", None), "wait"):
-        replace(module.Work, "wait", functools.partial(_enter, _awaited), _leave)
+        call = functools.partial(_call, module, CALLS.index(name), side)
+        if name.startswith("i"):
+            before = functools.partial(_enter_started, module, call)
+            replace_if_there(module, name, before, _started)
+        else:
+            replace_if_there(module, name, functools.partial(_enter, call), _leave)
+    begin = functools.partial(_enter_barrier, module)
+    replace_if_there(module, "monitored_barrier", begin, _leave_barrier)
+    work = getattr(module, "Work", None)
+    replace_if_there(work, "wait", functools.partial(_enter, _awaited), _leave)
 
 
 def _enter(

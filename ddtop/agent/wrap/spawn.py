@@ -17,7 +17,7 @@ from ddtop.agent.guard import guard
 from ddtop.agent.plain import is_a, traceback_of
 from ddtop.agent.probes import exceptions
 from ddtop.agent.tracebacks import leave_out
-from ddtop.agent.wrapper import replace
+from ddtop.agent.wrapper import replace_if_there
 
 _WRAPPED = "__ddtop_wrapped__"
 
@@ -28,8 +28,7 @@ def wrap_ends(module: ModuleType) -> None:
     `BaseProcess._bootstrap` calls it while the exception of the target is on its way. A wrapper of
     `BaseProcess.run` would be a line in the traceback that the child prints.
     """
-    if hasattr(module, "_exit_function"):
-        replace(module, "_exit_function", _ending)
+    replace_if_there(module, "_exit_function", _ending)
 
 
 def _ending(_args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:

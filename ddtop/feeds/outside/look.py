@@ -127,7 +127,7 @@ class Surface:
         for watched in here:
             since = inside.get(watched.hello.pid)
             # That part expects the state page of an agent.
-            watched.page = _as_page(watched, since) if since is not None else None
+            watched.page = _as_page(since) if since is not None else None
         met = self._rendezvous.look(here, self._launcher, now)
         gpus, gpu_watch = self._gpus.look(sample.owners(here), self._launcher)
         yield self._probe.look(
@@ -170,13 +170,11 @@ def _is_uneven(answer: RasAnswer) -> bool:
     )
 
 
-def _as_page(watched: sample.Watched, since_unix_ns: int) -> PageView:
+def _as_page(since_unix_ns: int) -> PageView:
     since_mono_ns = since_unix_ns - time.time_ns() + time.monotonic_ns()
     return PageView(
-        watched.hello.pid,
-        watched.hello.start_ticks,
         0,
-        0,
+        None,
         0,
         None,
         init_since_mono_ns=max(since_mono_ns, 1),

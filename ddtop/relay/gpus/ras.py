@@ -188,10 +188,9 @@ def _communicator_of_text(entry: _Entry, size: int, state: str) -> Communicator:
         if rank.number < size:
             words = "behind" if late and rank.state == "ok" else rank.state
             ranks.append(RasRank(rank.number, rank.host, rank.pid, words, rank.gpu, rank.counts))
-    missing = sum(rank.state in ("dead", "unresponsive", "left") for rank in ranks)
     problems = () if ranks else tuple(text[:TEXT_MAX] for text in entry.problems)
     ranks.sort(key=lambda rank: rank.number)
-    return Communicator(entry.name, size, tuple(ranks), missing, state, problems, usual)
+    return Communicator(entry.name, size, tuple(ranks), state, problems, usual)
 
 
 def usual_of(values: list[tuple[int, int]]) -> int:
@@ -223,7 +222,7 @@ def parse_text(text: str) -> RasAnswer:
         if (host, pid) not in named
     ]
     if lost:
-        communicators.append(Communicator("", 0, tuple(lost), len(lost), "bad"))
+        communicators.append(Communicator("", 0, tuple(lost), "bad"))
     return RasAnswer(tuple(communicators), version[1], text=True)
 
 
@@ -375,7 +374,7 @@ def _communicator(reported: Mapping[str, Any]) -> Communicator:
             counts.setdefault(op, []).append((count, 1))
     usual = {op: usual_of(values) for op, values in list(counts.items())[:OPS_MAX]}
     size = _number(reported, "size") or len(ranks) + len(gone)
-    return Communicator(name, size, (*ranks, *gone), missing, state, usual=usual)
+    return Communicator(name, size, (*ranks, *gone), state, usual=usual)
 
 
 def _rank(reported: Mapping[str, Any], missing: bool) -> RasRank:

@@ -63,7 +63,6 @@ class GpuReader:
         self._reported: tuple[tuple[Gpu, ...], int] | None = None
         self._asked_ns = 0
         self._rested_ms: int | None = None
-        self._driver: str | None = None
         self._why: str | None = None
         self._xids = Xids()
         self._known: dict[tuple[int, int | None], GpuProcess] = {}
@@ -90,7 +89,7 @@ class GpuReader:
             return (), None
         reported, age_ms = self._reported, self._rested_ms
         age_ms = self._age_ms() if age_ms is None else age_ms
-        watch = GpuWatch(age_ms, self._driver, self._why)
+        watch = GpuWatch(age_ms, self._why)
         return (reported[0] if reported is not None else ()), watch
 
     def _age_ms(self) -> int:
@@ -120,7 +119,7 @@ class GpuReader:
                 library = driver.library()
                 session = driver.session(library)
                 try:
-                    self._driver, self._why = session.driver, None
+                    self._why = None
                     if isinstance(driver, NvidiaDriver):
                         self._xids.listen(library)
                     self._sample(session, stop)

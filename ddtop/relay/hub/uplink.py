@@ -235,9 +235,7 @@ class HubClock:
             key=lambda sample: sample.error_ns + _drift(mono_ns - sample.mono_ns),
             default=None,
         )
-        if best is None:
-            return None
-        return HostClock(best.offset_ns, best.error_ns, max(0, mono_ns - best.mono_ns) // 1_000_000)
+        return HostClock(best.offset_ns, best.error_ns) if best is not None else None
 
 
 def _agree(old: _Sample, new: _Sample) -> bool:

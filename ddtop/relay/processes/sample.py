@@ -171,11 +171,10 @@ def look_at_process(watch: ProcessWatch, pid: int, fields: list[str]) -> Process
     if watch.looks % SLOWLY_EVERY == 0:
         watch.slow = _read_load(watch, pid)
     watch.looks += 1
-    ran, delay = scheduled_ns(f"{pid}/task/{pid}")
+    _, delay = scheduled_ns(f"{pid}/task/{pid}")
     slow = watch.slow
     return ProcessLoad(
         run_delay_ns=delay,
-        ran_ns=ran,
         major_faults=int(fields[_MAJOR_FAULTS]),
         cpus=slow.cpus,
         cpus_count=slow.cpus_count,
@@ -425,7 +424,7 @@ def look(watched: Watched, now_mono_ns: int) -> ProcessState | None:
         load=look_at_process(watched.load, pid, fields),
         mpi=_mpi(watched),
         remote=_far_end(watched, sleep.socket),
-        iteration=watched.page.counted if watched.page is not None else None,
+        iteration=watched.page.iteration if watched.page is not None else None,
         became=_new_program(watched, fields),
         child_wakes_per_s=wakes,
     )
@@ -552,7 +551,6 @@ def last_words(watched: Watched, order: int, unix_ns: int) -> Exit:
         exiting=bool(exiting_mono_ns),
         exception=view.exception if view else None,
         orphans=orphans,
-        last_state=watched.last_state,
         exiting_unix_ns=exiting_mono_ns + unix_ns - time.monotonic_ns()
         if exiting_mono_ns
         else None,
@@ -561,7 +559,7 @@ def last_words(watched: Watched, order: int, unix_ns: int) -> Exit:
         mpi=read_mpi(view.mpi, unix_ns, unix_ns - time.monotonic_ns())
         if view is not None and view.mpi
         else None,
-        iteration=view.counted if view is not None else None,
+        iteration=view.iteration if view is not None else None,
         walking=view is not None and view.walking,
         calls=view.calls if view is not None else (),
     )

@@ -16,6 +16,4 @@ def refuses(job, cuda, retries=2):
 
 
 def memory(retries=0, ooms=0, allocated=70, reserved=78):
-    return CudaState(
-        0, "0", None, 80 * GIB, allocated * GIB, reserved * GIB, reserved * GIB, retries, ooms
-    )
+    return CudaState(0, "0", None, allocated * GIB, reserved * GIB, reserved * GIB, retries, ooms)

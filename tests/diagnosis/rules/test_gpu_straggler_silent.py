@@ -185,7 +185,7 @@ def test_numbers_that_the_relay_repeats_while_the_driver_is_silent_prove_nothing
     job = NcclJob().warms_up()
     job.runs(4, one_computes(5))
     for second in range(60):
-        job.host_says["gpu_watch"] = GpuWatch(4000 + second % 5 * 1000, "580")
+        job.host_says["gpu_watch"] = GpuWatch(4000 + second % 5 * 1000)
         job.trains(1)
 
     assert job.stood() == []

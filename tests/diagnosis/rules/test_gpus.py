@@ -43,9 +43,7 @@ def test_in_a_container_a_pid_of_the_host_is_not_called_a_stranger():
 def test_a_rank_that_needs_more_than_the_gpu_has_crashed_by_itself():
     """No other process uses it: the batch is too large."""
     job = GpuJob()
-    job.ranks[2].says["cuda"] = CudaState(
-        2, "2", None, 80 * GIB, 70 * GIB, 76 * GIB, 78 * GIB, 12, 1
-    )
+    job.ranks[2].says["cuda"] = CudaState(2, "2", None, 70 * GIB, 76 * GIB, 78 * GIB, 12, 1)
     job.trains(1)
     text = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB"
     job.ranks[2].raises("OutOfMemoryError", text)

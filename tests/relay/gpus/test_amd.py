@@ -162,7 +162,7 @@ def test_the_relay_watches_an_amd_gpu_and_knows_its_rank(watching):
     (gpu,), watch = until(lambda: (found := gpus.look({os.getpid(): 3}))[0] and found)
 
     assert (gpu.vendor, gpu.processes[0].rank, gpu.xids) == (AMD, 3, ())
-    assert (watch.driver, watch.why) == ("6.12.12", None)
+    assert watch.why is None
 
 
 def test_beside_an_nvidia_driver_a_processor_with_an_amd_gpu_is_left_alone(watching):

@@ -314,7 +314,6 @@ def test_numbers_of_the_header_are_as_pynvml_has_them():
     pynvml = pytest.importorskip("pynvml")
     pairs = {
         "NVML_CLOCK_SM": reader._SM,
-        "NVML_CLOCK_MEM": reader._MEMORY,
         "NVML_TEMPERATURE_GPU": reader._GPU_SENSOR,
         "NVML_MEMORY_ERROR_TYPE_UNCORRECTED": reader._UNCORRECTED,
         "NVML_VOLATILE_ECC": reader._SINCE_BOOT,

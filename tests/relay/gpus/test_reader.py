@@ -43,7 +43,7 @@ def test_a_process_of_a_rank_is_ours_and_any_other_is_not(watching):
 
     assert (mine.pid, mine.rank, mine.used_bytes, mine.local) == (os.getpid(), 3, 2 * GIB, True)
     assert (other.rank, bool(other.command)) == (None, True)
-    assert (watch.driver, watch.why) == ("580.65.06", None)
+    assert watch.why is None
 
 
 def test_what_the_launcher_has_started_besides_its_ranks_is_reported_as_the_job_s(watching):
@@ -76,10 +76,9 @@ def test_a_driver_that_has_never_answered_is_told_by_its_age(watching):
     gpus = watching(nv)
     gpus.look({})
 
-    cards, watch = until(lambda: (found := gpus.look({}))[1].age_ms > 20 and found)
+    cards, _ = until(lambda: (found := gpus.look({}))[1].age_ms > 20 and found)
 
     assert cards == ()
-    assert watch.driver is None
 
 
 def test_a_driver_that_cannot_be_asked_says_why_and_is_asked_again(watching):

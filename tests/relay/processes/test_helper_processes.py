@@ -119,8 +119,7 @@ def test_the_exception_that_a_helper_left_is_reported_and_its_file_removed(famil
 def entered(ranks):
     """These ranks are inside init_process_group, as their state pages say."""
     for one in ranks:
-        pages = (one.hello.pid, one.hello.start_ticks, 0, 0, 0, None)
-        one.page = PageView(*pages, init_since_mono_ns=1)
+        one.page = PageView(0, None, 0, None, init_since_mono_ns=1)
     return ranks
 
 

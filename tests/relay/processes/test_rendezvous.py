@@ -157,7 +157,7 @@ def inside(pid, page_since_ns=1, **more):
     given = {"claim": "env", "launcher_pid": os.getpid()} | more
     hello = Hello("job", "run", 0, 1, 1, 2, "here", pid, registry.start_ticks(pid), **given)
     watched = sample.Watched(hello, -1)
-    watched.page = PageView(pid, hello.start_ticks, 0, 0, 0, None, init_since_mono_ns=page_since_ns)
+    watched.page = PageView(0, None, 0, None, init_since_mono_ns=page_since_ns)
     return watched
 
 

@@ -42,9 +42,7 @@ PAUSE_MEDIAN, PAUSE_SPREAD, PAUSE_MOST_S = 1.2, 0.7, 120.0
 WAITS_MS, WAITS_STEPS = 1000.0, 100
 """An agent remembers the longest waits of so many steps."""
 LOCAL_SIZE = 8
-UNLOADED = ProcessLoad(
-    run_delay_ns=0, ran_ns=0, major_faults=0, cpus="0-7", cpus_count=8, threads_delay_ns=0
-)
+UNLOADED = ProcessLoad(run_delay_ns=0, major_faults=0, cpus="0-7", cpus_count=8, threads_delay_ns=0)
 """The machine that recorded was crowded, and that of the job is not."""
 FIRST_PID = 20_000
 
