@@ -61,8 +61,8 @@ class TorchrunLine:
     """A command line of torchrun in parts.
 
     `before`: all words up to torchrun itself, including a launcher such as srun. `options`: the
-    options of torchrun that the trial keeps.
-    `endpoint`: (host, port), None if torchrun chooses one on this host.
+    options of torchrun that the trial keeps. `endpoint`: (host, port), None if
+    torchrun chooses one on this host.
     """
 
     before: tuple[str, ...]
