@@ -38,7 +38,6 @@ def host_facts(torch: Any, local_size: int) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "host": socket.gethostname(),
         "local_size": local_size,
-        "python": ".".join(map(str, sys.version_info[:3])),
         "torch": torch.__version__,
         "nccl": None,
         "driver": driver(),
@@ -52,17 +51,13 @@ def host_facts(torch: Any, local_size: int) -> dict[str, Any]:
         shm = os.statvfs("/dev/shm")
         facts["shm_bytes"] = shm.f_bavail * shm.f_frsize
     for name in ("NOFILE", "NPROC", "MEMLOCK"):
-        soft, hard = resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))
+        soft, _ = resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))
         facts[name.lower()] = None if soft == resource.RLIM_INFINITY else soft
-        facts[f"{name.lower()}_hard"] = None if hard == resource.RLIM_INFINITY else hard
-    try:
+    with contextlib.suppress(OSError):
         every = {
             address[4][0] for address in socket.getaddrinfo(facts["host"], None, socket.AF_INET)
         }
         facts["addresses"] = sorted(every)
-    except OSError as error:
-        facts["addresses"] = []
-        facts["resolves"] = str(error)
     return facts
 
 
@@ -214,7 +209,6 @@ def main() -> None:
             say("fail", rank=rank, host=host, what=backend, why=str(error))
             os._exit(1)
         say("good", rank=rank, host=host, what=backend, seconds=time.monotonic() - began)
-    say("end", rank=rank, host=host)
     # The store ends with the torchrun of rank 0's node, which waits only for the ranks of that
     # node.
     own.set(f"end/{rank}", "1")

@@ -61,8 +61,8 @@ class TorchrunLine:
     """A command line of torchrun in parts.
 
     `before`: all words up to torchrun itself, including a launcher such as srun. `options`: the
-    options of torchrun that the trial keeps. `nproc`: as typed; it may be `gpu` or `auto`.
-    `endpoint`: (host, port), None if torchrun chooses one on this host.
+    options of torchrun that the trial keeps. `endpoint`: (host, port), None if
+    torchrun chooses one on this host.
     """
 
     before: tuple[str, ...]
@@ -70,7 +70,6 @@ class TorchrunLine:
     program: str
     is_module: bool
     nodes: int
-    nproc: str
     backend: str
     endpoint: tuple[str, int] | None
     node_rank: int
@@ -117,7 +116,6 @@ def read(words: Sequence[str], environ: Mapping[str, str]) -> TorchrunLine:
         program=rest[0],
         is_module="--module" in given,
         nodes=1 if alone else nodes,
-        nproc=nproc,
         backend="c10d" if alone else backend,
         endpoint=endpoint,
         node_rank=rank,
@@ -244,7 +242,6 @@ class Trial:
     good: dict[str, dict[int, float]] = field(default_factory=dict)
     failed: dict[str, dict[int, tuple[str, str]]] = field(default_factory=dict)
     """By attempt and rank: (host, why)."""
-    ended: set[int] = field(default_factory=set)
     exit_code: int | None = None
     """The exit code of the launcher; None if it was ended because time was up."""
     last_words: tuple[str, ...] = ()
@@ -268,8 +265,6 @@ class Trial:
         elif kind == "fail":
             why = str(fact["host"]), str(fact["why"])
             self.failed.setdefault(str(fact["what"]), {})[rank] = why
-        elif kind == "end":
-            self.ended.add(rank)
 
 
 def judge_trial(
