@@ -134,21 +134,6 @@ def test_a_command_that_fails_is_reported_and_the_watching_goes_on(stage, watchi
     assert err == "ddtop: --on-critical false failed for rank-stopped: exit code 1\n"
 
 
-def test_a_later_rank_and_an_earlier_finding_are_reported(stage, watching):
-    """A user who starts to watch in the middle of a hang must learn of it."""
-    one_rank(stage).send_signal(signal.SIGSTOP)
-    watch = watching("train")
-    events = [watch.event(), watch.event()]
-    stage.rank(1)
-    events.append(watch.event())
-
-    assert [event.split(":")[0] for event in events] == [
-        "joined rank 0 of 2",
-        "appeared critical rank-stopped",
-        "joined rank 1 of 2",
-    ]
-
-
 @pytest.mark.job
 def test_a_restart_of_the_relay_is_reported_and_an_open_finding_is_not_repeated(
     stage, home, watching
