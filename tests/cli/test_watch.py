@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import time
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -243,11 +244,8 @@ def test_a_job_that_cannot_be_watched_is_reported_at_once(home, watching, words,
 
 def test_it_waits_for_a_job_that_has_not_come_yet(home, watching):
     watch = watching("train", "--wait")
-    stage = Stage(home)
-    try:
+    with closing(Stage(home)) as stage:
         stage.rank()
         event = watch.event()
-    finally:
-        stage.close()
 
     assert event == "joined rank 0 of 2"

@@ -5,6 +5,7 @@
 import os
 import signal
 import sys
+from contextlib import closing
 
 import pytest
 
@@ -35,21 +36,15 @@ KEY = "a-key-of-these-tests-only"
 
 @pytest.fixture
 def net(tmp_path):
-    made = netns.Net(tmp_path / "net")
-    try:
+    with closing(netns.Net(tmp_path / "net")) as made:
         yield made
-    finally:
-        made.close()
 
 
 @pytest.fixture
 def apart(tmp_path):
     """Hosts without a shared folder."""
-    made = netns.Net(tmp_path / "net", shared=False)
-    try:
+    with closing(netns.Net(tmp_path / "net", shared=False)) as made:
         yield made
-    finally:
-        made.close()
 
 
 def test_three_hosts_are_one_job_and_the_rank_that_stands_is_named_from_a_fourth(net):

@@ -2,6 +2,7 @@
 
 import socket
 import time
+from contextlib import closing
 
 import pytest
 
@@ -79,12 +80,9 @@ def test_a_batch_of_another_relay_comes_as_its_frames_with_its_role_and_is_answe
 
 
 def test_a_viewers_batch_is_one_empty_frame(hub):
-    viewer = ViewerLink("127.0.0.1", hub.port, SECRET)
-    try:
+    with closing(ViewerLink("127.0.0.1", hub.port, SECRET)) as viewer:
         viewer._links._sockets[""].send_multipart([b"one", b"two"])
         views, _ = until(lambda views, hubs: views, (hub, None))
-    finally:
-        viewer.close()
 
     assert [(data, role) for _, data, role in views] == [(b"", VIEWER)]
 
@@ -92,15 +90,14 @@ def test_a_viewers_batch_is_one_empty_frame(hub):
 def test_a_leaf_with_another_key_sends_nothing(hub, home):
     """Nothing is queued for a place where no holder of the key answers, so nothing grows."""
     port, _ = hub.bind_public([free_port()])
-    stranger = RelayLink(home.runtime / "stranger.sock", b"another users secret", "127.0.0.1")
-    try:
+    with closing(
+        RelayLink(home.runtime / "stranger.sock", b"another users secret", "127.0.0.1")
+    ) as stranger:
         ends, place = stranger.leaf(), f"tcp://127.0.0.1:{port}"
         ends.keep_only([place])
         views, _ = until(lambda views, hubs: hub.refused > 0, (hub, None), (stranger, ends))
         sent = ends.send(place, [b"x"])
         ends.close()
-    finally:
-        stranger.close()
 
     assert (views, sent) == ([], False)
     assert hub.refused > 0

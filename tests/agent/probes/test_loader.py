@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from weakref import ref
@@ -203,12 +204,9 @@ def test_a_worker_that_py_spy_looks_at_is_not_held_by_a_debugger(child):
     until(lambda: "pipe" in Path(f"/proc/{process.pid}/wchan").read_text())
     letters = {}
     for name in ("py-spy", "gdb"):
-        tracer = Tracer(process.pid, name)
-        try:
+        with closing(Tracer(process.pid, name)):
             until(lambda: stat_fields(process.pid)[0] == "t")
             letters[name] = loader.worker(process.pid).letter
-        finally:
-            tracer.close()
 
     assert letters == {"py-spy": "S", "gdb": "t"}
 
