@@ -111,11 +111,9 @@ def test_places_are_left_when_they_are_not_wanted_any_more(leaf):
     one = ends.places
     ends.close()
 
-    assert (all_places, one, ends.places) == (
-        ("tcp://127.0.0.1:1", "tcp://127.0.0.1:2"),
-        ("tcp://127.0.0.1:2",),
-        (),
-    )
+    assert all_places == ("tcp://127.0.0.1:1", "tcp://127.0.0.1:2")
+    assert one == ("tcp://127.0.0.1:2",)
+    assert ends.places == ()
 
 
 def test_the_first_free_port_is_taken_and_all_hosts_may_come(hub):
@@ -169,10 +167,8 @@ def test_a_viewer_reaches_a_hub_at_an_address_of_version_6(hub):
 
 async def test_a_viewer_takes_a_message_of_several_frames_apart(hub):
     """What a leaf has sent as one message is forwarded as one."""
-    plain, screen = (
-        ViewerLink("127.0.0.1", hub.port, SECRET),
-        AsyncViewerLink("127.0.0.1", hub.port, SECRET),
-    )
+    plain = ViewerLink("127.0.0.1", hub.port, SECRET)
+    screen = AsyncViewerLink("127.0.0.1", hub.port, SECRET)
     batch = [b"%d" % number for number in range(700)]
     try:
         plain.send(b"join")
