@@ -12,10 +12,8 @@ import pytest
 
 from ddtop import registry
 from ddtop.agent.state_page import StatePage
-from ddtop.patience import LatestResult
 from ddtop.policy import POLICY
-from ddtop.relay import disks, history, triggers
-from ddtop.relay.disks import DiskWatch, Use
+from ddtop.relay import history, triggers
 from ddtop.relay.dumps import collect
 from ddtop.relay.dumps import signal as dump_signal
 from ddtop.relay.dumps.collect import Dumps
@@ -146,34 +144,6 @@ def test_a_limit_says_how_long_a_parent_waits_for_the_relay(monkeypatch, enough)
     parent = family.WaitingParent()
 
     assert next(number for number in range(1, 20) if parent.look()) == enough
-
-
-def test_a_limit_says_how_long_the_answer_of_a_file_system_counts(monkeypatch):
-    def paths():
-        watch = DiskWatch()
-        watch._asked["/data"] = answered = LatestResult(lambda: None)
-        answered._result = (100.0, (-1, 1000, 10, 1000, 10))
-        found = watch.disks({"/data": Use("/data", "/data", "cwd")}, 110.0)
-        return [disk.path for disk in found if disk.path == "/data"]
-
-    assert paths() == ["/data"]
-    monkeypatch.setattr(disks, "DISK_FRESH_S", 5.0)
-    assert paths() == []
-
-
-def test_a_limit_says_how_long_a_folder_is_watched_to_which_somebody_has_written(
-    tmp_path, monkeypatch
-):
-    def is_watched():
-        watch = DiskWatch()
-        ranks = [hello(os.getpid(), environment={"TMPDIR": "/dev/shm"})]
-        with (tmp_path / "model.pt").open("wb"):
-            watch.ask(ranks, 1000.0)
-        return str(tmp_path) in {one.path for one in watch.ask(ranks, 1600.0).values()}
-
-    assert is_watched()
-    monkeypatch.setattr(disks, "DISK_WRITTEN_S", 300.0)
-    assert not is_watched()
 
 
 def test_a_limit_says_how_old_the_count_of_kills_is_that_a_look_keeps(monkeypatch):
