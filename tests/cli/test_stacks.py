@@ -170,6 +170,13 @@ def test_a_job_that_has_ended_gets_no_signal(home):
 # -- what people type
 
 
+@pytest.mark.parametrize(
+    ("text", "ranks"), [("0", (0,)), ("0,3-5", (0, 3, 4, 5)), ("3-3, 1", (1, 3)), ("2,2", (2,))]
+)
+def test_ranks_are_read_as_users_write_them(text, ranks):
+    assert parse_ranks(text) == ranks
+
+
 @pytest.mark.parametrize("text", ["", "x", "3-", "-1", "5-3", "1,,2", "0-9999999", "٣"])
 def test_a_wrong_list_of_ranks_is_answered_with_a_right_one(text):
     code, said = refused(parse_ranks, text)
