@@ -65,13 +65,11 @@ class FakeJob:
         attempt: int = 0,
         run: str = "r1",
     ) -> None:
-        self.name, self.run, self.attempt, self.world_size, self.hosts = (
-            "train-47",
-            run,
-            attempt,
-            world_size,
-            hosts,
-        )
+        self.name = "train-47"
+        self.run = run
+        self.attempt = attempt
+        self.world_size = world_size
+        self.hosts = hosts
         self.now = 0.0
         self.records: list[Frame] = []
         self.frames: list[bytes] = []

@@ -6,10 +6,8 @@ from ddtop.wire.records import Group
 from tests.gpu_jobs import GpuJob
 from tests.jobs import WORLD, brief
 
-COMPUTES, WAITS = (
-    {"util_ratio": 1.0, "power_watts": 620.0, "sm_mhz": 1755},
-    {"util_ratio": 1.0, "power_watts": 180.0, "sm_mhz": 1980},
-)
+COMPUTES = {"util_ratio": 1.0, "power_watts": 620.0, "sm_mhz": 1755}
+WAITS = {"util_ratio": 1.0, "power_watts": 180.0, "sm_mhz": 1980}
 HOT = {
     "util_ratio": 1.0,
     "power_watts": 310.0,

@@ -22,13 +22,9 @@ def test_a_program_may_have_blanks_and_parentheses_in_its_name(tmp_path):
     """A name like `a) R 1 (b` must not be parsed as fields."""
     program = tmp_path / "a) R 1 (b"
     shutil.copy(shutil.which("cat"), program)
-    process = subprocess.Popen([program], stdin=subprocess.PIPE)
-    try:
+    with subprocess.Popen([program], stdin=subprocess.PIPE) as process:
         fields = procfs.read_stat(process.pid)
         assert int(fields[1]) == os.getpid()
-    finally:
-        process.stdin.close()
-        process.wait(10)
 
 
 def test_a_process_that_is_gone_is_reported_from_one_that_cannot_be_read(monkeypatch):
@@ -58,22 +54,17 @@ def test_the_launcher_is_found_above_a_shell(tmp_path):
     program.write_text(
         "import subprocess; subprocess.run(['sh', '-c', 'echo $$; read line; true'])"
     )
-    torchrun = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, str(program), "--nnodes", "2", "--master-addr=node0", "train.py"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-    )
-    try:
+    ) as torchrun:
         shell = int(torchrun.stdout.readline())
         found = [
             launch.node_options({}, procfs.command_lines(pid))[:2] for pid in (torchrun.pid, shell)
         ]
         assert found == [("node0:29500", 2)] * 2
-    finally:
-        torchrun.stdin.close()
-        torchrun.wait(10)
-        torchrun.stdout.close()
 
 
 def test_hydras_ranks_find_the_proxy_above_them():
@@ -82,19 +73,14 @@ def test_hydras_ranks_find_the_proxy_above_them():
         "import os, subprocess; print(os.getpid(), flush=True);subprocess.run(['sh', '-c', 'read"
         " line; true'])"
     )
-    proxy = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", code, "--control-port", "node0:4711", "--rmk", "user"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-    )
-    try:
+    ) as proxy:
         assert proxy.stdout.readline().strip() == str(proxy.pid).encode()
         start = launch.find_start(HYDRA, procfs.command_lines(proxy.pid))
         assert start == ("hydra-node0:4711", "4711", False)
-    finally:
-        proxy.stdin.close()
-        proxy.wait(10)
-        proxy.stdout.close()
 
 
 def test_a_process_that_is_gone_ends_the_list():

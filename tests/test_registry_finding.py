@@ -1,8 +1,5 @@
 """Which job a name refers to."""
 
-import json
-
-import msgspec
 import pytest
 
 from ddtop import registry
@@ -148,13 +145,3 @@ def test_a_relay_of_another_host_is_reached_at_its_public_address(home):
     assert there.endpoint() == ("node0", 7000)
     assert here.endpoint() == ("127.0.0.1", 5)
     assert entry(sender="2" * 12, port=5).endpoint() == ("127.0.0.1", 5)
-
-
-def test_a_job_file_from_before_there_were_hubs_is_read(home):
-    old = json.loads(msgspec.json.encode(entry()))
-    for name in ("role", "public_address", "public_port", "part_of", "hub", "hosts"):
-        del old[name]
-    path = registry.state_dir() / "train-old.json"
-    path.write_text(json.dumps(old))
-
-    assert [one.role for one in registry.read_entries()] == ["alone"]

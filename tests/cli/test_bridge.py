@@ -5,6 +5,7 @@ import shlex
 import signal
 import sys
 import time
+from contextlib import closing
 
 import msgspec
 import psutil
@@ -237,8 +238,7 @@ async def test_a_readonly_bridge_refuses_signals(stage, words, sent):
     undo that.
     """
     pid = stage.children[-1].pid
-    pipe = Pipe([sys.executable, "-m", "ddtop", "bridge", *words], asks=False)
-    try:
+    with closing(Pipe([sys.executable, "-m", "ddtop", "bridge", *words], asks=False)) as pipe:
         await pipe.wait_for_greeting(DEADLINE_S)
         assert await pipe.ask(bridge.Open("train", "r1", True), DEADLINE_S) == bridge.Opened()
         for command in (
@@ -247,8 +247,6 @@ async def test_a_readonly_bridge_refuses_signals(stage, words, sent):
         ):
             pipe.send(bridge.BridgeFrame(request(command)))
         reply = await signal_reply(pipe)
-    finally:
-        pipe.close()
 
     assert ("may not" not in reply.text and "only" not in reply.text) is sent, reply
 

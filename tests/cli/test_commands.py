@@ -12,7 +12,7 @@ from ddtop.follow import engine
 from tests.cli.commands import ddtop, ddtop_process, finished, killed, write_ended
 from tests.entries import fresh
 
-COMMANDS = ("attach", "demo", "diagnose", "doctor", "jobs", "run", "status")
+COMMANDS = ("attach", "demo", "diagnose", "doctor", "jobs", "run", "signal", "stacks", "status")
 
 
 # -- no job
@@ -113,17 +113,6 @@ def test_a_job_that_finished_is_ok(home):
     done = ddtop("diagnose", "train-47", "--json")
 
     assert (done.returncode, json.loads(done.stdout)["health"]) == (0, "ok")
-
-
-def test_status_has_a_row_for_every_rank(home):
-    write_ended(killed())
-
-    rows = json.loads(ddtop("status", "train", "--json").stdout)["ranks"]
-
-    assert [(row["rank"], row["state"], row["iteration"]) for row in rows] == [
-        (0, "killed", 100),
-        (1, "killed", 100),
-    ]
 
 
 def test_the_readable_part_of_a_damaged_last_state_is_used(home):

@@ -20,10 +20,8 @@ def test_a_relay_is_asked_at_its_port(here, tmp_path, command):
 
     call = (command, "-o", "-") if command == "report" else (command,)
 
-    by_option, by_variable = (
-        ddtop(*call, "--hub", place, **words),
-        ddtop(*call, DDTOP_HUB=place, **words),
-    )
+    by_option = ddtop(*call, "--hub", place, **words)
+    by_variable = ddtop(*call, DDTOP_HUB=place, **words)
 
     assert (by_option.returncode, by_variable.returncode) == (0, 0)
     assert "train" in by_option.stdout

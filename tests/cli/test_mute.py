@@ -1,6 +1,7 @@
 """`ddtop mute` against a real relay, and what it refuses."""
 
 import json
+from contextlib import closing
 
 import pytest
 
@@ -13,8 +14,7 @@ from tests.waiting import until
 
 
 def test_what_is_muted_is_reported_to_whoever_looks(home):
-    stage = Stage(home)
-    try:
+    with closing(Stage(home)) as stage:
         stage.rank()
         stage.heard(stage.viewer(), sees_ranks)
         until(registry.read_entries)
@@ -27,8 +27,6 @@ def test_what_is_muted_is_reported_to_whoever_looks(home):
         status = ddtop("status", "train").stdout
         assert "straggler of ranks 1: slow" in " ".join(status.split())
         assert json.loads(ddtop("diagnose", "train", "--json").stdout)["muted"] == []
-    finally:
-        stage.close()
 
 
 @pytest.mark.parametrize(

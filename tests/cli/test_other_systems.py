@@ -1,6 +1,7 @@
 """Without Linux only a viewer through ssh works: this Python calls itself darwin."""
 
 import os
+from contextlib import closing
 
 import pytest
 
@@ -37,14 +38,11 @@ def on_a_mac(*words, **variables):
 
 
 def test_a_viewer_through_ssh_works(here, tmp_path, home):
-    there = hosts.host(hosts.FAKE, tmp_path / "there", home.state, home.runtime)
-    try:
+    with closing(hosts.host(hosts.FAKE, tmp_path / "there", home.state, home.runtime)) as there:
         done = on_a_mac("attach", "--ssh", "there", **there.environment)
 
         assert done.returncode == 0, done.stderr
         assert "1/2 ranks" in done.stdout
-    finally:
-        there.close()
 
 
 @pytest.mark.parametrize(

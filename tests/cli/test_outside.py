@@ -135,11 +135,8 @@ def test_processes_without_a_rank_are_shown_by_their_pid(home, script):
 
 @NEEDS_PY_SPY
 def test_a_process_that_is_not_python_is_unanswered_and_described(home):
-    process = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
-    try:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
         done = ddtop("stacks", "--pid", process.pid)
-    finally:
-        process.communicate()
 
     assert done.returncode == 1
     assert f"pid {process.pid}: sleeping" in done.stdout
@@ -210,14 +207,11 @@ def test_without_the_right_to_trace_the_command_that_works_is_named(
 def started_by(prefix, script):
     """As `started`, with a Python that the test has not replaced."""
     python = os.path.join(prefix, "bin", f"python{sys.version_info.major}.{sys.version_info.minor}")
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [python, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    try:
+    ) as process:
         assert process.stdout.readline()
         yield process
-    finally:
-        process.communicate()
 
 
 # -- attach --pid

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import closing
 
 import pytest
 
@@ -72,8 +73,7 @@ def test_one_of_several_jobs_is_picked_and_j_leads_back_to_the_list(
     write("first", age_s=10.0)
     write("second", age_s=60.0)
     write("third", live=False)
-    terminal = on_terminal(*words)
-    try:
+    with closing(on_terminal(*words)) as terminal:
         lines = terminal.until("asking ...")
         assert lines[0].startswith("ddtop  2 live jobs, 1 ended")
         terminal.press("j\r")
@@ -85,31 +85,23 @@ def test_one_of_several_jobs_is_picked_and_j_leads_back_to_the_list(
         terminal.until("waiting for the first records of first")
         terminal.press("q")
         assert terminal.ended() == 0
-    finally:
-        terminal.close()
 
 
 def test_the_only_live_job_needs_no_list_and_has_none_to_go_back_to(home: Home) -> None:
     write("only")
     write("third", live=False)
-    terminal = on_terminal()
-    try:
+    with closing(on_terminal()) as terminal:
         terminal.until("waiting for the first records of only")
         terminal.press("J")
         terminal.until("there is no list of jobs to go back to")
         terminal.press("q")
         assert terminal.ended() == 0
-    finally:
-        terminal.close()
 
 
 def test_the_list_that_is_quit_ends_ddtop(home: Home) -> None:
     write("first")
     write("second")
-    terminal = on_terminal()
-    try:
+    with closing(on_terminal()) as terminal:
         terminal.until("2 live jobs")
         terminal.press("q")
         assert terminal.ended() == 0
-    finally:
-        terminal.close()

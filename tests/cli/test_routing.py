@@ -107,13 +107,6 @@ def test_a_leaf_whose_hub_has_no_file_here_has_a_line_of_its_own(home):
 # -- the route
 
 
-def test_the_hub_of_a_job_is_meant_by_its_name(home):
-    for one in (leaf(2), leaf(1), hub()):
-        registry.write_entry(one)
-
-    assert registry.find_job("train", time.time_ns()).role == "hub"
-
-
 def test_a_hub_on_another_host_is_asked_at_its_public_address(home, listener):
     there = hub(public_port=listener, host=os.uname().nodename)
 

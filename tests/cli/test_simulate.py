@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import closing
 
 import pytest
 
@@ -206,8 +207,7 @@ def test_a_follower_reads_the_same_from_the_link_as_from_the_job() -> None:
 
 def test_on_a_terminal_it_is_the_dashboard_with_stacks_and_time_travel() -> None:
     words = ["--sim", "8", "--scenario", "healthy"]
-    terminal = Terminal(PROGRAM.format(words=words), TERM="xterm-256color")
-    try:
+    with closing(Terminal(PROGRAM.format(words=words), TERM="xterm-256color")) as terminal:
         terminal.until("8/8 moving")
         lines = terminal.until("note: simulated: ddtop --sim makes these ranks up")
         assert lines[0].startswith("sim-8  8/8 ranks")
@@ -219,5 +219,3 @@ def test_on_a_terminal_it_is_the_dashboard_with_stacks_and_time_travel() -> None
         terminal.until("\\ now")
         terminal.press("q")
         assert terminal.ended() == 0
-    finally:
-        terminal.close()

@@ -202,10 +202,3 @@ def test_pid_and_a_job_exclude_each_other(home, words):
     done = ddtop(*words, exits=2)
 
     assert "--pid takes no job name" in done.stderr
-
-
-@pytest.mark.parametrize("command", ["stacks", "signal"])
-def test_stacks_and_signal_have_help(command):
-    done = ddtop(command, "--help", exits=0)
-
-    assert "--rank" in done.stdout

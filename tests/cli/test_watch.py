@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import time
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -134,21 +135,6 @@ def test_a_command_that_fails_is_reported_and_the_watching_goes_on(stage, watchi
     assert err == "ddtop: --on-critical false failed for rank-stopped: exit code 1\n"
 
 
-def test_a_later_rank_and_an_earlier_finding_are_reported(stage, watching):
-    """A user who starts to watch in the middle of a hang must learn of it."""
-    one_rank(stage).send_signal(signal.SIGSTOP)
-    watch = watching("train")
-    events = [watch.event(), watch.event()]
-    stage.rank(1)
-    events.append(watch.event())
-
-    assert [event.split(":")[0] for event in events] == [
-        "joined rank 0 of 2",
-        "appeared critical rank-stopped",
-        "joined rank 1 of 2",
-    ]
-
-
 @pytest.mark.job
 def test_a_restart_of_the_relay_is_reported_and_an_open_finding_is_not_repeated(
     stage, home, watching
@@ -258,11 +244,8 @@ def test_a_job_that_cannot_be_watched_is_reported_at_once(home, watching, words,
 
 def test_it_waits_for_a_job_that_has_not_come_yet(home, watching):
     watch = watching("train", "--wait")
-    stage = Stage(home)
-    try:
+    with closing(Stage(home)) as stage:
         stage.rank()
         event = watch.event()
-    finally:
-        stage.close()
 
     assert event == "joined rank 0 of 2"

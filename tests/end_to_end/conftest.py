@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -262,8 +263,5 @@ class World:
 @pytest.fixture
 def world(home: Home, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     # Sockets are made in it, whose paths have a limit: the name of the test would be too long.
-    found = World(home, tmp_path_factory.mktemp("world"))
-    try:
+    with closing(World(home, tmp_path_factory.mktemp("world"))) as found:
         yield found
-    finally:
-        found.close()

@@ -5,6 +5,7 @@
 import os
 import signal
 import sys
+from contextlib import closing
 
 import pytest
 
@@ -35,21 +36,15 @@ KEY = "a-key-of-these-tests-only"
 
 @pytest.fixture
 def net(tmp_path):
-    made = netns.Net(tmp_path / "net")
-    try:
+    with closing(netns.Net(tmp_path / "net")) as made:
         yield made
-    finally:
-        made.close()
 
 
 @pytest.fixture
 def apart(tmp_path):
     """Hosts without a shared folder."""
-    made = netns.Net(tmp_path / "net", shared=False)
-    try:
+    with closing(netns.Net(tmp_path / "net", shared=False)) as made:
         yield made
-    finally:
-        made.close()
 
 
 def test_three_hosts_are_one_job_and_the_rank_that_stands_is_named_from_a_fourth(net):
@@ -62,20 +57,16 @@ def test_three_hosts_are_one_job_and_the_rank_that_stands_is_named_from_a_fourth
     assert (healthy["health"], healthy["findings"], healthy["world_size"]) == ("ok", [], 6)
     assert [row["host"] for row in view.status()] == HOSTS
     (job,) = view.says("jobs")["jobs"]
-    assert (job["hosts"], job["reporting"], job["world_size"]) == (
-        ["node0", "node1", "node2"],
-        6,
-        6,
-    )
+    assert job["hosts"] == ["node0", "node1", "node2"]
+    assert job["reporting"] == 6
+    assert job["world_size"] == 6
     assert view.diagnose(5.0)["findings"] == []
 
     orders.write_text("5")
     finding = view.finding("not-in-collective", 40)
-    assert (finding["severity"], finding["ranks"], finding["victims"]) == (
-        "critical",
-        [5],
-        [0, 1, 2, 3, 4],
-    )
+    assert finding["severity"] == "critical"
+    assert finding["ranks"] == [5]
+    assert finding["victims"] == [0, 1, 2, 3, 4]
     assert "wait_for_licence (together.py:" in finding["summary"]
 
     stacks = view.says("stacks", view.job())

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from contextlib import closing
 
 import pytest
 
@@ -17,13 +18,10 @@ NODES = netns.NODES[:-1]
 @pytest.fixture(scope="module")
 def walk(tmp_path_factory):
     """Two ranks on each of three hosts. Every test leaves the hosts healthy."""
-    net = netns.Net(tmp_path_factory.mktemp("hosts") / "net")
-    try:
+    with closing(netns.Net(tmp_path_factory.mktemp("hosts") / "net")) as net:
         net.plain("apart")
         net["login"].moving()
         yield net
-    finally:
-        net.close()
 
 
 @pytest.fixture

@@ -64,12 +64,10 @@ def test_a_call_that_silences_the_agent_is_read_from_its_page(world):
 
     finding = world.finding("not-in-collective")
 
-    assert (finding["ranks"], finding["victims"], finding["op"], finding["seq"]) == (
-        [1],
-        [0],
-        "allreduce",
-        1,
-    )
+    assert finding["ranks"] == [1]
+    assert finding["victims"] == [0]
+    assert finding["op"] == "allreduce"
+    assert finding["seq"] == 1
     assert "Dup #81" in finding["summary"]
 
 

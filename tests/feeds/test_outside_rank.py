@@ -42,12 +42,10 @@ def test_one_sleep_began_when_the_thread_ran_last():
     """The first look already shows it: a hang is minutes old when a person starts to look."""
     found = tracked((REDUCE, IN_CALL, 7, moment(100, 7, asleep_s=40)))
 
-    assert (found.kind, found.call, found.since_unix_ns, found.asleep) == (
-        COLLECTIVE,
-        "all_reduce",
-        40 * S,
-        True,
-    )
+    assert found.kind == COLLECTIVE
+    assert found.call == "all_reduce"
+    assert found.since_unix_ns == 40 * S
+    assert found.asleep is True
 
 
 def test_a_wait_that_wakes_for_its_timeout_goes_on():
@@ -129,12 +127,11 @@ def test_a_rank_without_collectives_is_quiet_since_the_first_look():
 
 
 def test_the_scheduler_says_since_when_a_process_sleeps():
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", "import sys; print(1, flush=True); sys.stdin.read()"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-    )
-    try:
+    ) as process:
         process.stdout.readline()
         began = time.time()
         while time.time() < began + 0.5:
@@ -145,17 +142,14 @@ def test_the_scheduler_says_since_when_a_process_sleeps():
         assert began - 0.2 < since / 1e9 < time.time() - 0.2
         now = moment_of(process.pid, time.time_ns())
         assert (now.state, now.works) == ("S", None)
-    finally:
-        process.communicate()
     assert asleep_since_unix_ns(process.pid) is None
 
 
 def test_a_thread_that_the_kernel_moves_to_another_cpu_has_not_slept_since_boot(monkeypatch):
     """Its time is 0 for a moment. The last state that was read may be that of its sleep."""
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE
-    )
-    try:
+    ) as process:
         own = rank.read
         monkeypatch.setattr(
             rank,
@@ -166,25 +160,20 @@ def test_a_thread_that_the_kernel_moves_to_another_cpu_has_not_slept_since_boot(
         while moment_of(process.pid, 0).state != "S" and time.monotonic() < end:
             pass
         assert asleep_since_unix_ns(process.pid) is None
-    finally:
-        process.communicate()
 
 
 def test_a_source_file_that_changed_after_the_start_says_nothing(tmp_path):
     script = tmp_path / "train.py"
     script.write_text("import sys\nprint(1, flush=True)\nsys.stdin.read()\n")
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    try:
+    ) as process:
         process.stdout.readline()
         frames = (StackFrame("<module>", str(script), 3),)
         now = moment_of(process.pid, time.time_ns())
         assert Surroundings(process.pid).thread(frames, now).line == "sys.stdin.read()"
         script.write_text("#\n#\nwork.wait()\n")
         assert Surroundings(process.pid).thread(frames, now).line is None
-    finally:
-        process.communicate()
 
 
 def test_looks_are_counted_a_tenth_of_a_second_apart_and_waits_by_their_beginning():

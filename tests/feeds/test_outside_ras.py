@@ -4,6 +4,7 @@ import json
 import os
 import socket
 import time
+from contextlib import closing
 
 import pytest
 
@@ -117,11 +118,8 @@ def test_it_is_asked_until_it_is_certain_whether_a_rank_goes_on(
 
 
 def test_it_is_asked_until_the_rule_with_the_longest_limit_is_certain(monkeypatch):
-    surface = Surface(0, Policy(changed={GilHeld: GilHeld(wait_s=12.0)}))
-    try:
+    with closing(Surface(0, Policy(changed={GilHeld: GilHeld(wait_s=12.0)}))) as surface:
         asks = asks_after(surface, monkeypatch, (0, 5_100, 12_100), (812, 811))
-    finally:
-        surface.close()
 
     assert asks == [True, True, False]
 

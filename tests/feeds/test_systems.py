@@ -59,11 +59,9 @@ def test_jobs_with_a_connection_between_their_ranks_are_one_system_and_others_ar
         server, port = stack.enter_context(orphan(SERVE))
         client, _ = stack.enter_context(orphan(ASK, port))
         alone, _ = stack.enter_context(orphan(WAIT))
-        later, first, other = (
-            job("rollout", server, started=2),
-            job("trainer", client, started=1),
-            job("other", alone),
-        )
+        later = job("rollout", server, started=2)
+        first = job("trainer", client, started=1)
+        other = job("other", alone)
 
         systems = systems_of([later, other, first])
 

@@ -23,11 +23,9 @@ def test_the_command_names_the_request_the_ranks_and_the_way():
         Requests().stacks((0, 3, 4, 5), 0, 0.0, how).arguments for how in ("", NATIVE, BY_SIGNAL)
     )
 
-    assert (first[1:], second[1:], third[1:]) == (
-        ("0,3-5", ""),
-        ("0,3-5", "native"),
-        ("0,3-5", "signal"),
-    )
+    assert first[1:] == ("0,3-5", "")
+    assert second[1:] == ("0,3-5", "native")
+    assert third[1:] == ("0,3-5", "signal")
     assert first[0] != second[0]
     assert Requests().stacks((), 0, 0.0).arguments[1] == ""
 

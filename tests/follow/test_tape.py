@@ -67,13 +67,11 @@ def test_every_moment_has_the_verdict_that_a_live_viewer_saw(scene):
         assert [rank.state for rank in then.ranks] == [rank.state for rank in snapshot.ranks], (
             second
         )
-        assert (then.reporting, then.moving, then.iteration, then.ended, then.time_unix_ns) == (
-            snapshot.reporting,
-            snapshot.moving,
-            snapshot.iteration,
-            snapshot.ended,
-            snapshot.time_unix_ns,
-        )
+        assert then.reporting == snapshot.reporting
+        assert then.moving == snapshot.moving
+        assert then.iteration == snapshot.iteration
+        assert then.ended == snapshot.ended
+        assert then.time_unix_ns == snapshot.time_unix_ns
 
 
 @pytest.mark.parametrize("scene", SCENES)

@@ -29,11 +29,9 @@ def test_without_a_driver_and_without_any_package_it_says_so():
         check=False,
     )
 
-    assert (done.returncode, done.stdout, done.stderr) == (
-        3,
-        "no NVIDIA driver: nothing to check here\n",
-        "",
-    )
+    assert done.returncode == 3
+    assert done.stdout == "no NVIDIA driver: nothing to check here\n"
+    assert done.stderr == ""
 
 
 def test_each_part_is_there_and_says_what_it_is():

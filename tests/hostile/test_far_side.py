@@ -9,6 +9,7 @@ import subprocess
 import sys
 import termios
 import time
+from contextlib import closing
 
 import psutil
 import pytest
@@ -123,13 +124,12 @@ def test_a_bridge_that_floods_makes_a_view_hold_less_than_128_mib(far, kind):
 
 
 async def test_unread_data_of_a_bridge_is_bounded_in_bytes_and_keeps_the_newest():
-    pipe = Pipe([sys.executable, "-m", "tests.hostile.flood", "reports"], asks=False)
-    try:
+    with closing(
+        Pipe([sys.executable, "-m", "tests.hostile.flood", "reports"], asks=False)
+    ) as pipe:
         for number in range(3 * FRAMES_BYTES_MAX // 100_000):
             pipe._frames.append(bytes(100_000), 100_000)
             pipe._answers.append(number, 100_000)
-    finally:
-        pipe.close()
 
     assert 50 * 100_000 < len(pipe._frames) * 100_000 < FRAMES_BYTES_MAX
     assert len(pipe._answers) * 100_000 < ANSWERS_BYTES_MAX

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 import zmq
@@ -51,27 +52,21 @@ def first(frames):
 
 
 def test_a_viewer_with_the_key_is_served(relay):
-    viewer = ViewerLink("127.0.0.1", relay.port, SECRET)
-    try:
+    with closing(ViewerLink("127.0.0.1", relay.port, SECRET)) as viewer:
         viewer.send(b"join")
         ((peer, data),) = heard(relay, VIEW)
         assert relay.send(VIEW, peer, b"welcome")
         answer = first(viewer.receive(DEADLINE_S))
-    finally:
-        viewer.close()
 
     assert (data, answer, relay.refused) == (b"join", b"welcome", 0)
 
 
 async def test_the_dashboards_viewer_is_served_too(relay):
-    viewer = AsyncViewerLink("127.0.0.1", relay.port, SECRET)
-    try:
+    with closing(AsyncViewerLink("127.0.0.1", relay.port, SECRET)) as viewer:
         await viewer.send(b"join")
         ((peer, _),) = heard(relay, VIEW)
         relay.send(VIEW, peer, b"welcome")
         answers = [frame async for frame in viewer.receive(0.5)]
-    finally:
-        viewer.close()
 
     assert answers == [b"welcome"]
 
@@ -86,12 +81,9 @@ def test_who_only_asks_whether_we_are_let_in_is_reported_and_is_no_stranger(
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(admits, "127.0.0.1", relay.port, secret, DEADLINE_S)
         heard(relay, VIEW, stop=asked.done)
-    after = ViewerLink("127.0.0.1", relay.port, SECRET)
-    try:
+    with closing(ViewerLink("127.0.0.1", relay.port, SECRET)) as after:
         after.send(b"join")
         heard(relay, VIEW)
-    finally:
-        after.close()
 
     assert asked.result() is admitted
     assert (relay.refused == 0) is admitted
@@ -175,8 +167,7 @@ def flood():
 
 def test_a_viewer_that_is_busy_while_much_comes_gets_it_in_order_and_lives(flood):
     port, sent = flood
-    viewer = ViewerLink("127.0.0.1", port, SECRET)
-    try:
+    with closing(ViewerLink("127.0.0.1", port, SECRET)) as viewer:
         viewer.send(b"join")
         sent.result(8 * DEADLINE_S)
         frames = []
@@ -184,8 +175,6 @@ def test_a_viewer_that_is_busy_while_much_comes_gets_it_in_order_and_lives(flood
             frames.append(data)
             if len(frames) == FLOOD:
                 break
-    finally:
-        viewer.close()
 
     assert frames == [b"%d" % number for number in range(FLOOD)]
 
@@ -219,12 +208,9 @@ def test_a_dashboard_that_does_not_take_frames_keeps_so_many_and_counts_the_othe
 
 
 def test_a_frame_over_the_limit_ends_its_senders_connection(relay):
-    viewer = ViewerLink("127.0.0.1", relay.port, SECRET)
-    try:
+    with closing(ViewerLink("127.0.0.1", relay.port, SECRET)) as viewer:
         viewer.send(b"x" * (FRAME_BYTES_MAX + 1))
         frames = heard(relay, VIEW, give_up_s=0.7)
-    finally:
-        viewer.close()
 
     assert frames == []
 

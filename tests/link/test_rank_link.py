@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 
 import pytest
 
@@ -91,10 +92,8 @@ def test_rank_and_relay_hear_each_other(listener, rank):
     assert listener.send(name, b"alive")
 
     assert until(rank.receive, lambda: rank.wait(0.01)) == b"alive"
-    assert (listener.credentials(name).pid, listener.credentials(name).uid) == (
-        os.getpid(),
-        os.getuid(),
-    )
+    assert listener.credentials(name).pid == os.getpid()
+    assert listener.credentials(name).uid == os.getuid()
     assert (rank.drops, listener.refused, listener.broken) == (0, 0, 0)
 
 
@@ -153,13 +152,10 @@ def test_without_a_relay_a_rank_drops_the_oldest_and_counts_and_never_blocks(ran
 def test_what_waited_for_the_relay_is_the_newest(rank, path):
     for number in range(100):
         rank.send(b"%d" % number)
-    listener = RankListener(path)
-    try:
+    with closing(RankListener(path)) as listener:
         assert heard(listener, rank, QUEUE_FRAMES) == [
             b"%d" % number for number in range(100 - QUEUE_FRAMES, 100)
         ]
-    finally:
-        listener.close()
 
 
 def test_a_relay_that_reads_nothing_costs_a_rank_no_time_and_no_memory(listener, rank):
@@ -204,12 +200,9 @@ def test_after_a_restart_of_the_relay_the_rank_connects_again(rank, path):
     first = RankListener(path)
     connection(first, rank)
     first.close()
-    second = RankListener(path)
-    try:
+    with closing(RankListener(path)) as second:
         rank.send(b"after")
         assert b"after" in heard(second, rank)
-    finally:
-        second.close()
 
 
 def test_a_frame_that_was_half_sent_when_the_relay_ended_is_sent_again_as_a_whole(rank, path):
@@ -218,12 +211,9 @@ def test_a_frame_that_was_half_sent_when_the_relay_ended_is_sent_again_as_a_whol
     frame = os.urandom(FRAME_BYTES_MAX)
     rank.send(frame)
     first.close()
-    second = RankListener(path)
-    try:
+    with closing(RankListener(path)) as second:
         assert heard(second, rank) == [frame]
         assert second.broken == 0
-    finally:
-        second.close()
 
 
 def test_where_nobody_listens_it_tries_a_few_times_a_second_and_no_more(path, monkeypatch):

@@ -1,6 +1,7 @@
 """The key of a viewer decides what it may do."""
 
 import time
+from contextlib import closing
 
 import pytest
 
@@ -31,13 +32,10 @@ def first_with_role(relay):
 @pytest.mark.parametrize(("controller", "role"), [(False, VIEWER), (True, CONTROLLER)])
 @pytest.mark.parametrize("kind", [ViewerLink, AsyncViewerLink])
 async def test_a_viewer_that_may_control_comes_with_another_key(relay, kind, controller, role):
-    viewer = kind("127.0.0.1", relay.port, SECRET, controller)
-    try:
+    with closing(kind("127.0.0.1", relay.port, SECRET, controller)) as viewer:
         sending = viewer.send(b"join")
         if sending is not None:
             await sending
         found = first_with_role(relay)
-    finally:
-        viewer.close()
 
     assert found == (b"join", role)

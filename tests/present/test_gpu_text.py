@@ -165,11 +165,9 @@ def test_json_has_the_gpu_of_each_rank():
         "lost",
         "waits",
     }
-    assert (said["gpu"]["index"], said["gpu"]["known_by"], said["gpu"]["reserved_bytes"]) == (
-        2,
-        "torch",
-        39 * GIB,
-    )
+    assert said["gpu"]["index"] == 2
+    assert said["gpu"]["known_by"] == "torch"
+    assert said["gpu"]["reserved_bytes"] == 39 * GIB
 
 
 @pytest.mark.parametrize(

@@ -21,50 +21,19 @@ def rows(snapshot, width=130, relay=0.012, glyphs=UNICODE, at_fault=(13,)):
 
 
 def test_a_row_has_the_load_the_memory_and_what_ddtop_itself_costs():
-    assert rows(reported())[0].split() == (
-        [
-            "node001",
-            "8-15",
-            "✖",
-            "culprit",
-            "13",
-            "40%",
-            "0.1",
-            "━━━━━━━",
-            "384G/512G",
-            "━",
-            "56.0G/256G",
-            "1.2%",
-            "30.0M",
-            "3",
-            "0.4s",
-        ]
+    assert " ".join(rows(reported())[0].split()) == (
+        "node001 8-15 ✖ culprit 13 40% 0.1 ━━━━━━━ 384G/512G ━ 56.0G/256G 1.2% 30.0M 3 0.4s"
     )
 
 
 def test_a_host_of_which_no_relay_reports_still_has_its_ranks():
-    assert rows(reported())[1].split() == [
-        "node000",
-        "0-7",
-        "■",
-        "blocked",
-        "-",
-        "0.1",
-        "-",
-        "-",
-        "-",
-        "-",
-        "-",
-    ]
+    assert " ".join(rows(reported())[1].split()) == "node000 0-7 ■ blocked - 0.1 - - - - -"
 
 
 def test_a_host_with_a_rank_at_fault_stands_first():
-    assert [host.name for host in facts(reported(24), (13,))[0]] == [
-        "node001",
-        "node000",
-        "node002",
-    ]
     worst_first = ["node001", "node000", "node002"]
+
+    assert [host.name for host in facts(reported(24), (13,))[0]] == worst_first
     assert [host.name for host in facts(reported(24))[0]] == worst_first
 
 

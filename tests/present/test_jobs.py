@@ -76,11 +76,9 @@ def test_a_hub_and_its_leaves_are_one_row_with_the_hubs_count() -> None:
 
     (found,) = listed(parts, NOW)
 
-    assert (found.entry.host, found.reporting, set(found.hosts)) == (
-        "node0",
-        23,
-        {"node0", "node1", "node2"},
-    )
+    assert found.entry.host == "node0"
+    assert found.reporting == 23
+    assert set(found.hosts) == {"node0", "node1", "node2"}
     assert found.key == ("big", "r1")
 
 

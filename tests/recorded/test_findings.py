@@ -57,11 +57,9 @@ def test_the_file_of_a_recording_tells_all_that_a_viewer_saw(tmp_path):
 
     state, count = read_back(text)
     assert (state, count) == (lines(seen[-1]), len(seen))
-    assert (state["1"], state["1 ranks"], state["1 victims"]) == (
-        "critical not-in-collective",
-        "2",
-        "0,1,3",
-    )
+    assert state["1"] == "critical not-in-collective"
+    assert state["1 ranks"] == "2"
+    assert state["1 victims"] == "0,1,3"
     assert {"1 since", "1 call", "1 summary", "1 evidence 1", "1 advice"} <= set(state)
     assert text.count(f"{INDENT}1: ") == 1
     assert "\n= " in text

@@ -1,6 +1,7 @@
 """What viewers request from a relay: stacks of its ranks, and signals to them."""
 
 import time
+from contextlib import closing
 
 import pytest
 
@@ -147,11 +148,8 @@ def test_something_that_is_stuck_makes_the_relay_ask_by_itself_once(
 
 def test_automatic_dumps_can_be_switched_off(home, monkeypatch, asks_soon):
     monkeypatch.setenv("DDTOP_AUTODUMP", "0")
-    stage = Stage(home)
-    try:
+    with closing(Stage(home)) as stage:
         link, pid = stage.rank()
         found = stuck(stage, link, pid, 1.5)
-    finally:
-        stage.close()
 
     assert found is None

@@ -1,6 +1,12 @@
 """When a relay requests stacks by itself."""
 
-from ddtop.relay.triggers import AUTO_DUMP_EVERY_S, AUTO_DUMP_STUCK_S, KEYS_KEPT, DumpTrigger
+from ddtop.relay.triggers import (
+    AUTO_DUMP_EVERY_S,
+    AUTO_DUMP_FRESH_S,
+    AUTO_DUMP_STUCK_S,
+    KEYS_KEPT,
+    DumpTrigger,
+)
 
 
 def stands(trigger, key, since, until, every=0.5):
@@ -51,9 +57,16 @@ def test_a_second_standstill_waits_for_the_rate_limit_and_is_not_forgotten():
 
 def test_a_key_that_went_away_is_not_asked_for():
     trigger = DumpTrigger(enabled=True)
-    trigger.note_stuck("a|1|0", 0.0)
+    stands(trigger, "a|1|0", 0.0, 5.0)
+    stands(trigger, "a|2|0", 6.0, 10.0)
 
-    assert trigger.due(10.0) is None
+    assert trigger.due(AUTO_DUMP_EVERY_S + 10.0) is None
+
+
+def test_a_key_that_is_reported_now_and_then_has_not_stood_meanwhile():
+    trigger = DumpTrigger(enabled=True)
+
+    assert stands(trigger, "a|1|0", 0.0, 60.0, every=AUTO_DUMP_FRESH_S + 0.5) == []
 
 
 def test_switched_off_it_never_asks():

@@ -2,6 +2,7 @@
 
 import os
 import threading
+from contextlib import closing
 
 import pytest
 
@@ -267,13 +268,10 @@ def test_what_a_relay_forwards_is_in_its_journal_and_its_successor_writes_on(
     monkeypatch.setenv("DDTOP_JOURNAL_MIB", mib)
     path = registry.journal_path("train", "r1")
     for iteration in (7, 8):
-        stage = Stage(home)
-        try:
+        with closing(Stage(home)) as stage:
             link, _ = stage.rank()
             stage.says(link, RankState("running", iteration=iteration))
             stage.heard(stage.viewer(), is_a(RankState))
-        finally:
-            stage.close()
 
     if mib == "0":
         assert not path.exists()

@@ -12,22 +12,18 @@ import pytest
 
 from ddtop import registry
 from ddtop.agent.state_page import StatePage
-from ddtop.patience import LatestResult
 from ddtop.policy import POLICY
-from ddtop.relay import disks, history, triggers
-from ddtop.relay.disks import DiskWatch, Use
+from ddtop.relay import history, triggers
 from ddtop.relay.dumps import collect
 from ddtop.relay.dumps import signal as dump_signal
 from ddtop.relay.dumps.collect import Dumps
-from ddtop.relay.gpus import amd, ras
-from ddtop.relay.history import FrameHistory, JournalWriter
-from ddtop.relay.hub import role
+from ddtop.relay.gpus import ras
+from ddtop.relay.history import JournalWriter
 from ddtop.relay.processes import candidates, cgroup, family, rendezvous, sample, sockets
-from ddtop.relay.triggers import ArrivalsTrigger, DumpTrigger
+from ddtop.relay.triggers import ArrivalsTrigger
 from ddtop.wire import page as layout
 from ddtop.wire.page import PageView
 from ddtop.wire.records import Hello
-from tests.amdsmi import IO, FakeAmdGpu, FakeAmdSmi
 
 SECOND = 1_000_000_000
 LONG_S = 3600.0
@@ -86,33 +82,6 @@ def test_limits_say_how_often_a_relay_asks_for_arrivals(monkeypatch, limit, valu
     assert (before, times_asked(*spans)) == asked
 
 
-def dumps_asked(pause_s=0):
-    """How often a relay asks for stacks while two collectives are stuck for a minute."""
-    trigger = DumpTrigger(enabled=True)
-    found = 0
-    for second in range(60):
-        for key in ("one", "another"):
-            if not pause_s or second % pause_s == 0:
-                trigger.note_stuck(key, float(second))
-        found += trigger.due(float(second)) is not None
-    return found
-
-
-@pytest.mark.parametrize(
-    ("limit", "value", "pause_s", "asked"),
-    [
-        ("AUTO_DUMP_EVERY_S", LONG_S, 0, (2, 1)),
-        ("AUTO_DUMP_STUCK_S", LONG_S, 0, (2, 0)),
-        ("AUTO_DUMP_FRESH_S", 10.0, 5, (0, 2)),
-    ],
-)
-def test_limits_say_when_a_relay_asks_for_stacks(monkeypatch, limit, value, pause_s, asked):
-    before = dumps_asked(pause_s)
-    monkeypatch.setattr(triggers, limit, value)
-
-    assert (before, dumps_asked(pause_s)) == asked
-
-
 def is_stuck():
     """Whether NCCL's status service is asked five seconds after the last agent named a stuck call,
     which it did for five seconds."""
@@ -140,14 +109,6 @@ def test_a_limit_says_which_garbage_collection_is_reported(watched, monkeypatch)
     assert sample.look(rank, now).gc_since_unix_ns is None
 
 
-def test_a_kill_in_the_kernels_log_explains_a_death_for_so_long():
-    record = b"6,1,1000000,-;Out of memory: Killed process 4711 (python)"
-    minute_later = 61 * SECOND
-
-    assert cgroup.kills_in([record], minute_later, sample.OOM_RECENT_S)
-    assert not cgroup.kills_in([record], minute_later, 30.0)
-
-
 def test_a_limit_says_when_an_agent_is_silent(watched, monkeypatch):
     rank, _ = watched
     rank.heard_mono_ns = time.monotonic_ns() - 60 * SECOND
@@ -166,34 +127,12 @@ def test_a_limit_says_when_a_disk_is_slow(tmp_path, monkeypatch):
     assert writer.problem is None
 
 
-def test_a_limit_says_when_a_gpu_of_amd_is_lost(monkeypatch):
-    def is_lost():
-        gpu = FakeAmdGpu()
-        session = amd.AmdSmi(FakeAmdSmi(gpu))
-        session.sample(0.0)
-        gpu.raises["*"] = IO
-        return [session.sample(float(second))[0].lost for second in range(1, 5)][-1]
-
-    assert is_lost()
-    monkeypatch.setattr(amd, "GPU_LOST_SAMPLES", 100)
-    assert not is_lost()
-
-
 def test_a_limit_says_when_a_step_shows_that_python_runs(monkeypatch):
     page = SimpleNamespace(exiting_mono_ns=0, heartbeat_mono_ns=SECOND, step_mono_ns=3 * SECOND)
 
     assert dump_signal._python_may_run(page)
     monkeypatch.setattr(dump_signal, "AGENT_STUCK_STEP_S", LONG_S)
     assert dump_signal._python_may_run(page) is None
-
-
-def test_a_limit_says_when_a_host_that_is_cut_off_has_no_ranks_left(monkeypatch):
-    hub = role.Hub("train", "r1", "i1", FrameHistory(), print, print)
-    hub._leaves["node1", "i2"] = SimpleNamespace(over=False, connected=False, heard=0.0)
-
-    assert hub.over(100.0)
-    monkeypatch.setattr(role, "HOST_OVER_S", LONG_S)
-    assert not hub.over(100.0)
 
 
 @pytest.mark.parametrize("enough", [family.PARENT_WAITS_LOOKS, 7])
@@ -205,34 +144,6 @@ def test_a_limit_says_how_long_a_parent_waits_for_the_relay(monkeypatch, enough)
     parent = family.WaitingParent()
 
     assert next(number for number in range(1, 20) if parent.look()) == enough
-
-
-def test_a_limit_says_how_long_the_answer_of_a_file_system_counts(monkeypatch):
-    def paths():
-        watch = DiskWatch()
-        watch._asked["/data"] = answered = LatestResult(lambda: None)
-        answered._result = (100.0, (-1, 1000, 10, 1000, 10))
-        found = watch.disks({"/data": Use("/data", "/data", "cwd")}, 110.0)
-        return [disk.path for disk in found if disk.path == "/data"]
-
-    assert paths() == ["/data"]
-    monkeypatch.setattr(disks, "DISK_FRESH_S", 5.0)
-    assert paths() == []
-
-
-def test_a_limit_says_how_long_a_folder_is_watched_to_which_somebody_has_written(
-    tmp_path, monkeypatch
-):
-    def is_watched():
-        watch = DiskWatch()
-        ranks = [hello(os.getpid(), environment={"TMPDIR": "/dev/shm"})]
-        with (tmp_path / "model.pt").open("wb"):
-            watch.ask(ranks, 1000.0)
-        return str(tmp_path) in {one.path for one in watch.ask(ranks, 1600.0).values()}
-
-    assert is_watched()
-    monkeypatch.setattr(disks, "DISK_WRITTEN_S", 300.0)
-    assert not is_watched()
 
 
 def test_a_limit_says_how_old_the_count_of_kills_is_that_a_look_keeps(monkeypatch):

@@ -2,6 +2,7 @@
 
 import json
 import time
+from contextlib import closing
 
 import pytest
 
@@ -78,8 +79,7 @@ def test_no_call_in_c_ends_early_over_ten_automatic_looks(gil, monkeypatch, tmp_
     """sleep, poll and select end at a signal even with SA_RESTART; epoll_wait at a debugger."""
     monkeypatch.setattr(ranks_room, "RANK", COUNTS)
     over = tmp_path / "over"
-    ranks = Ranks()
-    try:
+    with closing(Ranks()) as ranks:
         one = ranks.start(
             "count", words=("held" if gil == "held" else "free", str(CALL_MS), str(over))
         )
@@ -92,8 +92,6 @@ def test_no_call_in_c_ends_early_over_ten_automatic_looks(gil, monkeypatch, tmp_
 
         over.touch()
         told = json.loads(ranks.started[0].stdout.readline())
-    finally:
-        ranks.close()
 
     assert {
         name: (one["interrupted"], one["early"]) for name, one in told.items()
@@ -105,8 +103,7 @@ def test_the_counts_see_what_a_signal_does(monkeypatch, tmp_path):
     """By signal, which a person requests, the same program counts an interrupted call."""
     monkeypatch.setattr(ranks_room, "RANK", COUNTS)
     over = tmp_path / "over"
-    ranks = Ranks()
-    try:
+    with closing(Ranks()) as ranks:
         one = ranks.start("count", words=("held", str(LONG_CALL_MS), str(over)))
         # One signal may come between two calls; of several signals at least one meets a call.
         for number in range(4):
@@ -114,8 +111,6 @@ def test_the_counts_see_what_a_signal_does(monkeypatch, tmp_path):
             found = ranks.finish()[-1]
         over.touch()
         told = json.loads(ranks.started[0].stdout.readline())
-    finally:
-        ranks.close()
 
     assert found.method == "signal"
     assert sum(one["interrupted"] + one["early"] for one in told.values()) >= 1

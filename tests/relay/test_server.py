@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 
 import pytest
 
@@ -27,13 +28,10 @@ def test_a_relay_whose_rank_and_launcher_went_before_a_word_was_said_ends_soon(h
     monkeypatch.setattr("ddtop.relay.server.ORPHANED_S", 0.1)
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
-    stage = Stage(home, launcher=child.pid)
-    try:
+    with closing(Stage(home, launcher=child.pid)) as stage:
         stage.thread.join(DEADLINE_S)
 
         assert not stage.thread.is_alive()
-    finally:
-        stage.close()
 
 
 def test_an_order_to_stop_that_comes_during_a_look_is_obeyed(home, monkeypatch):
@@ -202,13 +200,10 @@ def test_a_relay_that_takes_over_knows_the_stopped_rank_of_the_one_that_was_kill
         registry.roster_path("train", "r1").write_bytes(roster)
         os.kill(child.pid, signal.SIGSTOP)
         os.waitid(os.P_PID, child.pid, os.WSTOPPED)
-        second = Stage(home)
-        try:
+        with closing(Stage(home)) as second:
             # Its first record is its predecessor's last look.
             stopped = lambda record: sees_ranks(record) and record.processes[0].state == "T"  # noqa: E731
             host = second.heard(second.viewer(), stopped)[-1]
-        finally:
-            second.close()
     finally:
         child.kill()
         child.communicate()

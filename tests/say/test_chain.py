@@ -164,11 +164,9 @@ def test_a_chain_is_told_to_its_end_with_the_next_step(case):
 
 
 def test_without_a_chain_nothing_is_said():
-    assert (chain_clause(waiting()), chain_lines(waiting()), chain_step(waiting())) == (
-        "",
-        [],
-        None,
-    )
+    assert chain_clause(waiting()) == ""
+    assert chain_lines(waiting()) == []
+    assert chain_step(waiting()) is None
 
 
 def test_a_link_of_a_kind_that_only_a_newer_agent_knows_is_told_by_its_name():

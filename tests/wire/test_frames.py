@@ -62,12 +62,10 @@ def test_every_record_in_its_envelope_comes_back_as_it_went(
     assert frames.open_record(envelope) == record
     assert envelope.kind == type(record).__name__
     assert (envelope.sender, envelope.unix_ns, envelope.mono_ns) == (sender, unix_ns, mono_ns)
-    assert (envelope.attempt, envelope.rank, envelope.pid, envelope.stuck_key) == (
-        attempt,
-        rank,
-        rank,
-        key,
-    )
+    assert envelope.attempt == attempt
+    assert envelope.rank == rank
+    assert envelope.pid == rank
+    assert envelope.stuck_key == key
 
 
 def test_a_relay_reads_the_envelope_without_knowing_the_record():

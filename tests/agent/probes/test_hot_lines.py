@@ -7,13 +7,11 @@ from ddtop.wire.records import by_function
 
 def seen(function="step", line=10, qualname=None, waits_on=None, file="/home/ada/train.py"):
     look = ThreadLook()
-    look.function, look.file, look.line, look.qualname, look.waits_on = (
-        function,
-        file,
-        line,
-        qualname,
-        waits_on,
-    )
+    look.function = function
+    look.file = file
+    look.line = line
+    look.qualname = qualname
+    look.waits_on = waits_on
     return look
 
 

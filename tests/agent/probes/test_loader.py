@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from weakref import ref
@@ -48,12 +49,10 @@ class Iterator:
     """Torch's iterator, as far as it is read. `owes`: who must deliver the next batch."""
 
     def __init__(self, *pids, owes=0, shutdown=False):
-        self._num_workers, self._prefetch_factor, self._pin_memory, self._shutdown = (
-            len(pids),
-            2,
-            False,
-            shutdown,
-        )
+        self._num_workers = len(pids)
+        self._prefetch_factor = 2
+        self._pin_memory = False
+        self._shutdown = shutdown
         self._workers = [SimpleNamespace(_popen=SimpleNamespace(pid=pid)) for pid in pids]
         self._rcvd_idx, self._task_info = 5, {5: (owes,), 6: (0, "a batch that came too early")}
         self._worker_result_queue = self._data_queue = SimpleNamespace(qsize=lambda: 0)
@@ -203,12 +202,9 @@ def test_a_worker_that_py_spy_looks_at_is_not_held_by_a_debugger(child):
     until(lambda: "pipe" in Path(f"/proc/{process.pid}/wchan").read_text())
     letters = {}
     for name in ("py-spy", "gdb"):
-        tracer = Tracer(process.pid, name)
-        try:
+        with closing(Tracer(process.pid, name)):
             until(lambda: stat_fields(process.pid)[0] == "t")
             letters[name] = loader.worker(process.pid).letter
-        finally:
-            tracer.close()
 
     assert letters == {"py-spy": "S", "gdb": "t"}
 

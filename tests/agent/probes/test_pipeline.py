@@ -58,10 +58,8 @@ def test_between_two_steps_only_the_stage_is_reported(monkeypatch):
 
 def test_of_several_stages_none_is_said_to_run(monkeypatch):
     monkeypatch.setattr(parallel, "running_pass", lambda *_: (True, "forward"))
-    probe, stages = (
-        PipelineProbe(SimpleNamespace(lead_id=0, frames=None)),
-        [FakeStage(0, 4), FakeStage(2, 4)],
-    )
+    probe = PipelineProbe(SimpleNamespace(lead_id=0, frames=None))
+    stages = [FakeStage(0, 4), FakeStage(2, 4)]
     for stage in stages:
         probe.add(stage)
 

@@ -168,13 +168,11 @@ def test_a_thread_that_is_gone_has_no_place():
 
 def looked(frame_id, line, callee=None):
     seen = ThreadLook()
-    seen.frame_id, seen.function, seen.file, seen.line, seen.callee = (
-        frame_id,
-        "train",
-        "train.py",
-        line,
-        callee,
-    )
+    seen.frame_id = frame_id
+    seen.function = "train"
+    seen.file = "train.py"
+    seen.line = line
+    seen.callee = callee
     return seen
 
 

@@ -16,10 +16,8 @@ def nccl_job(torch="2.13.0", **environment):
 
 def service(*states, counts=None, usual=812, pids=None, hosts=None):
     """The answer of the RAS service: one rank per state, with these launches of all_reduce."""
-    launches, pids = (
-        counts or [812] * len(states),
-        pids or [4800 + number for number in range(len(states))],
-    )
+    launches = counts or [812] * len(states)
+    pids = pids or [4800 + number for number in range(len(states))]
     hosts = hosts or ["10.0.0.1"] * len(states)
     ranks = tuple(
         RasRank(number, hosts[number], pids[number], state, number, {"AllReduce": launches[number]})

@@ -182,18 +182,6 @@ def test_different_groups_that_nobody_waits_in_are_no_finding():
     assert job.passes(30).ever() == []
 
 
-def test_a_wait_between_ranks_that_have_made_the_same_is_not_explained_by_a_third():
-    """Rank 2 has a group more, and is not in the one that is being made. Rank 1 is late."""
-    job = trained(3)
-    has_made(job, 0, made(1, *EVERY), made(2, *A), last=True)
-    has_made(job, 1, made(1, *EVERY))
-    job.ranks[1].stands_at("prepare", line=12)
-    has_made(job, 2, made(1, *EVERY), made(3, 2))
-    job.passes(8)
-
-    assert job.kinds() == [("critical", "not-in-collective", (1,))]
-
-
 def partitioned(job):
     """`if rank in members: new_group(members)`, with the same number on both sides."""
     for number in range(4):

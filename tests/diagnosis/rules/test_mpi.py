@@ -58,19 +58,15 @@ def test_lengths_and_roots_that_differ_are_a_mismatch_of_the_minority(one, other
     assert said in finding.summary
 
 
-def test_a_length_that_is_not_known_on_one_side_is_no_mismatch():
+@pytest.mark.parametrize(
+    ("one", "more", "other"),
+    [("Allreduce", {"nbytes": 800}, "Allreduce"), ("Barrier", {}, "barrier")],
+    ids=["a length that one side does not know", "a lowercase twin"],
+)
+def test_calls_that_may_be_one_collective_are_no_mismatch(one, more, other):
     job = MpiJob().passes(10)
-    job.in_collective("Allreduce", 0, nbytes=800)
-    job.in_collective("Allreduce", 1)
-    job.ranks[2].stands_at("load")
-
-    assert job.passes(8).kinds() == [("critical", "not-in-collective", (2,))]
-
-
-def test_barrier_and_its_lowercase_twin_are_one_collective():
-    job = MpiJob().passes(10)
-    job.in_collective("Barrier", 0)
-    job.in_collective("barrier", 1)
+    job.in_collective(one, 0, **more)
+    job.in_collective(other, 1)
     job.ranks[2].stands_at("load")
 
     assert job.passes(8).kinds() == [("critical", "not-in-collective", (2,))]
@@ -203,12 +199,3 @@ def test_a_collective_write_may_take_long_while_all_ranks_are_in_it(call, findin
 
     stuck = [kind for kind in job.passes(20).ever() if kind[1] == "collective-stuck"]
     assert len(stuck) == findings
-
-
-def test_a_rank_that_leaves_out_a_collective_write_is_named():
-    job = MpiJob().passes(10)
-    job.in_collective("File.Write_all", 0, 1)
-    job.ranks[2].stands_at("load", "sim.py", 40)
-    finding = job.passes(8).finds("critical", "not-in-collective", 2)
-
-    assert "ranks 0,1 wait for it in File.Write_all #21 of MPI_COMM_WORLD" in finding.summary

@@ -179,19 +179,6 @@ def test_a_service_that_did_not_answer_is_reported():
     assert "NCCL's status service did not answer: ConnectionRefusedError" in finding.evidence
 
 
-def test_where_python_is_frozen_nccl_still_tells_who_has_not_come():
-    """C code holds the GIL of rank 2 for ever, but NCCL's own thread answers."""
-    job = nccl_job().trains(10)
-    job.ranks[2].freezes()
-    job.others_wait(2)
-    job.passes(4)
-    job.say(CommStatus(service("ok", "ok", "ok", "ok", counts=[812, 812, 811, 812])))
-    finding = job.passes(4).finding()
-
-    assert finding.ranks == (2,)
-    assert "NCCL: rank 2 has launched 811 AllReduce, the others 812" in finding.evidence
-
-
 def test_an_error_of_the_backend_blames_the_peer_that_nccl_calls_dead():
     """get_error returns REMOTE_ERROR on three ranks, and no process is gone on this host."""
     job = nccl_job().trains(10)

@@ -124,10 +124,21 @@ def test_all_ranks_in_a_lock_are_found():
     )
 
 
+def starting(world_size):
+    """Its ranks have no group yet, and have made no step."""
+    job = FakeJob(world_size)
+    for rank in job.ranks:
+        rank.phase = "starting"
+        rank.standings = {}
+        rank.iteration = None
+        rank.says = {"progress_unix_ns": None}
+    return job
+
+
 @pytest.mark.parametrize("begun", [True, False])
 def test_a_stale_lock_file_is_named(begun):
     """A build was killed; all ranks wait for its lock file, maybe before the first step."""
-    job = trained(2) if begun else FakeJob(2)
+    job = trained(2) if begun else starting(2)
     all_stand(
         job,
         "load_ops",
@@ -138,13 +149,6 @@ def test_a_stale_lock_file_is_named(begun):
     )
     for rank in job.ranks:
         rank.wakes_per_s = 10.0
-        if not begun:
-            rank.phase, rank.standings, rank.iteration, rank.says = (
-                "starting",
-                {},
-                None,
-                {"progress_unix_ns": None},
-            )
     job.passes(70)
 
     assert job.kinds() == [("critical", KIND, (0, 1))]
@@ -153,14 +157,7 @@ def test_a_stale_lock_file_is_named(begun):
 
 
 def test_while_one_rank_builds_the_others_may_wait_for_its_lock_file():
-    job = FakeJob(3)
-    for rank in job.ranks:
-        rank.phase, rank.standings, rank.iteration, rank.says = (
-            "starting",
-            {},
-            None,
-            {"progress_unix_ns": None},
-        )
+    job = starting(3)
     all_stand(
         job, "load_ops", waits_on="lock", callee="wait", waits_for=LOCK, since_unix_ns=unix_ns(0)
     )
@@ -342,11 +339,9 @@ def test_a_farm_whose_calls_have_a_rhythm_is_idle_if_it_has_waited_so_long_befor
 def test_a_rank_that_sleeps_in_a_training_is_no_idle_master(change, severity):
     job = trained(3)
     job.ranks[0].stands_at("wait_for_licence", line=8)
-    job.ranks[0].wakes_per_s, job.ranks[0].wchan, job.ranks[0].iteration = (
-        5.0,
-        "hrtimer_nanosleep",
-        None,
-    )
+    job.ranks[0].wakes_per_s = 5.0
+    job.ranks[0].wchan = "hrtimer_nanosleep"
+    job.ranks[0].iteration = None
     for name, value in change.items():
         setattr(job.ranks[0], name, value)
     job.others_wait(0, op="broadcast")
@@ -476,14 +471,7 @@ def test_a_job_of_which_a_rank_moves_is_not_still():
 
 
 def test_a_job_that_is_starting_is_left_in_peace():
-    job = FakeJob(2)
-    for rank in job.ranks:
-        rank.phase, rank.standings, rank.iteration, rank.says = (
-            "starting",
-            {},
-            None,
-            {"progress_unix_ns": None},
-        )
+    job = starting(2)
     all_stand(job, "<module>", waits_on="import")
 
     assert job.passes(200).ever() == []

@@ -480,21 +480,6 @@ def test_a_rank_that_left_its_loop_while_others_still_need_it_left_early():
     assert "join()" in finding.advice
 
 
-def test_the_call_in_which_the_others_wait_for_a_rank_that_is_done_is_named_with_its_line():
-    """Rank 0 alone calls save(), which gathers the shards of all."""
-    job = trained(2)
-    job.ranks[1].leaves()
-    job.ranks[0].waits_in("all_gather_into_tensor")
-    job.ranks[0].place = place("save", "/home/ada/checkpoint.py", 149, waits_on="collective")
-    finding = job.passes(8).finds("critical", "left-early", 1)
-
-    assert finding.summary.endswith(
-        "; rank 0 waits for it in all_gather_into_tensor #101 of default_pg at checkpoint.py:149"
-        " save"
-    )
-    assert finding.advice.startswith("make that call on every rank or on none")
-
-
 def test_a_place_that_cannot_be_seen_is_said_to_be_unseen():
     job = hang()
     job.ranks[2].place = None

@@ -78,10 +78,8 @@ def test_a_deep_stack_of_newer_pythons_ends_without_a_word() -> None:
     text = "Thread 0x1 (most recent call first):\n" + '  File "a.py", line 3 in deep\n' * 99
     assert not is_complete(text.encode())
 
-    deep, whole = (
-        text + '  File "a.py", line 3 in deep\n',
-        text + '  File "a.py", line 9 in <module>\n',
-    )
+    deep = text + '  File "a.py", line 3 in deep\n'
+    whole = text + '  File "a.py", line 9 in <module>\n'
 
     assert (parse(deep)[0].omitted, parse(whole)[0].omitted) == (1, 0)
     assert is_complete(deep.encode())

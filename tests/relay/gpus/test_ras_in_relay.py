@@ -2,6 +2,7 @@
 
 import json
 import socket
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -26,12 +27,9 @@ def test_viewers_hear_what_it_says_of_a_job_whose_agents_are_all_silent(stage):
         address = f"127.0.0.1:{free.getsockname()[1]}"
     link, pid = stage.rank(backend="nccl", environment={"NCCL_RAS_ADDR": address})
     said = answer(rank(0, pid), rank(1, pid + 1, 811))
-    service = Service((NEW, json.dumps(said).encode()), address=address)
-    try:
+    with closing(Service((NEW, json.dumps(said).encode()), address=address)) as service:
         stage.says(link, RankState("running", iteration=7), pid=pid)
         told = stage.heard(stage.viewer(), is_a(CommStatus))[-1].answer
 
         assert [rank.counts["AllReduce"] for rank in told.communicators[0].ranks] == [812, 811]
         assert service.said == [["CLIENT PROTOCOL 2", "SET FORMAT json", "MONITOR ?", "STATUS"]]
-    finally:
-        service.close()

@@ -2,6 +2,7 @@
 
 import socket
 import threading
+from contextlib import closing
 
 import pytest
 
@@ -146,8 +147,7 @@ def test_a_cut_wire_is_noticed_though_tcp_says_nothing_and_fixed_without_a_resta
     address = hears(
         viewer, host_of("aaa", lambda record: record.hub and record.hub.address)
     ).hub.address
-    wire = Wire(int(address.rpartition(":")[2]))
-    try:
+    with closing(Wire(int(address.rpartition(":")[2]))) as wire:
         monkeypatch.setenv("DDTOP_HUB", f"127.0.0.1:{wire.port}")
         leaf = world.host("bbb")
         leaf.rank(1)
@@ -160,5 +160,3 @@ def test_a_cut_wire_is_noticed_though_tcp_says_nothing_and_fixed_without_a_resta
         heard(viewer, host_of("aaa", lambda record: record.hub.leaves == 1))
         leaf.says(1, RankState("running", iteration=11))
         heard(viewer, iteration(1, 11))
-    finally:
-        wire.close()

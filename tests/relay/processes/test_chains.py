@@ -69,12 +69,10 @@ def test_a_child_that_opens_a_pipe_which_nobody_writes(start, tmp_path):
     child, pipe = once(lambda: len(found := chain_of(process.pid)) == 2 and found)
 
     assert (child.resource, child.who) == ("child", "cat")
-    assert (pipe.resource, pipe.named, pipe.nobody, pipe.does) == (
-        "pipe",
-        str(fifo),
-        True,
-        "writes",
-    )
+    assert pipe.resource == "pipe"
+    assert pipe.named == str(fifo)
+    assert pipe.nobody is True
+    assert pipe.does == "writes"
 
 
 def test_a_thread_of_the_rank_is_followed_by_what_itself_waits_for(start, tmp_path):

@@ -172,11 +172,8 @@ def test_a_process_that_is_gone_is_said_to_be_gone() -> None:
 
 @NEEDS_PY_SPY
 def test_a_process_that_is_not_python_is_named_as_such() -> None:
-    process = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
-    try:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
         found = finished(PySpy(process.pid))
-    finally:
-        process.communicate()
     if str(found).startswith("no right"):
         pytest.skip(str(found))
     assert "does not look like Python" in str(found)

@@ -318,17 +318,14 @@ for one in started:
 @contextmanager
 def parent(*children_with):
     """A process with children that sleep, each with these variables. It ends them when it ends."""
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", PARENT, SLEEPS, *children_with],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-    )
-    try:
+    ) as process:
         assert process.stdout.readline() == "ready\n"
         yield process.pid
-    finally:
-        process.communicate()
 
 
 def look_at(*ranks):

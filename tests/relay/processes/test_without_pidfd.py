@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -86,8 +87,7 @@ def zombie(child):
 
 
 def test_ranks_without_a_pidfd_are_watched_and_their_ends_told_with_codes_in_order(home, no_pidfd):
-    stage = Stage(home)
-    try:
+    with closing(Stage(home)) as stage:
         stage.rank(0, code=WAITS)
         stage.rank(1, code=WAITS)
         first, second = stage.children[1], stage.children[0]
@@ -102,15 +102,12 @@ def test_ranks_without_a_pidfd_are_watched_and_their_ends_told_with_codes_in_ord
 
         assert (one.rank, one.signal, one.order, one.how) == (1, 9, 0, "zombie")
         assert (two.rank, two.code, two.order, two.how) == (0, 3, 1, "zombie")
-    finally:
-        stage.close()
 
 
 def test_a_relay_without_pidfds_ends_after_its_ranks_and_the_job_is_not_live(
     home, no_pidfd, monkeypatch
 ):
-    stage = Stage(home, linger_s=0.1)
-    try:
+    with closing(Stage(home, linger_s=0.1)) as stage:
         stage.rank(0)
         stage.rank(1)
         viewer = stage.viewer()
@@ -128,8 +125,6 @@ def test_a_relay_without_pidfds_ends_after_its_ranks_and_the_job_is_not_live(
         (entry,) = registry.read_entries()
         assert entry.ended_unix_ns is not None
         assert not entry.live(time.time_ns())
-    finally:
-        stage.close()
 
 
 def test_a_rank_that_had_gone_before_its_hello_was_read_is_reported_as_gone_and_the_relay_ends(
@@ -137,8 +132,7 @@ def test_a_rank_that_had_gone_before_its_hello_was_read_is_reported_as_gone_and_
 ):
     """No relay saw its end, so the job stayed live for hours."""
     monkeypatch.setattr("ddtop.relay.processes.ranks.EXIT_UNSEEN_S", 0.2)
-    stage = Stage(home, linger_s=0.1)
-    try:
+    with closing(Stage(home, linger_s=0.1)) as stage:
         gone, from_it = process_with_link(registry.socket_path("train", "r1"), WAITS)
         stage.links.append(from_it)
         said = hello(gone.pid)
@@ -163,8 +157,6 @@ def test_a_rank_that_had_gone_before_its_hello_was_read_is_reported_as_gone_and_
         assert (ends[0].code, ends[0].signal, ends[0].how) == (None, None, "unknown")
         (entry,) = registry.read_entries()
         assert entry.ended_unix_ns is not None
-    finally:
-        stage.close()
 
 
 def test_a_rank_whose_process_cannot_be_seen_lives_while_it_is_heard(ranks, children):
@@ -321,8 +313,7 @@ def test_a_rank_that_went_while_there_was_no_relay_is_reported_as_gone_by_the_ne
         [*(sealed(one, one.rank, one.pid) for one in hellos), sealed(known, 0, told.pid)],
     )
     monkeypatch.setattr("ddtop.relay.processes.ranks.EXIT_UNSEEN_S", 0.2)
-    stage = Stage(home)
-    try:
+    with closing(Stage(home)) as stage:
         viewer = stage.viewer()
         found = stage.heard(viewer, lambda record: isinstance(record, Exit) and record.rank == 1)
         left.kill()
@@ -331,5 +322,3 @@ def test_a_rank_that_went_while_there_was_no_relay_is_reported_as_gone_by_the_ne
         ends = [(one.rank, one.how) for one in found if isinstance(one, Exit)]
         assert ends[:2] in ([(0, "pidfd"), (1, "unknown")], [(1, "unknown"), (0, "pidfd")])
         assert [rank for rank, _ in ends] in ([0, 1, 2], [1, 0, 2])
-    finally:
-        stage.close()

@@ -1,5 +1,7 @@
 """Esc and the next key in one packet."""
 
+from contextlib import closing
+
 import pytest
 from textual import events
 
@@ -33,12 +35,9 @@ def test_esc_and_a_key_are_two_keys_and_a_sequence_is_one(data, expected):
 
 
 def test_a_page_is_left_and_the_next_key_obeyed_though_they_come_at_once():
-    terminal = Terminal(TERM="xterm-256color")
-    try:
+    with closing(Terminal(TERM="xterm-256color")) as terminal:
         terminal.ready()
         terminal.press("?")
         terminal.until("what ranks shows")
         terminal.press("\x1b2")
         terminal.until("1 culprit: rank 5")
-    finally:
-        terminal.close()

@@ -9,6 +9,7 @@ import sys
 import termios
 import threading
 import time
+from contextlib import closing
 
 import pytest
 
@@ -34,8 +35,7 @@ def colours(screen):
     ids=["256", "16", "no-color"],
 )
 def test_it_starts_shows_the_verdict_and_leaves_the_terminal(environment, coloured):
-    terminal = Terminal(**environment)
-    try:
+    with closing(Terminal(**environment)) as terminal:
         lines = terminal.ready()
         assert lines[2].startswith("✖ rank 5 has been in the DataLoader")
         assert any(line.split()[:3] == ["5", "✖", "culprit"] for line in lines)
@@ -46,8 +46,6 @@ def test_it_starts_shows_the_verdict_and_leaves_the_terminal(environment, colour
         terminal.until("filter state:blocked, 7 of 8 ranks")
         terminal.press("q")
         assert terminal.ended() == 0
-    finally:
-        terminal.close()
 
 
 @pytest.mark.parametrize(
@@ -60,19 +58,15 @@ def test_it_starts_shows_the_verdict_and_leaves_the_terminal(environment, colour
     ],
 )
 def test_other_terminals_get_signs_that_their_fonts_have(term, culprit):
-    terminal = Terminal(TERM=term)
-    try:
+    with closing(Terminal(TERM=term)) as terminal:
         lines = terminal.ready()
         assert any(culprit in line for line in lines)
         assert (colours(terminal.screen) == {"default"}) is (term == "xterm-mono")
-    finally:
-        terminal.close()
 
 
 @pytest.mark.parametrize("size", [(1, 1), (20, 5), (39, 24), (80, 9)], ids=str)
 def test_a_terminal_that_is_too_small_is_told_so_and_returns(size):
-    terminal = Terminal(size=size, TERM="xterm-256color", COLORTERM="truecolor")
-    try:
+    with closing(Terminal(size=size, TERM="xterm-256color", COLORTERM="truecolor")) as terminal:
         # One cell has room for the first letter only.
         terminal.until("too small"[: size[0]])
         terminal.resize((80, 24))
@@ -82,22 +76,17 @@ def test_a_terminal_that_is_too_small_is_told_so_and_returns(size):
         terminal.until("too small"[: size[0]])
         terminal.press("q")
         assert terminal.ended() == 0
-    finally:
-        terminal.close()
 
 
 @pytest.mark.parametrize("size", [(40, 10), (120, 40), (200, 50), (250, 70)], ids=str)
 def test_a_storm_of_resizes_leaves_the_picture_of_the_last_size(size):
-    terminal = Terminal(TERM="xterm-256color", COLORTERM="truecolor")
-    try:
+    with closing(Terminal(TERM="xterm-256color", COLORTERM="truecolor")) as terminal:
         terminal.ready()
         for step in range(12):
             terminal.resize((60 + step * 7, 12 + step * 3))
             terminal.read(0)
         terminal.resize(size)
         terminal.shows(picture(size))
-    finally:
-        terminal.close()
 
 
 def test_a_write_that_is_cut_short_is_written_to_its_end_also_without_a_buffer(monkeypatch):
@@ -136,8 +125,7 @@ def queued(descriptor):
 
 
 def test_what_others_write_onto_the_terminal_is_gone_after_ctrl_l():
-    terminal = Terminal(TERM="xterm-256color")
-    try:
+    with closing(Terminal(TERM="xterm-256color")) as terminal:
         terminal.ready()
         terminal.scribble("\x1b[5;3HBroadcast message from root: \x1b[3;12r\x1b(0\x1b[7m")
         terminal.press("\x0c")
@@ -148,8 +136,6 @@ def test_what_others_write_onto_the_terminal_is_gone_after_ctrl_l():
         terminal.scribble("Broadcast")
         terminal.press("?")
         assert not any("Broadcast" in line for line in terminal.until("what ranks shows"))
-    finally:
-        terminal.close()
 
 
 FAST = """
