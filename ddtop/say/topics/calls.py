@@ -137,7 +137,7 @@ def other_calls(finding: Finding, seen: mismatch.OtherCalls, at: Context) -> Sai
     name = group_text(at, finding.group or "")
     texts = tuple(_side_text(ranks, seen) for ranks in seen.sides)
     advice = that_hold(
-        (finding.op is None, SAME_CALLS),
+        (finding.op is None or _are_apart(seen, at.snapshot), SAME_CALLS),
         (
             len({call.root for call in seen.calls.values()} - {None}) > 1,
             "pass the same root on all ranks",
@@ -170,6 +170,24 @@ def other_calls(finding: Finding, seen: mismatch.OtherCalls, at: Context) -> Sai
         (*(f"{text} (#{finding.seq})" for text in texts), *places),
         advice,
     )
+
+
+def _are_apart(seen: mismatch.OtherCalls, snapshot: Snapshot) -> bool:
+    """Whether the sides made their calls at different lines, so that these are not one call."""
+    if seen.last is not None:
+        return len({seen.last[side[0]].site for side in seen.sides}) > 1
+    lines = []
+    for side in seen.sides:
+        # With gloo the smaller side is through, and stands at a later call.
+        inside = [snapshot.rank(rank) for rank in side if _is_in(snapshot.rank(rank), seen)]
+        places = (rank.reported.place for rank in inside)
+        lines.append({(place.file, place.line) for place in places if place is not None})
+    return all(lines) and not set.intersection(*lines)
+
+
+def _is_in(rank: RankFacts, seen: mismatch.OtherCalls) -> bool:
+    call = seen.calls[rank.rank]
+    return any((one.group, one.seq) == (call.group, call.seq) for one in rank.comm.open_collectives)
 
 
 def made_alone(finding: Finding, seen: mismatch.MadeAlone, at: Context) -> Said:
