@@ -36,7 +36,7 @@ OF_OTHERS = frozenset({
 """Programs and words of the shell that are known by their names alone."""
 PROGRAMS = frozenset({"train.py", "test.py", "sim.py"})
 """The reader's own programs."""
-OWN = ("ddtop", "tests", "tools", "docs")
+OWN = ("ddtop", "tests", "tools", "zoo", "docs")
 """Packages of this repository."""
 
 
@@ -197,7 +197,7 @@ def _python(words: list[str]) -> list[str]:
 
 
 def _pytest(words: list[str]) -> list[str]:
-    paths = [word for word in words[1:] if word.startswith(("tests", "tools"))]
+    paths = [word for word in words[1:] if word.startswith(("tests", "tools", "zoo"))]
     return [f"pytest: there is no {path}" for path in paths if not list(ROOT.glob(path))]
 
 

@@ -14,7 +14,14 @@ from tests import shell_blocks
 
 ROOT = DOCS.parent
 PACKAGE = ROOT / "ddtop"
-NAMES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "tools/README.md")
+NAMES = (
+    "README.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "tools/README.md",
+    "zoo/README.md",
+)
 TEXTS = [ROOT / name for name in NAMES]
 TEXTS += sorted(DOCS.rglob("*.md"))
 WITH_LINKS = [*TEXTS, ROOT / "CHANGELOG.md", *sorted((ROOT / "contrib").rglob("*.md"))]
@@ -201,7 +208,7 @@ def test_every_shell_block_of_a_page_can_be_typed(path):
         ("cd docs\n", "cd: no command"),
         ("pip install -c constraints.txt pre-commit .venv/bin/pre-commit install\n", ".venv/bin"),
         ("pip install -e '.[tests]'\n", "tests"),
-        ("python -m tools.zoo --suffle-names 7\n", "--suffle-names"),
+        ("python -m zoo --suffle-names 7\n", "--suffle-names"),
         ("python -m tools.zo\n", "no such module"),
         ("pytest -q tests/modle\n", "tests/modle"),
         ("bash .ci/runn\n", ".ci/runn"),

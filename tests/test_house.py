@@ -224,7 +224,11 @@ def test_no_test_imports_from_a_test_module():
     """
     found = {
         f"{path.relative_to(ROOT)}:{node.lineno}"
-        for path in (*(ROOT / "tests").rglob("*.py"), *(ROOT / "tools").rglob("*.py"))
+        for path in (
+            *(ROOT / "tests").rglob("*.py"),
+            *(ROOT / "tools").rglob("*.py"),
+            *(ROOT / "zoo").rglob("*.py"),
+        )
         if NAMES_A_TEST.search(text := path.read_text())
         for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.ImportFrom)

@@ -85,7 +85,8 @@ def main() -> None:
     for room, count in counts.most_common():
         print(f"{room:<12}{count:>12,}{files[room]:>8,}")
     print(f"{'all':<12}{counts.total():>12,}{files.total():>8,}")
-    print(f"\n{lines(tracked('tests')):,} lines of tests, {lines(tracked('tools')):,} of tools")
+    counts = {name: f"{lines(tracked(name)):,}" for name in ("tests", "tools", "zoo")}
+    print(f"\n{counts['tests']} lines of tests, {counts['tools']} of tools, {counts['zoo']} of zoo")
 
 
 if __name__ == "__main__":

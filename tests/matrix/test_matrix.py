@@ -7,7 +7,7 @@ from tools.matrix import environment
 from tools.matrix.cells import CASES, CELLS, RECORD, Cell
 from tools.matrix.environment import ROOT, Result, constraints, counted, run
 from tools.matrix.page import page, shown
-from tools.zoo.catalogue import all_cases
+from zoo.catalogue import all_cases
 
 RIGHT = {"case": "ingest", "right": True, "named_s": 5.0, "text": "ok"}
 WRONG = {"case": "struck", "right": False, "named_s": None, "text": "struck  WRONG\n  at the end"}

@@ -20,8 +20,8 @@ from tools.recorded import findings
 from tools.recorded.findings import INDENT, Look, lines, looks, played, unpacked
 from tools.recorded.neutral import HOST, SENDER
 from tools.recorded.record import ZOO
-from tools.zoo.catalogue import all_cases
-from tools.zoo.judge import said_text
+from zoo.catalogue import all_cases
+from zoo.judge import said_text
 
 FAMILIES_MIN, HEALTHY_MIN, BYTES_MAX = 41, 10, 1_000_000
 LIMIT_S = 300.0

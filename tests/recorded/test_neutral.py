@@ -36,7 +36,7 @@ def passed(found, record, rank=None):
 def test_the_names_of_the_machine_are_replaced_in_every_text(here):
     texts = {
         "/opt/project/.venv/bin/python": f"{HOME}/.venv/bin/python",
-        f"{ROOT}/tools/zoo": f"{HOME}/ddtop/tools/zoo",
+        f"{ROOT}/zoo": f"{HOME}/ddtop/zoo",
         "/opt/python/lib/json.py": "/usr/lib/json.py",
         "/scratch/of-somebody/feed": f"{HOME}/job/feed",
         f"[{HOST_HERE}]:29500 refused": f"[{HOST}]:29500 refused",

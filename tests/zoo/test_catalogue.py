@@ -4,8 +4,8 @@ import signal
 
 import pytest
 
-from tools.zoo.case import CaseError
-from tools.zoo.catalogue import all_cases, cases_of
+from zoo.case import CaseError
+from zoo.catalogue import all_cases, cases_of
 
 PROGRAM = '''
 """A program."""

@@ -1,5 +1,5 @@
 """Healthy jobs made of recordings: their records are like those of a real job, and there is no
-finding. `python -m tools.zoo.false_alarms` makes thousands of hours.
+finding. `python -m zoo.false_alarms` makes thousands of hours.
 """
 
 import msgspec
@@ -7,11 +7,11 @@ import pytest
 
 from ddtop.diagnosis.finding import Finding, Verdict
 from ddtop.diagnosis.kinds import Kind
-from tools.zoo.false_alarms.__main__ import jobs, rows, run
-from tools.zoo.false_alarms.alarms import APART_S, Alarms
-from tools.zoo.false_alarms.judged import reason_of
-from tools.zoo.false_alarms.recording import FOLDER, Recording
-from tools.zoo.false_alarms.retelling import Retold
+from zoo.false_alarms.__main__ import jobs, rows, run
+from zoo.false_alarms.alarms import APART_S, Alarms
+from zoo.false_alarms.judged import reason_of
+from zoo.false_alarms.recording import FOLDER, Recording
+from zoo.false_alarms.retelling import Retold
 
 SECONDS = 240.0
 

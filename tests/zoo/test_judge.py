@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from tools.zoo.case import CaseError, read_case
-from tools.zoo.judge import Outcome, begun, ended, take
-from tools.zoo.place import Places
-from tools.zoo.tool import Claim, Look
+from zoo.case import CaseError, read_case
+from zoo.judge import Outcome, begun, ended, take
+from zoo.place import Places
+from zoo.tool import Claim, Look
 
 S = 1_000_000_000
 PROGRAM = """CASES = {}
@@ -182,7 +182,7 @@ def test_a_marked_line_is_found_in_a_renamed_copy(tmp_path):
 
 
 def test_every_case_with_a_place_names_one_that_is_there():
-    from tools.zoo.catalogue import all_cases
+    from zoo.catalogue import all_cases
 
     for case in all_cases().values():
         assert bool(Places(case, Path(case.program))) is bool(case.place), case.name

@@ -9,12 +9,12 @@ from ddtop.wire import frames
 from ddtop.wire.records import Hello
 from tools.benchmarks.stage import StageError
 from tools.recorded.neutral import HOME, HOST
-from tools.zoo import run as runner
-from tools.zoo.catalogue import all_cases
-from tools.zoo.judge import begun
-from tools.zoo.keep import keep
-from tools.zoo.run import Options
-from tools.zoo.tools.ddtop import Ddtop
+from zoo import run as runner
+from zoo.catalogue import all_cases
+from zoo.judge import begun
+from zoo.keep import keep
+from zoo.run import Options
+from zoo.tools.ddtop import Ddtop
 
 
 def recorded(role, started_unix_ns, script, run="r1"):

@@ -1,5 +1,5 @@
 """The programs of the zoo, and a few of them as real jobs under names that mean nothing:
-`python -m tools.zoo` runs all.
+`python -m zoo` runs all.
 """
 
 import ast
@@ -7,11 +7,11 @@ import functools
 
 import pytest
 
-from tools.zoo.catalogue import PROGRAMS, all_cases, cases_of
-from tools.zoo.rename import Renamed
-from tools.zoo.report import SECONDS_BAR_S, line
-from tools.zoo.run import Options, run
-from tools.zoo.tools.ddtop import Ddtop
+from zoo.catalogue import PROGRAMS, all_cases, cases_of
+from zoo.rename import Renamed
+from zoo.report import SECONDS_BAR_S, line
+from zoo.run import Options, run
+from zoo.tools.ddtop import Ddtop
 
 SEED = 11
 FEW = ("own-lock", "passed-over", "ring", "raises", "struck", "ends-well")

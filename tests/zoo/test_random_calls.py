@@ -3,7 +3,7 @@
 from collections import Counter
 from random import Random
 
-from tools.zoo.random_calls import Writer, faulty, healthy, partings, run
+from zoo.random_calls import Writer, faulty, healthy, partings, run
 
 
 def test_ranks_that_draw_their_lines_for_themselves_are_left_in_peace():

@@ -5,12 +5,12 @@ import json
 import pytest
 
 from tools.benchmarks.stage import StageError
-from tools.zoo import run as runner
-from tools.zoo.catalogue import all_cases
-from tools.zoo.judge import Heard, begun
-from tools.zoo.report import COLUMNS, bars, comparison, line, markdown, percentile
-from tools.zoo.run import Options, left_out, read_outcomes, run_all
-from tools.zoo.tools.ddtop import Ddtop
+from zoo import run as runner
+from zoo.catalogue import all_cases
+from zoo.judge import Heard, begun
+from zoo.report import COLUMNS, bars, comparison, line, markdown, percentile
+from zoo.run import Options, left_out, read_outcomes, run_all
+from zoo.tools.ddtop import Ddtop
 
 
 def outcome(name, named_s=None, wrong=(), **more):

@@ -8,11 +8,11 @@ import pytest
 
 from ddtop.diagnosis.finding import Finding
 from ddtop.diagnosis.kinds import Kind
-from tools.zoo.tools import TOOLS, ddtop, ddtop_outside
-from tools.zoo.tools.asked import Tracers, lives, state
-from tools.zoo.tools.flight_recorder import claims
-from tools.zoo.tools.py_spy import Seen, Stack, conclusion, stack
-from tools.zoo.tools.traceml import instrumented, read
+from zoo.tools import TOOLS, ddtop, ddtop_outside
+from zoo.tools.asked import Tracers, lives, state
+from zoo.tools.flight_recorder import claims
+from zoo.tools.py_spy import Seen, Stack, conclusion, stack
+from zoo.tools.traceml import instrumented, read
 
 C10D = "/venv/site-packages/torch/distributed/distributed_c10d.py"
 MISSING = """\
@@ -249,7 +249,7 @@ def test_a_zombie_does_not_live():
 
 @pytest.mark.parametrize("name", ["flight-recorder", "py-spy"])
 def test_a_tool_says_of_what_it_has_no_notion(name):
-    from tools.zoo.catalogue import all_cases
+    from zoo.catalogue import all_cases
 
     cases = all_cases()
 

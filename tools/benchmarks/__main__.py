@@ -27,12 +27,6 @@ def _cost(options: argparse.Namespace) -> Iterator[Row]:
         yield from cost.measure(options.pairs, options.seconds, (0, 2), options.in_turn)
 
 
-def _stall(options: argparse.Namespace) -> Iterator[Row]:
-    from tools.benchmarks import stall
-
-    yield from stall.measure(4 if options.quick else 20)
-
-
 def _others(options: argparse.Namespace) -> Iterator[Row]:
     from tools.benchmarks import others
 
@@ -152,7 +146,6 @@ def _verdicts(options: argparse.Namespace) -> Iterator[Row]:
 
 PARTS: dict[str, tuple[str, bool, Part]] = {
     "cost": ("the agent's CPU a step", True, _cost),
-    "stall": ("how long the agent holds up a busy main thread", True, _stall),
     "unset": ("start-up with DDTOP unset", False, _unset),
     "progress": ("ddtop.step() and its like, and wrapped calls of frameworks", False, _progress),
     "start": ("the agent's start", False, _start),

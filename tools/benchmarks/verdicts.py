@@ -1,6 +1,6 @@
 """Verdicts about small jobs with a fault and about healthy ones: how many are right, and how soon.
 
-The jobs are those of `tools.zoo`. With `--outside` they start without DDTOP, and `ddtop diagnose
+The jobs are those of `zoo`. With `--outside` they start without DDTOP, and `ddtop diagnose
 --pid` is asked some seconds after the fault.
 """
 
@@ -25,11 +25,11 @@ def measure(
     at once, and cases that it has are not run again.
     """
     # Imported here because the zoo starts its jobs on a stage of this package.
-    from tools.zoo import report
-    from tools.zoo.catalogue import all_cases
-    from tools.zoo.judge import Outcome
-    from tools.zoo.run import Options, left_out, run_all
-    from tools.zoo.tools import TOOLS
+    from zoo import report
+    from zoo.catalogue import all_cases
+    from zoo.judge import Outcome
+    from zoo.run import Options, left_out, run_all
+    from zoo.tools import TOOLS
 
     def show(outcome: Outcome) -> None:
         print(report.line(outcome), file=sys.stderr, flush=True)

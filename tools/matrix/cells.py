@@ -14,7 +14,7 @@ CASES = (
     "crossed",
     "ends-well",
 )
-"""Seven faults of seven kinds and a healthy job, of `tools.zoo`."""
+"""Seven faults of seven kinds and a healthy job, of `zoo`."""
 AGENT = ("tests/agent", "tests/cli/test_doctor.py", "tests/end_to_end/test_groups_made_anew.py")
 SCREENS = ("tests/ui", "tests/cli/test_commands.py", "tests/cli/test_simulate.py")
 LINKS = ("tests/link", "tests/relay", "tests/cli/test_bridge.py")

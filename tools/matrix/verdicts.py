@@ -6,10 +6,10 @@ import json
 import os
 import sys
 
-from tools.zoo.catalogue import all_cases
-from tools.zoo.report import line
-from tools.zoo.run import Options, run
-from tools.zoo.tools.ddtop import Ddtop
+from zoo.catalogue import all_cases
+from zoo.report import line
+from zoo.run import Options, run
+from zoo.tools.ddtop import Ddtop
 
 
 def main(names: list[str]) -> None:

@@ -7,7 +7,7 @@ A change of the model or the diagnosis that should change no verdict changes no 
     git switch --detach AFTER && python -m tools.recorded.findings /tmp/after
     diff -r /tmp/before /tmp/after
 
-FOLDER has journals, such as those of `python -m tools.zoo --keep FOLDER`. Without it, those in the
+FOLDER has journals, such as those of `python -m zoo --keep FOLDER`. Without it, those in the
 repository are played (`zoo.tar.xz`, `jobs.tar.xz`). Each becomes a file. It has the lines that
 differ from those of the half second before. A line without text is gone, and `= 7` stands for seven
 half seconds without a change. All times are those of the recording. Two runs of one program are
@@ -153,9 +153,7 @@ def main() -> None:
                 *unpacked(JOBS, Path(home, "jobs")),
             ]
         if not journals:
-            parser.error(
-                f"there is no journal in {given.folder}; python -m tools.zoo --keep makes some"
-            )
+            parser.error(f"there is no journal in {given.folder}; python -m zoo --keep makes some")
         list(pool.map(partial(write, given.into, given.now), journals))
     print(f"{len(journals)} files in {given.into}")
 

@@ -2,7 +2,7 @@
 
 KEPT is the state folder of jobs that have ended, such as those of `ddtop demo`. What names the
 machine is taken out of their frames. To them come simulated jobs. With `--zoo`, KEPT is what
-`python -m tools.zoo --keep KEPT` has kept, and all of it is packed.
+`python -m zoo --keep KEPT` has kept, and all of it is packed.
 """
 
 from __future__ import annotations

@@ -15,12 +15,12 @@ from pathlib import Path
 
 from ddtop.diagnosis.kinds import Kind
 from tools.benchmarks.stage import Stage, StageError
-from tools.zoo.case import Case
-from tools.zoo.judge import AFTER_S, Outcome, begun, ended, take, watched_s
-from tools.zoo.keep import keep
-from tools.zoo.place import Places
-from tools.zoo.start import last_words, may_start
-from tools.zoo.tool import Job, JobError, Tool
+from zoo.case import Case
+from zoo.judge import AFTER_S, Outcome, begun, ended, take, watched_s
+from zoo.keep import keep
+from zoo.place import Places
+from zoo.start import last_words, may_start
+from zoo.tool import Job, JobError, Tool
 
 HEALTHY_S = 45.0
 """How long a healthy job may take to end."""

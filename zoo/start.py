@@ -12,9 +12,9 @@ from pathlib import Path
 from types import MappingProxyType
 
 from tools.benchmarks.stage import Stage, StageError, free_port
-from tools.zoo.case import MPIRUN, OWN, PLAIN, SPAWN, TORCHRUN, Case
-from tools.zoo.catalogue import cases_of
-from tools.zoo.rename import Renamed
+from zoo.case import MPIRUN, OWN, PLAIN, SPAWN, TORCHRUN, Case
+from zoo.catalogue import cases_of
+from zoo.rename import Renamed
 
 SPAWNED = Path(__file__).parent / "spawned.py"
 _AS_TORCHRUN = (

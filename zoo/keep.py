@@ -10,8 +10,8 @@ from pathlib import Path
 
 from ddtop import journal, registry
 from tools.recorded.neutral import HOME, Neutral
-from tools.zoo.case import Case
-from tools.zoo.judge import Outcome, said_text
+from zoo.case import Case
+from zoo.judge import Outcome, said_text
 
 
 def keep(case: Case, outcome: Outcome, stage_home: Path, into: Path) -> None:

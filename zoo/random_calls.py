@@ -1,4 +1,4 @@
-"""`python -m tools.zoo.random_calls --programs 3000`: what `calls-differ` says of random programs.
+"""`python -m zoo.random_calls --programs 3000`: what `calls-differ` says of random programs.
 
 Half of them are healthy, though each rank draws for itself which lines it calls from: each branch
 makes equally many calls, and loops are padded. In the others all ranks take the same lines, but
@@ -205,7 +205,7 @@ def faulty(seeds: range) -> Iterator[tuple[int, str, str]]:
 
 def main() -> int:
     """Run as many programs, and print the table. 1 if one healthy program in 100 is accused."""
-    parser = argparse.ArgumentParser(prog="python -m tools.zoo.random_calls", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m zoo.random_calls", description=__doc__)
     parser.add_argument("--programs", type=int, default=3000)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""`python -m tools.zoo`: starts small jobs, faulty and healthy, asks a tool about each, and prints
+"""`python -m zoo`: starts small jobs, faulty and healthy, asks a tool about each, and prints
 how many answers were right.
 """
 
@@ -12,16 +12,16 @@ import sys
 from pathlib import Path
 
 from tools.benchmarks import table
-from tools.zoo import report
-from tools.zoo.case import LAUNCHERS, OWN
-from tools.zoo.catalogue import all_cases
-from tools.zoo.judge import AFTER_S, Outcome
-from tools.zoo.run import Options, left_out, run_all
-from tools.zoo.tools import TOOLS
+from zoo import report
+from zoo.case import LAUNCHERS, OWN
+from zoo.catalogue import all_cases
+from zoo.judge import AFTER_S, Outcome
+from zoo.run import Options, left_out, run_all
+from zoo.tools import TOOLS
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tools.zoo", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m zoo", description=__doc__)
     add = parser.add_argument
     add("--list", action="store_true", help="print the cases and their stories")
     add("--case", default="", metavar="NAMES", help="only these cases")

@@ -28,10 +28,10 @@ from pathlib import Path
 from typing import Any
 
 from tools.benchmarks.stage import Stage
-from tools.zoo.case import Case
-from tools.zoo.start import Started, start
-from tools.zoo.tool import Claim, Job, Look
-from tools.zoo.tools.asked import OVER, asked, processes
+from zoo.case import Case
+from zoo.start import Started, start
+from zoo.tool import Claim, Job, Look
+from zoo.tools.asked import OVER, asked, processes
 
 SERVER = Path(__file__).with_name("recorder_server")
 ANALYSIS = Path(__file__).with_name("recorder_analysis.py")

@@ -34,7 +34,7 @@ from ddtop.wire.records import (
     TrainingProgress,
     arrivals_of,
 )
-from tools.zoo.false_alarms.recording import SECOND_NS, Part, Recording
+from zoo.false_alarms.recording import SECOND_NS, Part, Recording
 
 STEP_FACTORS = (0.7, 1.6)
 PAUSE_MEDIAN, PAUSE_SPREAD, PAUSE_MOST_S = 1.2, 0.7, 120.0

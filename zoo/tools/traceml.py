@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from tools.benchmarks.stage import Stage, StageError, free_port
-from tools.zoo.case import OWN, Case
-from tools.zoo.judge import watched_s
-from tools.zoo.start import Started, prepare
-from tools.zoo.tool import Claim, Job, JobError, Look
-from tools.zoo.tools.asked import HEALTHY_LOOKS_S
+from zoo.case import OWN, Case
+from zoo.judge import watched_s
+from zoo.start import Started, prepare
+from zoo.tool import Claim, Job, JobError, Look
+from zoo.tools.asked import HEALTHY_LOOKS_S
 
 SUMMARY_S = 60.0
 """How long after the interruption it may take to write its summary."""

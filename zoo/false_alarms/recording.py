@@ -1,7 +1,7 @@
 """Recorded jobs, and the parts that they consist of.
 
 A recording is what the relay of one real job kept: every record, unchanged but for the paths and
-the environment. `tools.zoo.false_alarms.retelling` makes jobs of it that go on for hours.
+the environment. `zoo.false_alarms.retelling` makes jobs of it that go on for hours.
 """
 
 from __future__ import annotations

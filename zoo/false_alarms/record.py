@@ -1,4 +1,4 @@
-"""`python -m tools.zoo.false_alarms.record`: make the recordings anew.
+"""`python -m zoo.false_alarms.record`: make the recordings anew.
 
 Each shape of `programs/light_torch.py` runs for a while with four ranks that work as hard as they
 can, and what its relay kept is packed into `recordings`. Hugging Face's Trainer and Lightning's are
@@ -14,10 +14,10 @@ from pathlib import Path
 
 from tools.benchmarks.stage import Stage
 from tools.benchmarks.viewer import follow
-from tools.zoo.false_alarms.real import PROGRAMS, SHAPES, START_S, TORCH
-from tools.zoo.false_alarms.recording import FOLDER, pack
+from zoo.false_alarms.real import PROGRAMS, SHAPES, START_S, TORCH
+from zoo.false_alarms.recording import FOLDER, pack
 
-FRAMEWORKS = Path(__file__).parents[2] / "frameworks" / "programs"
+FRAMEWORKS = Path(__file__).parents[2] / "tools" / "frameworks" / "programs"
 OF_FRAMEWORKS = {"hf_trainer": "transformers", "lightning_ddp": "lightning"}
 SECONDS, STEPS = 80.0, 700
 END_S = 120.0
@@ -43,9 +43,7 @@ def record(name: str, command: list[str], into: Path, **variables: str) -> None:
 
 def main() -> None:
     """Record all shapes, or those that are named."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tools.zoo.false_alarms.record", description=__doc__
-    )
+    parser = argparse.ArgumentParser(prog="python -m zoo.false_alarms.record", description=__doc__)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--into", type=Path, default=FOLDER)
     parser.add_argument("--seed", type=int, default=5)

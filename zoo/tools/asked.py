@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tools.benchmarks.stage import Stage
-from tools.zoo.tool import Job, Look
+from zoo.tool import Job, Look
 
 AFTER_FAULT_S = 8.0
 """Somebody notices and looks so long after the fault. A torchrun whose rank has failed ends the

@@ -7,9 +7,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from tools.zoo.case import Case, Said
-from tools.zoo.place import Places
-from tools.zoo.tool import Claim, Look
+from zoo.case import Case, Said
+from zoo.place import Places
+from zoo.tool import Claim, Look
 
 NAME_S, LATER_S, AFTER_S = 16.0, 8.0, 3.0
 """How long a fault is watched until it is named: where the limit is 5 s, and how much longer than

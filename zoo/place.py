@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tools.zoo.case import Case, CaseError
+from zoo.case import Case, CaseError
 
 _MARK = re.compile(r"#\s*place:\s*(\S+)")
 _FILE_LINE = re.compile(r"([\w.+-]+\.py):(\d+)")

@@ -1,4 +1,4 @@
-"""`python -m tools.zoo.false_alarms.real --rank-hours 20`: real healthy jobs, and what a viewer was
+"""`python -m zoo.false_alarms.real --rank-hours 20`: real healthy jobs, and what a viewer was
 told about them.
 
 The time is collected in pieces of a few minutes. Each piece is one job: 24 ranks under MPI or four
@@ -26,7 +26,7 @@ from tests.end_to_end.mpi_programs import ANY_HOST, MPIRUN
 from tools.benchmarks import table
 from tools.benchmarks.stage import Stage, StageError
 from tools.benchmarks.viewer import follow
-from tools.zoo.false_alarms.alarms import Alarms
+from zoo.false_alarms.alarms import Alarms
 
 PROGRAMS = Path(__file__).parent / "programs"
 PIECE_S, END_S, AFTER_S = 240.0, 90.0, 3.0
@@ -160,9 +160,7 @@ def _listed(alarms: list[tuple[list[Any], dict[str, Any]]]) -> str:
 
 def main() -> int:
     """Run pieces until there are enough, then print the table. 1 where something was critical."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tools.zoo.false_alarms.real", description=__doc__
-    )
+    parser = argparse.ArgumentParser(prog="python -m zoo.false_alarms.real", description=__doc__)
     parser.add_argument("--rank-hours", type=float, default=20.0)
     parser.add_argument("--state", type=Path, default=Path("false-alarms.jsonl"))
     parser.add_argument("--kind", choices=(MPI, TORCH), default=MPI if MPIRUN else TORCH)

@@ -9,7 +9,7 @@ import ast
 from functools import cache
 from pathlib import Path
 
-from tools.zoo.case import Case, CaseError, read_case
+from zoo.case import Case, CaseError, read_case
 
 PROGRAMS = Path(__file__).parent / "programs"
 

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from tools.benchmarks.stage import Stage
-from tools.zoo.case import MPIRUN, Case
-from tools.zoo.start import Started, start
-from tools.zoo.tool import Claim, Job, JobError, Look
-from tools.zoo.tools.asked import OVER, Tracers, asked, lives, processes
+from zoo.case import MPIRUN, Case
+from zoo.start import Started, start
+from zoo.tool import Claim, Job, JobError, Look
+from zoo.tools.asked import OVER, Tracers, asked, lives, processes
 
 EXPECTED = frozenset({
     "not-in-collective", "interpreter-frozen", "loader-stuck", "rank-stopped", "rank-killed",

@@ -28,10 +28,10 @@ from pathlib import Path
 from typing import Any
 
 from tools.benchmarks.stage import Stage
-from tools.zoo.case import Case
-from tools.zoo.start import Started, start
-from tools.zoo.tool import Claim, Job, Look
-from tools.zoo.tools.asked import OVER, Tracers, asked, lives, ranks_of, state
+from zoo.case import Case
+from zoo.start import Started, start
+from zoo.tool import Claim, Job, Look
+from zoo.tools.asked import OVER, Tracers, asked, lives, ranks_of, state
 
 BETWEEN_S = 2.0
 ELSEWHERE = frozenset({"not-in-collective", "loader-stuck", "interpreter-frozen", "left-early"})

@@ -16,9 +16,9 @@ from ddtop.policy import POLICY
 from ddtop.say.told import look
 from ddtop.wire.frames import Envelope
 from ddtop.wire.records import Exit, Groups, Hello, HostState, ProcessState, RankState
-from tools.zoo.false_alarms.alarms import Alarms
-from tools.zoo.false_alarms.recording import SECOND_NS, Recording
-from tools.zoo.false_alarms.retelling import LOCAL_SIZE, Retold
+from zoo.false_alarms.alarms import Alarms
+from zoo.false_alarms.recording import SECOND_NS, Recording
+from zoo.false_alarms.retelling import LOCAL_SIZE, Retold
 
 LOOK_S = 0.5
 """An agent reports twice a second, and so often the judge takes a look for another one."""

@@ -1,4 +1,4 @@
-"""`python -m tools.zoo.false_alarms --rank-hours 15000 --seed 1`: simulated healthy jobs, and what
+"""`python -m zoo.false_alarms --rank-hours 15000 --seed 1`: simulated healthy jobs, and what
 a viewer would be told about them.
 
 The records are those of real runs (`recordings`), told again with other lengths, in other orders
@@ -20,9 +20,9 @@ from random import Random
 from typing import Any
 
 from tools.benchmarks import table
-from tools.zoo.false_alarms.judged import reason_of
-from tools.zoo.false_alarms.recording import FOLDER, Recording, all_recordings
-from tools.zoo.false_alarms.simulate import Simulation
+from zoo.false_alarms.judged import reason_of
+from zoo.false_alarms.recording import FOLDER, Recording, all_recordings
+from zoo.false_alarms.simulate import Simulation
 
 WORLDS = ((4, 2), (8, 4), (16, 4), (32, 4), (64, 4), (128, 3), (256, 2), (512, 1), (8192, 2))
 """Ranks of a job, and how often such a job comes."""
@@ -123,7 +123,7 @@ def read(state: Path | None) -> list[Done]:
 
 def main() -> int:
     """Simulate until there are enough rank-hours, then print the table."""
-    parser = argparse.ArgumentParser(prog="python -m tools.zoo.false_alarms", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m zoo.false_alarms", description=__doc__)
     parser.add_argument("--rank-hours", type=float, default=15_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--state", type=Path, metavar="FILE")

@@ -13,11 +13,11 @@ from ddtop.diagnosis.finding import Finding
 from ddtop.folders import RegistryError
 from tools.benchmarks.stage import APPEAR_S, Stage, StageError
 from tools.benchmarks.viewer import follow
-from tools.zoo.case import Case
-from tools.zoo.judge import watched_s
-from tools.zoo.start import Started, start
-from tools.zoo.tool import BEGIN_S, Claim, Job, Look
-from tools.zoo.tools.asked import processes
+from zoo.case import Case
+from zoo.judge import watched_s
+from zoo.start import Started, start
+from zoo.tool import BEGIN_S, Claim, Job, Look
+from zoo.tools.asked import processes
 
 HEALTHY_S, LOOK_S = 60.0, 0.5
 _OF_RANKS = re.compile(r"ranks? ([\d,-]+)\b")

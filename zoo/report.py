@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterator, Sequence
 
 from tools.benchmarks.table import Row
-from tools.zoo.case import Case
-from tools.zoo.catalogue import all_cases
-from tools.zoo.judge import NAME_S, Outcome
-from tools.zoo.tool import Tool
-from tools.zoo.tools.ddtop_outside import is_expected
+from zoo.case import Case
+from zoo.catalogue import all_cases
+from zoo.judge import NAME_S, Outcome
+from zoo.tool import Tool
+from zoo.tools.ddtop_outside import is_expected
 
 SECONDS_BAR_S, LATER_BAR_S = 8.0, 3.0
 """p95 of the seconds to the right verdict where the limit is 5 s, and how much later than

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Protocol
 
 from tools.benchmarks.stage import Stage
-from tools.zoo.case import Case
-from tools.zoo.start import Started, fault_began, last_words
+from zoo.case import Case
+from zoo.start import Started, fault_began, last_words
 
 BEGIN_S = 120.0
 """How long a fault may take to begin, also where the machine does much else."""
@@ -91,7 +91,7 @@ class Job:
 
 
 class Tool(Protocol):
-    """One tool; `tools/zoo/tools` has one file for each."""
+    """One tool; `zoo/tools` has one file for each."""
 
     name: str
     live: bool
@@ -106,7 +106,7 @@ class Tool(Protocol):
         """Why it cannot say anything about such a case; empty if it can."""
 
     def start(self, stage: Stage, case: Case, seed: int | None, launcher: str) -> Started:
-        """Start the job with what the tool needs in it; see `tools.zoo.start.start`."""
+        """Start the job with what the tool needs in it; see `zoo.start.start`."""
 
     def looks(self, job: Job) -> Iterator[Look]:
         """The claims of the tool, until it has no more. The runner may stop earlier.
