@@ -35,6 +35,10 @@ class Ending(Limits, of="ending"):
     after a death mostly takes longer: torchrun polls every 100 ms, srun --kill-on-bad-exit took
     107 ms. torchrun can be faster, and then a signal to one rank looks like a cancellation."""
 
+    killed_together_s: float = 0.5
+    """SIGKILL to all ranks within this time is one act: of a person, or of the kernel for a cgroup.
+    A launcher sends SIGTERM first, and SIGKILL a second later."""
+
 
 Rank = TypeVar("Rank", bound=RankFields)
 
@@ -370,7 +374,9 @@ def was_cancelled(gone: Collection[RankFields], policy: Policy) -> bool:
     within_s = policy.interrupted_together_s if by_key else policy.together_s
     if times[-1] - times[0] > within_s * 1e9:
         return False
-    return by_key or _at_once(bad, policy)
+    killed = len(bad) == len(kills)
+    killed &= times[-1] - times[0] <= policy.of(Ending).killed_together_s * 1e9
+    return by_key or killed or _at_once(bad, policy)
 
 
 def _at_once(bad: Collection[RankFields], policy: Policy) -> bool:

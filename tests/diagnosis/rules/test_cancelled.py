@@ -43,6 +43,18 @@ def test_such_a_signal_to_one_rank_is_its_end_also_if_the_launcher_is_quick():
     assert job.passes(4).ever() == [("critical", "rank-killed", (1,))]
 
 
+@pytest.mark.parametrize(("later_s", "found"), [(0.24, "cancelled"), (1.0, "rank-killed")])
+def test_two_ranks_that_sigkill_ends_one_after_the_other_were_ended_by_one_act(later_s, found):
+    """kill -9 -PGID: large processes end 0.08 to 0.24 s apart."""
+    job = trained(2)
+    for rank in job.ranks:
+        rank.told["environment"] = {"TORCHELASTIC_RUN_ID": "none"}
+        job.greet(rank)
+        rank.ends(signal=9, later_s=later_s * rank.number)
+
+    assert [kind for _, kind, _ in job.passes(4).kinds()] == [found]
+
+
 def test_ctrl_c_is_a_cancellation_though_the_tracebacks_come_apart():
     """KeyboardInterrupt in four ranks; two were deep in C code and noticed a second later."""
     job = trained()
