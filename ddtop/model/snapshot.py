@@ -235,8 +235,10 @@ def _pace_of(
 ) -> _Pace:
     living = [rank for rank in ranks if rank.process.exit is None]
     ages_s = [rank.agent.report_age_s for rank in living if rank.agent.report_age_s is not None]
-    steps = [step for rank in ranks if (step := rank.progress.step_now_ms)]
-    iterations = [rank.progress.iteration for rank in ranks if rank.progress.iteration is not None]
+    # What a lost rank said last is old.
+    told = [rank for rank in living if not rank.agent.unheard] or ranks
+    steps = [step for rank in told if (step := rank.progress.step_now_ms)]
+    iterations = [rank.progress.iteration for rank in told if rank.progress.iteration is not None]
     moving = sum([_moves(rank, now_unix_ns, policy) for rank in living])
     progress = [rank.progress.last_unix_ns for rank in ranks if rank.progress.last_unix_ns]
     still = bool(progress) and moving == 0 and end is None and bool(living)
