@@ -1205,8 +1205,6 @@ class RankState(Record, frozen=True, array_like=True, gc=False):
     pipeline: tuple[Stage, ...] = ()
     outside: OutsideLook | None = None
     pace: Pace | None = None
-    fall: Fall | None = None
-    step_unix_ns: int | None = None
     rpc: RpcState | None = None
     expected: Expectation | None = None
     failed_save: FailedSave | None = None
@@ -1221,6 +1219,8 @@ class RankState(Record, frozen=True, array_like=True, gc=False):
     sleeps_since_unix_ns: int | None = None
     moves_since_unix_ns: int | None = None
     chain: tuple[Link, ...] = ()
+    fall: Fall | None = None
+    step_unix_ns: int | None = None
 
 
 class Arrivals(Record, frozen=True, array_like=True):
