@@ -46,7 +46,6 @@ def test_what_is_there_stays_where_that_is_asked_for(tmp_path):
 # -- who writes files at all
 
 WRITERS = {
-    "agent/helper_end.py": "runtime folder, O_NOFOLLOW",
     "agent/own_thread.py": "/proc",
     "agent/run_name.py": "runtime folder, O_NOFOLLOW",
     "agent/stacks/dump.py": "runtime folder, private",

@@ -14,6 +14,7 @@ from ddtop.model.stacks import is_own
 from ddtop.model.wait_graph import tells_nothing, waiters_of
 from ddtop.policy import Limits, Policy
 from ddtop.wire.names import ORDERS, RECEIVES, RESULTS, WAITING_CALLS, is_from_root
+from ddtop.wire.records import ACTIVITIES
 
 
 @dataclass(frozen=True)
@@ -365,6 +366,30 @@ def _turns(rank: RankFacts, limits: StandstillLimits) -> bool:
     most = max(functions.values(), default=0)
     alone = reported.activity_ratios[-1:] == (1.0,)
     return alone and most >= limits.turns_ratio * max(reported.spots_samples, 1)
+
+
+_TRAINING = tuple(map(ACTIVITIES.index, ("loader", "forward", "backward", "optimizer")))
+
+
+def stepless_since(snapshot: Snapshot, policy: Policy) -> int | None:
+    """Since when ranks that go on have made no step, and no sample of the last seconds has found
+    one in its model, its optimizer or its DataLoader; None if that is not so, or not for long."""
+    limits = policy.of(StandstillLimits)
+    living = [rank for rank in snapshot.ranks if not rank.gone]
+    ends = [rank.progress.step_unix_ns for rank in living if counts_steps(rank)]
+    known = [at for at in ends if at is not None]
+    if not snapshot.moving or len(known) < len(living):
+        return None
+    step_s = max((rank.progress.step_ms or 0.0 for rank in living), default=0.0) / 1000
+    least_s = max(limits.no_progress_critical_s, limits.no_progress_step_factor * step_s)
+    long = snapshot.time_unix_ns - max(known) >= least_s * 1e9
+    return max(known) if long and not any(map(_trains, living)) else None
+
+
+def _trains(rank: RankFacts) -> bool:
+    """Whether samples found it in training, or there were none."""
+    ratios = rank.reported.activity_ratios
+    return not ratios or any(ratios[at] for at in _TRAINING)
 
 
 def _usual_s(snapshot: Snapshot, still: Standstill, policy: Policy) -> float:

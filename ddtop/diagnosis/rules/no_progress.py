@@ -31,17 +31,15 @@ from ddtop.diagnosis.standstill import (
     COMMUNICATES,
     Idle,
     Standstill,
-    StandstillLimits,
-    counts_steps,
     is_in_pool,
     severity_of,
     standstill_of,
+    stepless_since,
     word_of,
 )
 from ddtop.diagnosis.waiters import foreign_waits, held_by
 from ddtop.model.account import fresh_stacks, stack_line
 from ddtop.model.facts import RankFacts, Wait
-from ddtop.wire.records import ACTIVITIES
 
 
 class AtOnePlace(NamedTuple):
@@ -102,34 +100,16 @@ def rule(context: Context) -> list[Finding]:
     return [_finding(still, severity, patience)] if severity is not None else []
 
 
-# -- The ranks go on, and train no more
-
-
-_TRAINING = tuple(map(ACTIVITIES.index, ("loader", "forward", "backward", "optimizer")))
-
-
 def no_steps(context: Context) -> list[Finding]:
-    """At most one finding, a warning: what they do may be meant. No sample of the last seconds has
-    found a rank in its model, its optimizer or its DataLoader."""
-    snapshot, limits = context.snapshot, context.policy.of(StandstillLimits)
-    living = [rank for rank in snapshot.ranks if not rank.gone]
-    ends = [rank.progress.step_unix_ns for rank in living if counts_steps(rank)]
-    known = [at for at in ends if at is not None]
-    if not snapshot.moving or len(known) < len(living):
+    """At most one finding, a warning: what the ranks do instead of training may be meant."""
+    snapshot, policy = context.snapshot, context.policy
+    since = stepless_since(snapshot, policy)
+    living = tuple([rank for rank in snapshot.ranks if not rank.gone])
+    if since is None or any(phase_of(rank) for rank in living):
         return []
-    quiet_s = (snapshot.time_unix_ns - max(known)) / 1e9
-    step_s = max((rank.progress.step_ms or 0.0 for rank in living), default=0.0) / 1000
-    least_s = max(limits.no_progress_critical_s, limits.no_progress_step_factor * step_s)
-    if quiet_s < least_s or any(_trains(rank) or phase_of(rank) for rank in living):
-        return []
-    seen = NoSteps(tuple(living), quiet_s, 1000 * step_s)
-    return [Finding(Kind.NO_PROGRESS, WARNING, (), (), max(known), seen=seen)]
-
-
-def _trains(rank: RankFacts) -> bool:
-    """Whether samples found it in training, or there were none."""
-    ratios = rank.reported.activity_ratios
-    return not ratios or any(ratios[at] for at in _TRAINING)
+    step_ms = max((rank.progress.step_ms or 0.0 for rank in living), default=0.0)
+    seen = NoSteps(living, (snapshot.time_unix_ns - since) / 1e9, step_ms)
+    return [Finding(Kind.NO_PROGRESS, WARNING, (), (), since, seen=seen)]
 
 
 _UNCOUNTED = Patience(inf, "a hang looks like slow communication where no calls are counted")

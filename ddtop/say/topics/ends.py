@@ -146,14 +146,14 @@ def _raised(ranks: Sequence[int], rank: RankFacts, error: LastException, at: Con
     alive = f"{whose} is still alive" if rank.process.exit is None else ""
     others = [one for one in at.snapshot.ranks if one.rank not in ranks]
     failed = any(one.gone or one.reported.exception is not None for one in others)
-    after = "; the other ranks' errors came later" if failed else ""
     text = f" {error.type}: {error.text}"
     cures = (cure.format(rank.rank) for part, cure in _CURES.items() if part in text)
     advice = (
         f"fix that exception: {'every rank' if every else who} raised it, so the cause is not the"
         " data or the host of a single rank"
         if several
-        else f"fix that exception on rank {rank.rank}{after}"
+        else f"fix that exception on rank {rank.rank}"
+        + ("; the other ranks' errors came later" if failed else "")
     )
     worker_gone = Says.WORKER_GONE.within(error.text)
     return Said(

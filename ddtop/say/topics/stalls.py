@@ -48,7 +48,6 @@ def io_stalled(finding: Finding, seen: IoStalled, at: Context) -> Said:
         for rank in stalled[:4]
         for line in (process_line(rank), place_line(rank), *chain_lines(rank), *stack_lines(rank))
     ]
-    fix = "fix the file server or disk behind it (dmesg names it); kill -9 has no effect until"
     return Said(
         f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been in uninterruptible sleep"
         f" ({wchan or 'state D'}){lasts_text(at, finding.since_unix_ns)}, {where_text(lead)}"
@@ -56,7 +55,9 @@ def io_stalled(finding: Finding, seen: IoStalled, at: Context) -> Said:
         tuple(line for line in lines if line is not None),
         f"find out what its child waits for: {stacks(finding, at, f' --rank {lead.rank}')}"
         if does(lead).word == "child"
-        else chain_step(lead) or f"{fix} it answers",
+        else chain_step(lead)
+        or "fix the file server or disk behind it (dmesg names it); kill -9 has no effect until it"
+        " answers",
     )
 
 
