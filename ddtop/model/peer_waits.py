@@ -50,6 +50,7 @@ from ddtop.wire.records import (
 
 _OF_TORCH = frozenset({"send", "recv", "isend", "irecv"})
 BARRIER, RPC_CALL = "monitored_barrier", "an RPC"
+RPC_SHUTDOWN = "rpc-shutdown"
 
 
 def peer_waits_of(ranks: Mapping[int, RankFields]) -> tuple[PeerWait, ...]:
@@ -677,7 +678,9 @@ def _finalizing_since(facts: RankFields) -> int | None:
 # -- Waits for the answer to a call of torch.distributed.rpc
 #
 # torch does not tell to whom a call went. If only one worker runs calls, it is that one. One call
-# may be the whole training, so that is a wait only while the worker makes no progress.
+# may be the whole training, so that is a wait only while the worker makes no progress. And what it
+# runs may wait for a worker that has not called yet, as a parameter server does, so all others must
+# wait for answers or have nothing to do.
 
 
 def rpc_waits_of(
@@ -693,9 +696,11 @@ def rpc_waits_of(
     found = []
     for rank, facts in sorted(ranks.items()):
         place = facts.reported.place
+        if facts is serving or facts.gone or (place and place.waits_on == RPC_SHUTDOWN):
+            continue
         idle = (facts.process.cpu_ratio or 0.0) < policy.cpu_working_ratio
         if not idle or place is None or not awaits_rpc(facts):
-            continue
+            return ()
         moved = [place.since_unix_ns, facts.progress.last_unix_ns, serving.progress.last_unix_ns]
         since = max((at for at in moved if at is not None), default=now_unix_ns)
         found.append(PeerWait(rank, RPC_CALL, serving.rank, None, since, (serving.rank,)))
