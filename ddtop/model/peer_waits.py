@@ -483,11 +483,14 @@ def with_calls(state: RankState, mpi: MpiState | None) -> RankState:
         return state
     open_now: dict[str, tuple[int, list[Collective]]] = {}
     calls: list[OpenCall] = []
+    begun = {(part.group, part.seq): part for part in mpi.done}
     for call in mpi.calls:
         for part in _parts(call):
             if part.group is not None and part.seq is not None and not is_outside(part.group):
                 since, collectives = open_now.get(part.group, (call.since_unix_ns, []))
-                collectives.append(_collective(part, call))
+                # The wait for a nonblocking one knows neither its root nor its length.
+                start = begun.get((part.group, part.seq), part)
+                collectives.append(_collective(part if part.peer is not None else start, call))
                 open_now[part.group] = min(since, call.since_unix_ns), collectives
             else:
                 within = call.name if call.parts else None
