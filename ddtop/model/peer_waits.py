@@ -26,6 +26,8 @@ from ddtop.wire.names import (
     GROUP_MAKERS,
     MPI_ANY_WAITS,
     MPI_COLLECTIVES,
+    MPI_MAKERS,
+    MPI_MEETINGS,
     MPI_RECEIVES,
     NAME_ONLY,
     OF_MEMBERS_ONLY,
@@ -591,7 +593,7 @@ def unnumbered_waits_of(
 ) -> tuple[PeerWait, ...]:
     """Waits for ranks without progress, of ranks in MPI_Finalize or in a call without numbers."""
     found = _in_finalize(ranks, waits, peer_waits, now_unix_ns, policy)
-    return found or _in_named(ranks, now_unix_ns, policy)
+    return found or _in_named(ranks, now_unix_ns, policy) or _in_makers(ranks, waits)
 
 
 def _in_finalize(
@@ -656,6 +658,25 @@ def _in_named(
     behind = tuple(sorted(still))
     return tuple(
         PeerWait(rank, call.name, None, None, call.since_unix_ns, behind)
+        for rank, call in inside.items()
+    )
+
+
+def _in_makers(ranks: Mapping[int, RankFields], waits: Iterable[Wait]) -> tuple[PeerWait, ...]:
+    """All ranks make communicators, and none of them is late for one: then they do not make the
+    same ones. What is exchanged there takes milliseconds."""
+    inside: dict[int, MpiCall] = {}
+    for rank, facts in ranks.items():
+        calls = facts.comm.mpi.calls if facts.comm.mpi is not None and not facts.gone else ()
+        call = next((call for call in calls if call.name in MPI_MAKERS), None)
+        if call is None:
+            return ()
+        inside[rank] = call
+    meet = any(call.name in MPI_MEETINGS for call in inside.values())
+    if len(inside) < 2 or not meet or any(wait.behind for wait in waits):
+        return ()
+    return tuple(
+        PeerWait(rank, call.name, None, None, call.since_unix_ns, tuple(inside.keys() - {rank}))
         for rank, call in inside.items()
     )
 

@@ -69,6 +69,10 @@ MPI_COLLECTIVES = (
 ) | MPI_FILE_COLLECTIVES
 """All members of the communicator, or all that have opened the file, make them in the same order:
 they are numbered."""
+MPI_MAKERS = frozenset(MPI_CALLS[MPI_CODES["Dup"] : _FIRST["Send"]])
+"""They make a communicator."""
+MPI_MEETINGS = frozenset({"Create_group", "Create_intercomm", "Merge"})
+"""... of ranks that need not share the one on which they are called."""
 MPI_STARTED = frozenset(MPI_CALLS[MPI_CODES["Ibarrier"] : MPI_CODES["Dup"]])
 """Nonblocking collectives."""
 MPI_SENDS = frozenset(MPI_CALLS[_FIRST["Send"] : _FIRST["Recv"]])

@@ -164,6 +164,30 @@ def test_of_a_started_broadcast_that_is_waited_for_the_root_is_not_known_and_doe
     assert job.passes(4).kinds() == []
 
 
+@pytest.mark.parametrize(("root", "kinds"), [(0, []), (1, [("critical", "collective-mismatch")])])
+def test_the_root_of_a_started_broadcast_is_that_with_which_it_began(root, kinds):
+    job = MpiJob(2).passes(10)
+    parts = (MpiPart("Ibcast", WORLD, job.done + 1),)
+    begun = (MpiPart("Ibcast", WORLD, job.done + 1, 0, None, 80),)
+    job.inside(0, job.call("Wait", parts=parts), done=begun)
+    job.in_collective("Ibcast", 1, peer=root, nbytes=80)
+
+    assert [(severity, kind) for severity, kind, _ in job.passes(4).kinds()] == kinds
+
+
+@pytest.mark.parametrize(
+    ("other", "kinds"),
+    [("Create_intercomm", [("critical", "wait-cycle", (0, 1))]), ("Win.Fence", [])],
+)
+def test_ranks_that_all_make_communicators_and_make_none_do_not_make_the_same(other, kinds):
+    """Two halves build a bridge with tags that differ."""
+    job = MpiJob(2).passes(10)
+    job.inside(0, job.call("Create_intercomm"))
+    job.inside(1, job.call(other))
+
+    assert job.passes(12).kinds() == kinds
+
+
 def test_who_has_started_a_collective_and_then_sleeps_holds_up_those_that_wait_for_it():
     """MPI makes progress only while the ranks are inside its calls."""
     job = MpiJob(2).passes(10)
