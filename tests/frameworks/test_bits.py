@@ -1,12 +1,12 @@
 """The result of a training is the same, bit by bit, with and without ddtop.
 
-`python -m tools.frameworks --bits` compares the programs of all frameworks that are installed.
+`python -m zoo.frameworks --bits` compares the programs of all frameworks that are installed.
 """
 
 import pytest
 
-from tools.frameworks.cases import CASES
-from tools.frameworks.running import same_bits
+from zoo.frameworks.cases import CASES
+from zoo.frameworks.running import same_bits
 
 
 @pytest.mark.job

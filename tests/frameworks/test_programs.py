@@ -1,7 +1,7 @@
 """A real program of Lightning and one of Hugging Face's Trainer, healthy and then with a hook that
 sleeps.
 
-They need `pip install -c constraints.txt -e '.[trainers]'`. `python -m tools.frameworks` runs the
+They need `pip install -c constraints.txt -e '.[trainers]'`. `python -m zoo.frameworks` runs the
 programs of all frameworks, with more faults.
 """
 
@@ -10,8 +10,8 @@ from importlib import util
 
 import pytest
 
-from tools.frameworks.cases import CASES
-from tools.frameworks.running import START_S, running
+from zoo.frameworks.cases import CASES
+from zoo.frameworks.running import START_S, running
 
 pytestmark = [pytest.mark.job, pytest.mark.torch]
 NAMED_S = 60.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from collections import Counter
 
-from tools.public_set.programs import MARK, programs
-from tools.public_set.table import CLASSES, FEATURES, LEFT_OUT, ROWS
+from zoo.public_set.programs import MARK, programs
+from zoo.public_set.table import CLASSES, FEATURES, LEFT_OUT, ROWS
 
 ALL = programs()
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tools.public_set.programs import Program
-from tools.public_set.score import measures, table, verdict
-from tools.public_set.table import Row
+from zoo.public_set.programs import Program
+from zoo.public_set.score import measures, table, verdict
+from zoo.public_set.table import Row
 
 ROW = Row("call p2p", 2, "wait", "01", "")
 FAULTY, CORRECT = (Program("job5", ROW, faulty, "", (7, 9)) for faulty in (True, False))

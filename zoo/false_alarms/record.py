@@ -17,7 +17,7 @@ from tools.benchmarks.viewer import follow
 from zoo.false_alarms.real import PROGRAMS, SHAPES, START_S, TORCH
 from zoo.false_alarms.recording import FOLDER, pack
 
-FRAMEWORKS = Path(__file__).parents[2] / "tools" / "frameworks" / "programs"
+FRAMEWORKS = Path(__file__).parents[1] / "frameworks" / "programs"
 OF_FRAMEWORKS = {"hf_trainer": "transformers", "lightning_ddp": "lightning"}
 SECONDS, STEPS = 80.0, 700
 END_S = 120.0

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tools.public_set.table import ROWS, Row
+from zoo.public_set.table import ROWS, Row
 
 SECONDS, PAUSE_S = 6.0, 0.05
 MARK = "@"

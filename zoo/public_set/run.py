@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from tools.benchmarks.stage import Stage
-from tools.public_set.programs import Program
-from tools.public_set.score import verdict
+from zoo.public_set.programs import Program
+from zoo.public_set.score import verdict
 
 ASKED_AFTER_S, WHILE_S = 9.0, 3.0
 BEGINS_S, ENDS_S, ANSWERS_S, EFFECT_S = 60.0, 60.0, 60.0, 30.0

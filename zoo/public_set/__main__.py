@@ -1,4 +1,4 @@
-"""`python -m tools.public_set [NAME...]`: generates, runs and judges the programs."""
+"""`python -m zoo.public_set [NAME...]`: generates, runs and judges the programs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
-from tools.public_set.programs import programs
-from tools.public_set.run import run
-from tools.public_set.score import table
-from tools.public_set.table import LEFT_OUT
+from zoo.public_set.programs import programs
+from zoo.public_set.run import run
+from zoo.public_set.score import table
+from zoo.public_set.table import LEFT_OUT
 
 INTO = Path("docs/results/public_set.json")
 AT_A_TIME = 2
@@ -20,7 +20,7 @@ AT_A_TIME = 2
 
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(prog="python -m tools.public_set", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m zoo.public_set", description=__doc__)
     parser.add_argument("names", nargs="*", help="only these programs, or only these cells")
     parser.add_argument("--list", action="store_true", help="the programs and what is expected")
     parser.add_argument("--show", action="store_true", help="the text of the programs")

@@ -1,6 +1,6 @@
-"""Real programs of frameworks, healthy and with a fault: `python -m tools.frameworks`.
+"""Real programs of frameworks, healthy and with a fault: `python -m zoo.frameworks`.
 
-Each program (tools/frameworks/programs) runs under ddtop with two ranks on CPUs: healthy for
+Each program (zoo/frameworks/programs) runs under ddtop with two ranks on CPUs: healthy for
 `--healthy` seconds, in which no finding may stand, and with each fault of `programs/fault.py`,
 which must be named with its rank. It prints a table in Markdown, and `--sentences` what was said.
 It needs `pip install ddtop[frameworks]`; a framework that is not there is left out, with a line
@@ -15,8 +15,8 @@ import signal
 import sys
 from importlib import util
 
-from tools.frameworks.cases import CASES, FAULTS, Case
-from tools.frameworks.running import faulty, healthy, same_bits
+from zoo.frameworks.cases import CASES, FAULTS, Case
+from zoo.frameworks.running import faulty, healthy, same_bits
 
 
 def _cells(case: Case, chosen: argparse.Namespace) -> list[str]:

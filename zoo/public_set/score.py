@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tools.public_set.programs import Program
-from tools.public_set.table import CLASSES, FEATURES
+from zoo.public_set.programs import Program
+from zoo.public_set.table import CLASSES, FEATURES
 
 WAIT = {
     "unmatched-p2p", "wait-cycle", "collective-mismatch", "not-in-collective", "left-early",

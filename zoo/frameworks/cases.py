@@ -1,4 +1,4 @@
-"""The programs of `tools/frameworks/programs`, each with its launcher and its faults."""
+"""The programs of `zoo/frameworks/programs`, each with its launcher and its faults."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from tools.frameworks.cases import FAULTS, PROGRAMS, Case
+from zoo.frameworks.cases import FAULTS, PROGRAMS, Case
 
 START_S, NAME_S = 600.0, 60.0
 """How long a program may take to begin to train (on a busy machine, minutes), and ddtop to name its
