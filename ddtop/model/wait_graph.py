@@ -128,8 +128,7 @@ def blames_of(
     """The ends of all chains of waits; those for which most ranks wait come first."""
     roots: dict[int, list[int]] = {}
     for number, crowd in enumerate(graph.crowds):
-        # A rank that waits for nobody who is elsewhere: its wait is about to end, or is the
-        # network's fault.
+        # All members are in this call: it is about to complete, or the network is at fault.
         for rank in crowd.behind - graph.held:
             roots.setdefault(rank, []).append(number)
     kinds: dict[tuple[int, ...], _Kind] = {}

@@ -80,9 +80,8 @@ class Number(Field):
     its text; None: `form` of the value. `order`: what rows are sorted by, if not by the value;
     `descending`: the largest comes first. `room`: the order in which columns get room; 0 is always
     there, see `rank_table`. `per`: a filter compares the value times this, in the unit of the
-    table; None: it cannot. `needs`: what a job without this column lacks, `devices`, `axes` or
-    `progress`. `bar`, `quiet`, `alarm`: the cell has a bar, is faint, and is alarming with this
-    text.
+    table; None: it cannot. `needs`: the field of Snapshot without which the column is hidden.
+    `bar`, `quiet`, `alarm`: the cell has a bar, is faint, and is alarming with this text.
     """
 
     value: Value = lambda rank, _: rank.rank
