@@ -378,8 +378,8 @@ class PeerWait:
     group: str | None = None
     #: Its frames alone say so: the rank is read from outside.
     by_stack: bool = False
-    #: Only for `by_stack`: a rank of `behind` runs, and nothing counts its calls. So it may have made
-    #: this call.
+    #: Only for `by_stack`: a rank of `behind` runs, and nothing counts its calls. So it may have
+    #: made this call.
     likely: bool = False
     #: The group that it makes in this call.
     made: GroupMade | None = None
