@@ -182,7 +182,7 @@ def _part(pairs: list[tuple[Speed, Speed]], limits: Slowdown) -> int | None:
         for now, then in pairs
         if now.step_ms > then.step_ms
     ]
-    parts = [median(part) for part in zip(*shares, strict=False)]
+    parts = [median(part) for part in zip(*shares, strict=False)][: len(ACTIVITIES)]
     most = max(range(len(parts)), key=lambda part: parts[part], default=_OTHER)
     return most if most != _OTHER and parts[most] >= limits.share_ratio else None
 

@@ -316,12 +316,14 @@ def _advice(seen: Slower, waits_on: list[str | None]) -> str:
 def _slower(seen: Slower, when: str) -> str:
     """By how much, in the words that fit the size of the loss."""
     found = seen.compared
-    now, then = (median(one.per_s for one in speeds) for speeds in (found.now, found.then))
     if seen.step is not None:
+        now, then = (median(one.step_ms for one in speeds) for speeds in (found.now, found.then))
+        times = marked(f"{now / then:.0f} times as long") if then else "longer"
         return (
-            f"a step has taken {marked(f'{then / now:.0f} times as long')} since step"
-            f" {seen.step:,}: {marked(number(1000 / now))} ms instead of {number(1000 / then)}"
+            f"a step has taken {times} since step {seen.step:,}: {marked(number(now))} ms instead"
+            f" of {number(then)}"
         )
+    now, then = (median(one.per_s for one in speeds) for speeds in (found.now, found.then))
     slower = marked(f"{round(found.slower * 20) * 5}%")
     numbers = f"{number(now)} instead of {number(then)} {found.now[0].unit}/s"
     return f"the job trains {slower} slower than {when}: {numbers}"
@@ -329,10 +331,14 @@ def _slower(seen: Slower, when: str) -> str:
 
 def _step_ms(seen: Slower) -> tuple[float, float]:
     """What a step spends in the part that has grown, now and then; ms."""
-    if seen.part is None:
-        return 0.0, 0.0
     part, found = seen.part, seen.compared
-    now, then = (median(one.parts_ms[part] for one in speeds) for speeds in (found.now, found.then))
+    if part is None:
+        return 0.0, 0.0
+    # An agent of another version may tell fewer parts.
+    now, then = (
+        median(sum(one.parts_ms[part : part + 1]) for one in speeds)
+        for speeds in (found.now, found.then)
+    )
     return now, then
 
 
