@@ -33,10 +33,8 @@ def test_a_hang_in_a_pipeline_is_told_by_dimension_stage_and_microbatch(world):
     )
 
 
-def test_a_hang_in_an_rpc_is_reported_as_seen_and_blames_nobody(world):
-    """It is not known which rank a call waits for: a call may be the whole training of the other
-    side.
-    """
+def test_a_hang_in_an_rpc_names_the_worker_that_stands_in_the_call(world):
+    """torch does not tell to whom a call went. Only one worker runs one here."""
     world.torchrun("rpc", ranks=2)
 
     def waits():
@@ -51,4 +49,5 @@ def test_a_hang_in_an_rpc_is_reported_as_seen_and_blames_nobody(world):
     assert rows[1]["rpc"] == {"name": "worker1", "id": 1, "waits": 0, "serves": 1}
     assert rows[0]["place"]["waits_on"] == "rpc"
     assert {row["phase"] for row in rows} == {"running"}
-    assert world.diagnose(8.0)["findings"] == []
+    finding = world.finding("not-in-collective", within_s=30)
+    assert (finding["ranks"], finding["victims"]) == ([1], [0])
