@@ -20,7 +20,7 @@ from ddtop.diagnosis.rule import (
     RuleRow,
 )
 from ddtop.model.facts import RankFacts, Snapshot
-from ddtop.wire.records import ACTIVITIES, Fall, Speed
+from ddtop.wire.records import ACTIVITIES, Speed
 
 
 @dataclass(frozen=True)
@@ -52,28 +52,36 @@ DATA, ALONE, CLOCKS, CROWDED, COLLECTIVES, PART, CODE = (
 _OTHER = ACTIVITIES.index("other")
 
 
+class Window(NamedTuple):
+    """Two speeds of one rank. `since_unix_ns`: when that of now began, at `step`; None where only
+    minutes are compared."""
+
+    rank: RankFacts
+    now: Speed
+    then: Speed
+    since_unix_ns: int
+    step: int | None = None
+
+
 class Compared(NamedTuple):
     """All ranks compared with one earlier time. `slower`: the share of its speed that the job has
     lost."""
 
     when: str
     slower: float
-    ranks: list[RankFacts]
-    now: list[Speed]
-    then: list[Speed]
+    windows: list[Window]
 
 
 class Slower(NamedTuple):
     """`why`: what has changed since then, on these ranks or on all. `more_ms`: how much longer a
     step takes, with DATA how much longer it waits for data. `part`: which of ACTIVITIES takes most
-    of that. `step`: at which it began; None with speeds of minutes."""
+    of that."""
 
     compared: Compared
     why: str
     ranks: list[int]
     more_ms: float
     part: int | None = None
-    step: int | None = None
 
 
 def rule(context: Context) -> list[Finding]:
@@ -88,32 +96,25 @@ def rule(context: Context) -> list[Finding]:
         return []
     worst = max(compared, key=lambda comparison: comparison.slower)
     seen = _cause(worst, limits)
-    if worst.when == FELL:
-        seen = seen._replace(step=min(fall.step for fall in _falls(worst)))
     severity = WARNING if worst.slower >= context.policy.slowdown_warning_ratio else INFO
-    paces = [rank.progress.pace for rank in worst.ranks]
-    since = [window.since_unix_ns or 0 for window in (*_falls(worst), *paces) if window is not None]
-    began = max(since, default=snapshot.time_unix_ns)
+    began = max(window.since_unix_ns for window in worst.windows)
     # If most of the job is meant, no rank is named.
     named = tuple(seen.ranks) if 2 * len(seen.ranks) <= snapshot.world_size else ()
     return [Finding(Kind.SLOWDOWN, severity, named, (), began, seen=seen)]
 
 
-def _falls(found: Compared) -> list[Fall]:
-    """Of its ranks, if those are what is compared."""
-    falls = [rank.progress.fall for rank in found.ranks]
-    return [fall for fall in falls if fall is not None and found.when == FELL]
-
-
-def _speeds(rank: RankFacts, when: str, snapshot: Snapshot) -> tuple[Speed, Speed] | None:
-    """Its speed now, and the earlier one."""
+def _window(rank: RankFacts, when: str, snapshot: Snapshot) -> Window | None:
     pace, fall = rank.progress.pace, rank.progress.fall
     if when == FELL:
-        return (fall.now, fall.then) if fall is not None else None
+        if fall is None:
+            return None
+        return Window(rank, fall.now, fall.then, fall.since_unix_ns, fall.step)
     if pace is None:
         return None
     then = {BEFORE: pace.before, START: pace.start, LAST_RUN: snapshot.last_run}[when]
-    return (pace.now, then) if then is not None and then.unit == pace.now.unit else None
+    if then is None or then.unit != pace.now.unit:
+        return None
+    return Window(rank, pace.now, then, pace.since_unix_ns or 0)
 
 
 def _compare(snapshot: Snapshot, when: str, limits: Slowdown) -> Compared | None:
@@ -122,19 +123,16 @@ def _compare(snapshot: Snapshot, when: str, limits: Slowdown) -> Compared | None
     On most ranks the two speeds must differ by more than the pieces of each of them, so that a job
     whose speed always varies is not reported.
     """
-    found = []
-    for rank in snapshot.ranks:
-        speeds = _speeds(rank, when, snapshot)
-        if speeds is not None and not rank.gone:
-            found.append((rank, *speeds))
-    if 2 * len(found) <= snapshot.world_size:
+    living = (rank for rank in snapshot.ranks if not rank.gone)
+    windows = [one for rank in living if (one := _window(rank, when, snapshot)) is not None]
+    if 2 * len(windows) <= snapshot.world_size:
         return None
-    apart = sum(_is_apart(now, then, limits) for _, now, then in found)
-    if 2 * apart <= len(found):
+    if 2 * sum(_is_apart(one.now, one.then, limits) for one in windows) <= len(windows):
         return None
-    slower = median(1 - now.per_s / then.per_s if then.per_s else 0.0 for _, now, then in found)
-    ranks, now, then_all = zip(*found, strict=True)
-    return Compared(when, slower, list(ranks), list(now), list(then_all))
+    slower = median(
+        1 - one.now.per_s / one.then.per_s if one.then.per_s else 0.0 for one in windows
+    )
+    return Compared(when, slower, windows)
 
 
 def _is_apart(now: Speed, then: Speed, limits: Slowdown) -> bool:
@@ -145,31 +143,32 @@ def _is_apart(now: Speed, then: Speed, limits: Slowdown) -> bool:
 
 def _cause(found: Compared, limits: Slowdown) -> Slower:
     """The reason why a step takes longer."""
-    pairs = list(zip(found.now, found.then, strict=True))
-    longer = [now.step_ms - then.step_ms for now, then in pairs]
-    data = [now.loader_ms - then.loader_ms for now, then in pairs]
+    windows = found.windows
+    longer = [one.now.step_ms - one.then.step_ms for one in windows]
+    data = [one.now.loader_ms - one.then.loader_ms for one in windows]
+    ranks = [one.rank for one in windows]
     ranks_by_cause = {
         DATA: [
             rank.rank
-            for rank, more, all_ms in zip(found.ranks, data, longer, strict=True)
+            for rank, more, all_ms in zip(ranks, data, longer, strict=True)
             if all_ms > 0 and more >= limits.share_ratio * all_ms
         ],
-        ALONE: _not_waiting(found, limits),
-        CLOCKS: [rank.rank for rank in found.ranks if rank.gpu.own and rank.gpu.own.gpu.throttle],
-        CROWDED: [rank.rank for rank in found.ranks if _crowded(rank, found.slower, limits)],
+        ALONE: _not_waiting(windows, limits),
+        CLOCKS: [rank.rank for rank in ranks if rank.gpu.own and rank.gpu.own.gpu.throttle],
+        CROWDED: [rank.rank for rank in ranks if _crowded(rank, found.slower, limits)],
     }
-    part, more = _part(pairs, limits), median(longer)
+    part, more = _part(windows, limits), median(longer)
     if part is not None:
         del ranks_by_cause[CROWDED]  # That stretches all parts alike.
-    for why, ranks in ranks_by_cause.items():
-        if ranks:
-            return Slower(found, why, ranks, max(data))
-    if median(_waits_more(found)) >= limits.wait_ratio:
+    for why, meant in ranks_by_cause.items():
+        if meant:
+            return Slower(found, why, meant, max(data))
+    if median(map(_waits_more, windows)) >= limits.wait_ratio:
         return Slower(found, COLLECTIVES, [], more)
     return Slower(found, CODE if part is None else PART, [], more, part)
 
 
-def _part(pairs: list[tuple[Speed, Speed]], limits: Slowdown) -> int | None:
+def _part(windows: list[Window], limits: Slowdown) -> int | None:
     """Which of ACTIVITIES has most of what a step takes longer, on most ranks, and has grown by
     more than the step. Only those with a name count."""
     shares = [
@@ -179,7 +178,7 @@ def _part(pairs: list[tuple[Speed, Speed]], limits: Slowdown) -> int | None:
             else 0.0
             for more, less in zip(now.parts_ms, then.parts_ms, strict=False)
         ]
-        for now, then in pairs
+        for _, now, then, *_ in windows
         if now.step_ms > then.step_ms
     ]
     parts = [median(part) for part in zip(*shares, strict=False)][: len(ACTIVITIES)]
@@ -187,9 +186,9 @@ def _part(pairs: list[tuple[Speed, Speed]], limits: Slowdown) -> int | None:
     return most if most != _OTHER and parts[most] >= limits.share_ratio else None
 
 
-def _not_waiting(found: Compared, limits: Slowdown) -> list[int]:
+def _not_waiting(windows: list[Window], limits: Slowdown) -> list[int]:
     """A few ranks whose waits have not grown although those of the others have."""
-    grown = dict(zip([rank.rank for rank in found.ranks], _waits_more(found), strict=True))
+    grown = {one.rank.rank: _waits_more(one) for one in windows}
     more = [rank for rank, one in grown.items() if one >= limits.wait_ratio]
     less = [rank for rank, one in grown.items() if one < limits.even_ratio]
     most = max(int(len(grown) * limits.few_part), 1)
@@ -197,9 +196,8 @@ def _not_waiting(found: Compared, limits: Slowdown) -> list[int]:
     return less if few and more else []
 
 
-def _waits_more(found: Compared) -> list[float]:
-    pairs = zip(found.now, found.then, strict=True)
-    return [now.wait_ratio - then.wait_ratio for now, then in pairs]
+def _waits_more(window: Window) -> float:
+    return window.now.wait_ratio - window.then.wait_ratio
 
 
 def _crowded(rank: RankFacts, slower: float, limits: Slowdown) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from statistics import median
 
 from ddtop.diagnosis.rules.data import Alone, WaitsForData, one_is_slow
@@ -21,13 +22,15 @@ from ddtop.diagnosis.rules.slowdown import (
     LAST_RUN,
     PART,
     START,
+    Compared,
     Slower,
+    Window,
 )
 from ddtop.model.facts import RankFacts
 from ddtop.policy import Policy
 from ddtop.say.chain import chain_lines
 from ddtop.say.said import Around, Context, Finding, Kind, Said, Writer, about, marked
-from ddtop.wire.records import ACTIVITIES, Caught, Feed, Spot
+from ddtop.wire.records import ACTIVITIES, Caught, Feed, Speed, Spot
 from ddtop.words.sentences import WAITS, file_line, number, quoted, ranks_text, verb
 
 EVIDENCE_MOST, LOADERS_MOST = 4, 8
@@ -204,10 +207,7 @@ _WHY = {
         "all ranks spend more of it in {part}, {now} instead of {then} ms a step, and are most"
         " often {place}"
     ),
-    CODE: (
-        "a step takes {more} ms longer on all ranks, not because of data or collectives; the ranks"
-        " are most often {place}"
-    ),
+    CODE: "data and collectives are not the reason; all ranks are most often {place}",
     _UNKNOWN: "a step takes longer on all ranks, and no measurement shows why",
 }
 _PART = {
@@ -222,54 +222,45 @@ _PART = {
 
 def slowdown(finding: Finding, seen: Slower, at: Context) -> Said:
     """Since when and by how much the job is slower, and what has changed."""
-    found, ranks = seen.compared, seen.ranks
-    # With data, the others wait in collectives for the ranks that wait for it.
-    meant = [one for one in found.ranks if one.rank in ranks and seen.why == DATA] or found.ranks
-    found = found._replace(
-        now=[now for rank, now in zip(found.ranks, found.now, strict=True) if rank in meant],
-        then=[then for rank, then in zip(found.ranks, found.then, strict=True) if rank in meant],
-        ranks=meant,
-    )
-    seen = seen._replace(compared=found)
-    spots = [
-        max(rank.reported.spots, key=lambda spot: spot.samples, default=None)
-        for rank in found.ranks
-    ]
-    places = Counter(f"{_doing(spot)}{spot.function} ({file_line(spot)})" for spot in spots if spot)
-    why, (now_ms, then_ms) = seen.why, _step_ms(seen)
+    ranks, windows = seen.ranks, seen.compared.windows
+    if seen.why == DATA:
+        # The others wait in collectives for those that wait for data.
+        windows = [window for window in windows if window.rank.rank in ranks]
+    spots = [spot for window in windows if (spot := _hottest(window.rank)) is not None]
+    places = Counter(f"{_doing(spot)}{spot.function} ({file_line(spot)})" for spot in spots)
+    why, part = seen.why, seen.part or 0
     if why in (CODE, PART) and (not places or seen.more_ms <= 0):
         why = _UNKNOWN
+    # An agent of another version may tell fewer parts.
+    now, then = _medians(windows, lambda speed: sum(speed.parts_ms[part : part + 1]))
     text = _WHY[why].format(
         subject=ranks_text(finding.ranks) or "most ranks",
         waits=verb(ranks, "waits", "wait"),
         takes=verb(ranks, "takes", "take"),
         are=verb(ranks, "is", "are"),
         more=number(seen.more_ms),
-        part=_PART.get(ACTIVITIES[seen.part or 0], ""),
-        now=number(now_ms),
-        then=number(then_ms),
+        part=_PART.get(ACTIVITIES[part], ""),
+        now=number(now),
+        then=number(then),
         place=next(iter(dict(places.most_common(1))), ""),
     )
-    lines = []
-    when = _WHEN[found.when]
-    for title, field, each in (
-        ("a step", "step_ms", " ms"),
-        ("waiting for data", "loader_ms", " ms a step"),
-    ):
-        now, then = (
-            median(getattr(one, field) for one in speeds) for speeds in (found.now, found.then)
-        )
-        if max(now, then) >= 1:
-            lines.append(f"{title}: {number(now)}{each} now, {number(then)}{each} {when}")
-    now, then = (median(one.wait_ratio for one in speeds) for speeds in (found.now, found.then))
+    lines, when = [], _WHEN[seen.compared.when]
+    now, then = _medians(windows, lambda speed: speed.step_ms)
+    if max(now, then) >= 1:
+        lines.append(f"a step: {number(now)} ms now, {number(then)} ms {when}")
+    now, then = _medians(windows, lambda speed: speed.loader_ms)
+    if max(now, then) >= 1:
+        each = "ms a step"
+        lines.append(f"waiting for data: {number(now)} {each} now, {number(then)} {each} {when}")
+    now, then = _medians(windows, lambda speed: speed.wait_ratio)
     lines.append(f"in collectives: {now:.0%} of the time now, {then:.0%} {when}")
     if seen.why == DATA:
         shown = map(at.snapshot.rank, ranks[:LOADERS_MOST])
         lines += [line for rank in shown for line in chain_lines(rank)]
     return Said(
-        f"{_slower(seen, when)}; {text}",
+        f"{_slower(seen.compared, windows)}; {text}",
         tuple(lines),
-        _advice(seen, [spot.waits_on for spot in spots if spot is not None]),
+        _advice(seen, [spot.waits_on for spot in spots]),
     )
 
 
@@ -313,33 +304,30 @@ def _advice(seen: Slower, waits_on: list[str | None]) -> str:
     return _OF_PART.get(ACTIVITIES[seen.part], _CHECK) if seen.part is not None else _CHECK
 
 
-def _slower(seen: Slower, when: str) -> str:
+def _slower(found: Compared, windows: list[Window]) -> str:
     """By how much, in the words that fit the size of the loss."""
-    found = seen.compared
-    if seen.step is not None:
-        now, then = (median(one.step_ms for one in speeds) for speeds in (found.now, found.then))
+    steps = [window.step for window in windows if window.step is not None]
+    if steps:
+        now, then = _medians(windows, lambda speed: speed.step_ms)
         times = marked(f"{now / then:.0f} times as long") if then else "longer"
         return (
-            f"a step has taken {times} since step {seen.step:,}: {marked(number(now))} ms instead"
+            f"a step has taken {times} since step {min(steps):,}: {marked(number(now))} ms instead"
             f" of {number(then)}"
         )
-    now, then = (median(one.per_s for one in speeds) for speeds in (found.now, found.then))
+    now, then = _medians(windows, lambda speed: speed.per_s)
     slower = marked(f"{round(found.slower * 20) * 5}%")
-    numbers = f"{number(now)} instead of {number(then)} {found.now[0].unit}/s"
-    return f"the job trains {slower} slower than {when}: {numbers}"
+    numbers = f"{number(now)} instead of {number(then)} {windows[0].now.unit}/s"
+    return f"the job trains {slower} slower than {_WHEN[found.when]}: {numbers}"
 
 
-def _step_ms(seen: Slower) -> tuple[float, float]:
-    """What a step spends in the part that has grown, now and then; ms."""
-    part, found = seen.part, seen.compared
-    if part is None:
-        return 0.0, 0.0
-    # An agent of another version may tell fewer parts.
-    now, then = (
-        median(sum(one.parts_ms[part : part + 1]) for one in speeds)
-        for speeds in (found.now, found.then)
-    )
-    return now, then
+def _medians(windows: list[Window], of: Callable[[Speed], float]) -> tuple[float, float]:
+    """This number of the ranks now, and then."""
+    return median(of(one.now) for one in windows), median(of(one.then) for one in windows)
+
+
+def _hottest(rank: RankFacts) -> Spot | None:
+    """Where its thread was most often."""
+    return max(rank.reported.spots, key=lambda spot: spot.samples, default=None)
 
 
 def _doing(spot: Spot) -> str:
