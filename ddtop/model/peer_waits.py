@@ -669,14 +669,19 @@ def _in_makers(ranks: Mapping[int, RankFields], waits: Iterable[Wait]) -> tuple[
     for rank, facts in ranks.items():
         calls = facts.comm.mpi.calls if facts.comm.mpi is not None and not facts.gone else ()
         call = next((call for call in calls if call.name in MPI_MAKERS), None)
-        if call is None:
+        if call is None or is_outside(call.group):
+            # The other world may not have come.
             return ()
         inside[rank] = call
     meet = any(call.name in MPI_MEETINGS for call in inside.values())
     if len(inside) < 2 or not meet or any(wait.behind for wait in waits):
         return ()
+    # Each waits for all others. That the first waits for all, and all for the first, says the same
+    # with few edges.
+    first, *others = inside
+    behind = {first: tuple(others)}
     return tuple(
-        PeerWait(rank, call.name, None, None, call.since_unix_ns, tuple(inside.keys() - {rank}))
+        PeerWait(rank, call.name, None, None, call.since_unix_ns, behind.get(rank, (first,)))
         for rank, call in inside.items()
     )
 

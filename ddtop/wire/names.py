@@ -72,7 +72,7 @@ they are numbered."""
 MPI_MAKERS = frozenset(MPI_CALLS[MPI_CODES["Dup"] : _FIRST["Send"]])
 """They make a communicator."""
 MPI_MEETINGS = frozenset({"Create_group", "Create_intercomm", "Merge"})
-"""... of ranks that need not share the one on which they are called."""
+"""They make one of ranks that need not share the one on which they are called."""
 MPI_STARTED = frozenset(MPI_CALLS[MPI_CODES["Ibarrier"] : MPI_CODES["Dup"]])
 """Nonblocking collectives."""
 MPI_SENDS = frozenset(MPI_CALLS[_FIRST["Send"] : _FIRST["Recv"]])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from ddtop.wire.mpi import MpiPart
+from ddtop.wire.mpi import OUTSIDE_BIT, MpiPart, group_name
 from ddtop.wire.records import OpenCall
 from tests.mpi_jobs import WORLD, MpiJob
 from tests.ranks import unix_ns
@@ -186,6 +186,15 @@ def test_ranks_that_all_make_communicators_and_make_none_do_not_make_the_same(ot
     job.inside(1, job.call(other))
 
     assert job.passes(12).kinds() == kinds
+
+
+def test_ranks_that_merge_with_another_world_wait_for_that_one():
+    """Its processes were spawned a moment ago, and import torch."""
+    job = MpiJob(2).passes(10)
+    for number in (0, 1):
+        job.inside(number, job.call("Merge", group=group_name(7 | OUTSIDE_BIT)))
+
+    assert ("critical", "wait-cycle") not in [kind[:2] for kind in job.passes(12).kinds()]
 
 
 def test_who_has_started_a_collective_and_then_sleeps_holds_up_those_that_wait_for_it():
