@@ -15,6 +15,7 @@ from ddtop.model.wait_graph import tells_nothing, waiters_of
 from ddtop.policy import Limits, Policy
 from ddtop.wire.names import ORDERS, RECEIVES, RESULTS, WAITING_CALLS, is_from_root
 from ddtop.wire.records import ACTIVITIES
+from ddtop.words.sentences import COMPUTES
 
 
 @dataclass(frozen=True)
@@ -364,11 +365,12 @@ def _turns(rank: RankFacts, limits: StandstillLimits) -> bool:
     for spot in reported.spots:
         functions[spot.function] += spot.samples if spot.waits_on is None else 0
     most = max(functions.values(), default=0)
-    alone = reported.activity_ratios[-1:] == (1.0,)
+    other = ACTIVITIES.index("other")
+    alone = reported.activity_ratios[other : other + 1] == (1.0,)
     return alone and most >= limits.turns_ratio * max(reported.spots_samples, 1)
 
 
-_TRAINING = tuple(map(ACTIVITIES.index, ("loader", "forward", "backward", "optimizer")))
+_TRAINING = tuple(map(ACTIVITIES.index, ("loader", *COMPUTES)))
 
 
 def stepless_since(snapshot: Snapshot, policy: Policy) -> int | None:

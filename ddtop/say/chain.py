@@ -405,8 +405,8 @@ ENDS = (
     End(
         lambda link: _is(link, LOOP) and "exists(" in link.named,
         lambda link: (
-            f"find out which process should write that file (`{link.named}`, {_spot(link)}), and"
-            " why it has not; give that loop a time limit"
+            f"find out which process should write the file for which {_spot(link)} waits, and why"
+            " it has not; give that loop a time limit"
         ),
     ),
     End(

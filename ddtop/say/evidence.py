@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from ddtop.diagnosis.finding import Said
+from ddtop.diagnosis.limits import Growing
 from ddtop.diagnosis.shortage import is_full, timeout_s
 from ddtop.model.account import CPU, does, fresh_stacks, other_threads, stack_line
 from ddtop.model.ending import fatal_exception, went_unix_ns
@@ -87,16 +88,12 @@ def process_line(rank: RankFacts) -> str | None:
     return "".join(parts)
 
 
-GROWS_BYTES_PER_S = 8 << 20
-"""From here on a growth of memory is said beside what the process does."""
-
-
 def _memory_text(rank: RankFacts) -> str:
     """`, 3.1 GiB of memory and 120 MiB more each second, at its limit in 40 s`; empty if its memory
     does not grow fast."""
     process, pressure = rank.process.report, rank.process.pressure
     grows = pressure.memory_per_s or 0.0 if pressure is not None else 0.0
-    if process is None or grows < GROWS_BYTES_PER_S:
+    if process is None or grows < rank.policy.of(Growing).memory_bytes_per_s:
         return ""
     text = (
         f", {size_text(process.rss_bytes)} of memory and {size_text(int(grows))} more each second"

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from ddtop.diagnosis.finding import CRITICAL, INFO, WARNING, Context, Finding, Said
 from ddtop.diagnosis.kinds import Kind
+from ddtop.model.rank_facts import RankLimits
 from ddtop.wire.records import Place, Spot
 from ddtop.words import sentences, units
 from ddtop.words.sentences import file_line, names_of_groups, ranks_text, verb
@@ -130,10 +131,6 @@ Around = Callable[[Finding, Any, Context, Said], Said]
 """That of a finding that is made of another one: it also gets the words of that one."""
 
 
-FIRST_LOOKS_S = 3.0
-"""What is seen within this time of the first look may have been there before."""
-
-
 def age_s(at: Context, since_unix_ns: int) -> float:
     """How long ago that was."""
     return (at.snapshot.time_unix_ns - since_unix_ns) / 1e9
@@ -149,7 +146,8 @@ def lasts_text(at: Context, since_unix_ns: int) -> str:
     without ddtop."""
     snapshot, lasts_s = at.snapshot, age_s(at, since_unix_ns)
     outside = any(rank.from_outside for rank in snapshot.ranks)
-    at_least = outside and lasts_s >= snapshot.watched_s - FIRST_LOOKS_S
+    first_look_s = at.policy.of(RankLimits).first_look_s
+    at_least = outside and lasts_s >= snapshot.watched_s - first_look_s
     return lasting(lasts_s, " for at least" if at_least else " for")
 
 

@@ -8,7 +8,9 @@ from ddtop.wire.records import (
     CONNECTION,
     FILE_LOCK,
     LOCK,
+    LOOKUP,
     LOOP,
+    MOUNT,
     OBJECT,
     PIPE,
     REPLACES,
@@ -46,6 +48,21 @@ CASES = {
         (Link(CHILD, who="cut.py", pid=88, process=COMPUTES),),
         ": cut.py (pid 88) computes",
         "let cut.py (pid 88) finish, or check whether its loop ends",
+    ),
+    "a file that is polled for": (
+        (Link(LOOP, "not os.path.exists(path)", place=COLLECT, does="path is '/d/x.ok'"),),
+        ": it goes on while `not os.path.exists(path)` (train.py:31), and path is '/d/x.ok'",
+        "find out which process should write the file for which train.py:31 waits",
+    ),
+    "a file server": (
+        (Link(MOUNT, "/d/7.pt", does="nfs4 from 10.0.0.7:/d"),),
+        ": it waits for the file system of /d/7.pt (nfs4 from 10.0.0.7:/d)",
+        "fix the server or disk behind /d/7.pt (nfs4 from 10.0.0.7:/d)",
+    ),
+    "a name server": (
+        (Link(LOOKUP, "10.0.0.2:53"),),
+        ": it waits for the name server 10.0.0.2:53 to look up a name",
+        "check the name server 10.0.0.2:53",
     ),
     "a file lock": (
         (Link(FILE_LOCK, "/d/tiles.idx", "index.py", 88, ASLEEP),),
