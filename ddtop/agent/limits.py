@@ -69,7 +69,7 @@ class AgentLimits:
     fall_long_ns, fall_long_steps = 10_000_000_000, 3
     """... or of this length, with so many steps."""
     fall_slow_factor, fall_factor = 1.5, 4.0
-    """A piece is slow from the first factor on, and a loss large from the second."""
+    """A piece is slow from the first factor on. A loss is large from the second on."""
     fall_ns = 20_000_000_000
     """A loss is told once all pieces of this time are slow."""
     held_ns = 8_000_000

@@ -141,7 +141,8 @@ def _finishes(case: Case) -> bool:
 
 
 def _serves_rpc(case: Case) -> bool:
-    """Whether the call that others wait for asks something outside, which has no usual length."""
+    """Whether it runs a call for the others that waits for another process. Such a wait has no
+    usual length."""
     of_rpc = case.blame.peer_wait is not None and case.blame.peer_wait.call == RPC_CALL
     return of_rpc and does(case.rank).word in OUTSIDE
 
@@ -192,7 +193,7 @@ GOES_ON = (
     ),
     Row("its await has a time limit", _has_limit, _working_s),
     Row("its child may work", _finishes, _working_s),
-    Row("its call of the RPC waits for others", _serves_rpc, _working_s),
+    Row("the call that it runs waits for another process", _serves_rpc, _working_s),
     Row("it may work", lambda case: case.blame.condition == UNKNOWN, _working_s),
     Row("it works", lambda case: case.blame.condition == WORKING, _working_s),
 )

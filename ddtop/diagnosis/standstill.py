@@ -44,9 +44,9 @@ class StandstillLimits(Limits, of="standstill"):
     """... or workers that have made no more collectives: the first order may take long to come. A
     training has made more after a few steps."""
     turns_ratio: float = 0.8
-    """Ranks that count steps and are in one function of the program, in no library, for this share
-    of the last half minute may turn in a loop. That is a warning when it would be critical of ranks
-    without progress."""
+    """Ranks that count steps may be in an endless loop if they were in one function of the program,
+    and in no library, for this share of the last half minute. That is a warning after
+    `no_progress_critical_s`."""
     same_line_quiet_ratio: float = 0.8
     """A main thread spins that is at one line for this share of the time without progress, at least
     for `same_line_s`."""

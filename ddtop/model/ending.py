@@ -36,8 +36,8 @@ class Ending(Limits, of="ending"):
     107 ms. torchrun can be faster, and then a signal to one rank looks like a cancellation."""
 
     killed_together_s: float = 0.5
-    """SIGKILL to all ranks within this time is one act: of a person, or of the kernel for a cgroup.
-    A launcher sends SIGTERM first, and SIGKILL a second later."""
+    """A person, or the kernel for a cgroup, kills all ranks within this time. A launcher sends
+    SIGTERM first, and SIGKILL a second later."""
 
 
 Rank = TypeVar("Rank", bound=RankFields)

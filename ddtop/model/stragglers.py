@@ -31,7 +31,7 @@ class Reads(Limits, of="arrivals"):
     """The relay asks at least once a minute while ranks wait unevenly. After this time without an
     answer the arrivals are out of date."""
     other_steps_factor: float = 4.0
-    """Steps of so many times the length are other steps than those that were compared."""
+    """The arrivals say nothing about steps that take this many times as long."""
     gone_ratio: float = 0.25
     """The straggler is gone if the waits differ by less than this share of what arrivals said."""
 
@@ -236,8 +236,7 @@ def _still_holds(
 
 
 def _takes_longer_now(late: Late, facts: Mapping[int, RankFields], policy: Policy) -> bool:
-    """Whether the steps of all its ranks take several times as long as those that were compared:
-    they say nothing of the steps of now."""
+    """Whether steps now take several times as long as the steps that were compared."""
     least_ms = policy.of(Reads).other_steps_factor * late.step_ms
     known = [facts[rank].progress.step_ms for rank in (*late.ranks, *late.waiters) if rank in facts]
     return all(step_ms is not None and step_ms >= least_ms for step_ms in known)

@@ -92,7 +92,7 @@ class ProgressProbe(Probe):
         self._progress: TrainingProgress | None = None
 
     def fields(self, tick: Tick) -> Fields:
-        """`progress`, `pace` and `expected`."""
+        """`progress`, `pace`, `fall` and `expected`."""
         self._look(tick)
         self._count(tick)
         return partial(

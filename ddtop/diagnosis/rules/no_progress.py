@@ -101,7 +101,7 @@ def rule(context: Context) -> list[Finding]:
 
 
 def no_steps(context: Context) -> list[Finding]:
-    """At most one finding, a warning: what the ranks do instead of training may be meant."""
+    """At most one finding. It is a warning, because the program may mean it."""
     snapshot, policy = context.snapshot, context.policy
     since = stepless_since(snapshot, policy)
     living = tuple([rank for rank in snapshot.ranks if not rank.gone])

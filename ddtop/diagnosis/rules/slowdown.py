@@ -41,8 +41,8 @@ class Slowdown(Limits, of=Kind.SLOWDOWN):
     few_part: float = 0.25
     """Those are at most this part of the ranks. Of more nobody can say that the others wait."""
     delay_ratio: float = 0.2
-    """Share of the time in which a rank waits for a CPU, to name that as the cause; and
-    `share_ratio` of the loss."""
+    """A lack of CPU is named as the cause if a rank waits for a CPU for this share of the time, and
+    for `share_ratio` of the loss."""
 
 
 FELL, BEFORE, START, LAST_RUN = "fell", "before", "start", "last run"
@@ -237,8 +237,8 @@ PAGES = (
             ),
             (
                 "A job whose steps take four times as long as before, or more, is reported after"
-                " twenty seconds of such steps, with the step at which that began. Samples that"
-                " grow do not count if tokens or samples are reported."
+                " twenty seconds of such steps, with the step at which that began. It is not"
+                " reported if the program counts tokens or samples and makes as many as before."
             ),
             (
                 "The finding says what takes more time: data, one slow rank, GPU clocks, a lack of"

@@ -337,8 +337,8 @@ def _link_of(pid: int, tid: int, budget: _Budget) -> Link | None:
 
 
 def _on_disk(call: _Call) -> Link | None:
-    """The file system that does not answer, and what is behind it: of the longest mount point that
-    the path of the call begins with."""
+    """The file system that does not answer, and its source. Its mount point is the longest one with
+    which the path of the call begins."""
     path = sockets.sleeping_in(call.pid, call.tid).file or ""
     mounts: dict[str, str] = {}
     for line in (read(call.pid, "mountinfo") or b"").decode(errors="replace").splitlines():

@@ -204,8 +204,8 @@ _WHY = {
     CROWDED: "{subject} {are} more often ready to run without a CPU",
     COLLECTIVES: "all ranks spend more of their time in collectives",
     PART: (
-        "all ranks spend more of it in {part}, {now} instead of {then} ms a step, and are most"
-        " often {place}"
+        "all ranks spend more time in {part} ({now} ms a step instead of {then}) and are most often"
+        " {place}"
     ),
     CODE: "data and collectives are not the reason; all ranks are most often {place}",
     _UNKNOWN: "a step takes longer on all ranks, and no measurement shows why",
