@@ -39,7 +39,7 @@ def escape(value: _T) -> _T:
 # -- Envelopes and frames
 
 
-SCHEMA_MAJOR = 1
+SCHEMA_MAJOR = 2
 SCHEMA_MINOR = 0
 FRAME_BYTES_MAX = 1 << 20
 """A larger frame is refused before it is read. The largest real one (a Hello with a long

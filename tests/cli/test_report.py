@@ -145,4 +145,4 @@ def test_environments_are_compared_with_the_hellos_that_came(ended):
     done = ddtop("report", NAME, "-o", "-")
 
     assert all(f"{name}=" in done.stdout for name in hello.environment)
-    assert frames.SCHEMA_MAJOR == 1
+    assert frames.SCHEMA_MAJOR == 2

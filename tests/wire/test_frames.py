@@ -89,7 +89,7 @@ def test_a_longer_envelope_of_a_newer_minor_version_is_read():
     assert opened(msgspec.msgpack.encode([*words, "tail", 3])) == Reply("live")
 
 
-@pytest.mark.parametrize("major", [0, 2, 99, 1000])
+@pytest.mark.parametrize("major", [0, 1, 99, 1000])
 def test_another_major_version_is_refused_and_both_versions_are_named(major):
     """The login node has ddtop 3, the job's environment ddtop 1.
 
@@ -105,8 +105,8 @@ def test_another_major_version_is_refused_and_both_versions_are_named(major):
 
 
 def test_another_major_version_with_another_envelope_is_still_told_by_its_first_number():
-    with pytest.raises(frames.SchemaError, match="speaks schema 2"):
-        frames.open_envelope(msgspec.msgpack.encode([2, {"kind": "Hello"}, b"..."]))
+    with pytest.raises(frames.SchemaError, match="speaks schema 1"):
+        frames.open_envelope(msgspec.msgpack.encode([1, {"kind": "Hello"}, b"..."]))
 
 
 def test_an_envelope_that_announces_another_record_is_refused():
