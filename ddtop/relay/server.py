@@ -381,8 +381,11 @@ class Server:
             for _, data, _ in group:
                 try:
                     self._viewers.on_frame(peer, frames.open_envelope(data), role)
-                except (frames.WireError, OverflowError):
+                except (frames.WireError, OverflowError) as error:
                     self._garbled += 1
+                    if isinstance(error, frames.SchemaError):
+                        # Its ddtop cannot read this text, but it sees by what schema it came.
+                        self._viewers.say(peer, Reply("joined", ok=False, text=str(error)))
 
     def _on_leaf(self, peer: bytes, parts: list[bytes]) -> None:
         hub, now = self._role.hub, time.monotonic()

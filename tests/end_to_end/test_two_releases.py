@@ -14,20 +14,23 @@ import pytest
 from tests import hosts
 from tests.hosts import ROOT
 
-BEFORE = "249e4c7"
-"""The commit that is taken for the release before this one."""
+BEFORE, OTHER_SCHEMA = "6fd3ca47", "249e4c7"
+"""The commit that is taken for the release before this one, and one with another schema."""
 ANSWER_S = 60.0
 
 
 @pytest.fixture(scope="module")
 def before(tmp_path_factory):
     """A folder with the package of that release."""
+    return unpacked(BEFORE, tmp_path_factory.mktemp("before"))
+
+
+def unpacked(commit, folder):
     archive = subprocess.run(
-        ["git", "archive", BEFORE, "ddtop"], cwd=ROOT, capture_output=True, check=False
+        ["git", "archive", commit, "ddtop"], cwd=ROOT, capture_output=True, check=False
     )
     if archive.returncode:
-        pytest.skip(f"{BEFORE} is not in this clone: {archive.stderr.decode().strip()}")
-    folder = tmp_path_factory.mktemp("before")
+        pytest.skip(f"{commit} is not in this clone: {archive.stderr.decode().strip()}")
     subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
     return folder
 
@@ -36,7 +39,7 @@ class Viewer:
     """The ddtop in `here`, for a job that runs with the one in `there`."""
 
     def __init__(self, world, folder: Path, here: Path, there: Path) -> None:
-        self.world = world
+        self.world, self._here = world, here
         host = hosts.host(hosts.FAKE, folder / "there", world.home.state, world.home.runtime)
         self._environment = {
             **world.environment,
@@ -50,6 +53,8 @@ class Viewer:
     def _start(self, *words):
         return subprocess.Popen(
             [sys.executable, "-m", "ddtop", *words, "--ssh", "there"],
+            # With -m, the folder in which it is started comes before PYTHONPATH.
+            cwd=self._here,
             env=self._environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -103,3 +108,19 @@ def test_the_ddtop_before_it_looks_at_a_job_of_this_one(world, tmp_path, before)
     # Without a terminal that one reads the records too, and prints a table of them.
     assert "2/2 ranks" in viewer.says("attach")
     assert "ok: 2/2 moving" in viewer.says("diagnose")
+
+
+@pytest.mark.torch
+def test_a_ddtop_of_another_schema_says_so_and_what_to_do(world, tmp_path, tmp_path_factory):
+    other = unpacked(OTHER_SCHEMA, tmp_path_factory.mktemp("other"))
+    viewer = Viewer(world, tmp_path, other, ROOT)
+
+    def refused():
+        process = viewer._start("status")
+        out, err = process.communicate(timeout=ANSWER_S)
+        # Before its first rank there is no job yet.
+        return err if process.returncode == 3 and "schema" in out + err else None
+
+    said = world.until(refused, ANSWER_S, "a word about the schema")
+    assert "the other side speaks schema" in said
+    assert "install the same version on both" in said

@@ -135,6 +135,19 @@ def test_more_viewers_than_allowed_are_told_so(stage, monkeypatch):
     assert (reply.ok, reply.text) == (False, "1 viewers are attached already")
 
 
+def test_a_viewer_of_another_schema_is_answered_so_that_it_can_say_so(stage):
+    viewer = stage.viewer(Command("ping"))
+    said = bytearray(frames.seal(Command("join"), sender="viewer", unix_ns=0, mono_ns=0))
+    assert said[1] == frames.SCHEMA_MAJOR
+    said[1] += 1
+    viewer.send(bytes(said))
+
+    reply = stage.heard(viewer, is_reply("joined"))[-1]
+
+    assert not reply.ok
+    assert reply.text.startswith(f"the other side speaks schema {frames.SCHEMA_MAJOR + 1}, ")
+
+
 def test_the_job_file_tells_where_to_ask(stage):
     _, _ = stage.rank()
     stage.heard(stage.viewer(), sees_ranks)
