@@ -1422,15 +1422,22 @@ class ProcessState(msgspec.Struct, frozen=True, array_like=True, gc=False):
 CHILD, PIPE, FILE_LOCK, CONNECTION = "child", "pipe", "file lock", "connection"
 LOCK, THREAD, TASK, LOOP, KEY = "lock", "thread", "task", "loop", "store key"
 OBJECT, PROCESS, RPC = "object", "process", "rpc"
-MOUNT, LOOKUP = "mount", "name lookup"
+MOUNT, LOOKUP, SIGNAL, DEBUGGER = "mount", "name lookup", "signal", "debugger"
+ITSELF = "itself"
 """What a process or a thread may wait for: `Link.resource`."""
 TIMED, REPLACES, UNDONE = "has a time limit", "replaces", "undone"
+LISTENS, TAKES = "listens", "takes"
 """`Link.does` of an await that ends by itself, of a worker of a pool that has taken the place of
-one that has ended, and of a queue whose taken items nobody has marked as done."""
+one that has ended, of a queue whose taken items nobody has marked as done, of a socket to which
+nobody connects, and of a key that a rank takes as a lock."""
+
+
+FROZEN = "F"
+"""`Sleeper.state` of a process in a frozen cgroup."""
 
 
 class Sleeper(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Where the main thread of a process is: as in `ProcessState`."""
+    """Where the main thread of a process is: as in `ProcessState`, or FROZEN."""
 
     state: str
     wchan: str | None = None

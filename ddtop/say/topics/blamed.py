@@ -56,6 +56,7 @@ from ddtop.words.sentences import (
     file_line,
     framework_text,
     function_text,
+    quoted,
     ranks_text,
     verb,
 )
@@ -282,13 +283,25 @@ def _next_step(finding: Finding, rank: RankFacts, blame: Blame, at: Context) -> 
             f" {_stacks(rank)} shows all its threads"
         )
     elif (path := awaited_path(rank)) is not None:
-        text = (
-            f"find out which process should have made, opened or removed {path}; give that wait a"
-            " time limit"
-        )
+        text = _about_path(rank, path)
     else:
         return _by_rule(rank, blame, word)
     return text, ""
+
+
+def _about_path(rank: RankFacts, path: str) -> str:
+    """What to do about a file for which it polls."""
+    tried = rank.reported.handling
+    if tried is not None and tried.type == FileExistsError.__name__:
+        # It makes the file that says that it has the lock.
+        return (
+            f"find out which process has made {path}; if that one has ended, the file is stale:"
+            f" rm {quoted(path)}"
+        )
+    return (
+        f"find out which process should have made, opened or removed {path}; give that wait a time"
+        " limit"
+    )
 
 
 def _by_rule(rank: RankFacts, blame: Blame, word: str) -> tuple[str, str]:
