@@ -8,7 +8,7 @@ what a user reads.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -333,6 +333,12 @@ def _just_left(rank: RankFacts, policy: Policy) -> bool:
 
 def has_fewer_batches(snapshot: Snapshot, rank: RankFacts, blame: Blame, policy: Policy) -> bool:
     """Whether its DataLoader is exhausted and has delivered fewer batches than that of a waiter."""
+    return ran_dry(rank, [snapshot.rank(waiter) for waiter in blame.waiters], policy)
+
+
+def ran_dry(rank: RankFacts, others: Sequence[RankFacts], policy: Policy) -> bool:
+    """Whether its DataLoader is exhausted and has delivered fewer batches than those of others that
+    are not."""
     loader = rank.loader.report
     if loader is None or loader.exhausted_unix_ns is None or not loader.exhausted:
         return False
@@ -342,7 +348,6 @@ def has_fewer_batches(snapshot: Snapshot, rank: RankFacts, blame: Blame, policy:
         and loader.exhausted_unix_ns < rank.progress.last_unix_ns - before_ns
     ):
         return False
-    others = [snapshot.rank(waiter) for waiter in blame.waiters]
     ahead = [
         facts
         for facts in others

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
 import time
@@ -343,6 +344,9 @@ def _encode_to_fit(exception: LastException) -> bytes:
     return data
 
 
+_WORKER = re.compile(r"Caught \S+ in (DataLoader worker process \d+|[^\n]{1,60}?)\.\nOriginal ")
+_FRAME = re.compile(r' +File "([^"]+)", line (\d+), in (\S+)')
+_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3|^<frozen")
 _TRACEBACK, QUOTED_MAX = "Traceback (most recent call last):", 1 << 16
 
 
@@ -351,7 +355,7 @@ def one_line(error: BaseException | None) -> str:
     an ellipsis."""
     from ddtop.redaction import TEXT_CHARACTERS_MAX, redacted_start
 
-    said = _without_frames(text_of(error) if error is not None else "")
+    said = _without_frames(text_of(error) if error is not None else "", name_of(type(error)))
     # Cut first, because the text of an exception may be a whole batch. Keep one character more, so
     # that the next cut shows that something is missing.
     text = redacted_start(said[: TEXT_CHARACTERS_MAX + 1], TEXT_CHARACTERS_MAX)
@@ -359,13 +363,23 @@ def one_line(error: BaseException | None) -> str:
     return text if len(text) <= TEXT_CHARACTERS else text[: TEXT_CHARACTERS - 1] + "…"
 
 
-def _without_frames(text: str) -> str:
+def _without_frames(text: str, kind: str) -> str:
     """The text without the frames of tracebacks of other processes that it quotes: the errors at
-    their ends would be cut."""
+    their ends would be cut. `kind`: the name of its exception."""
     if _TRACEBACK not in text:
         return text
     lines = text[:QUOTED_MAX].splitlines()
-    return "\n".join(line for line in lines if line[:2] != "  ").replace(_TRACEBACK, "")
+    said = "\n".join(line for line in lines if line[:2] != "  ").replace(_TRACEBACK, "")
+    found = _WORKER.match(text)
+    if found is None:
+        return said
+    # What torch raises again for a worker: its error, and where the program's code raised it.
+    error = said.partition("Original ")[2].strip()
+    whole, _, only = error.partition(": ")
+    named = only if only and whole.rpartition(".")[2] == kind else error
+    own = [one for one in map(_FRAME.match, lines) if one and not _LIBRARY.search(one[1])]
+    at = f", {os.path.basename(own[-1][1])}:{own[-1][2]} {own[-1][3]}" if own else ""
+    return f"{named} (in {found[1]}{at})"
 
 
 def note_last(rank: Rank) -> None:

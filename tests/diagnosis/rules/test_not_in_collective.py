@@ -132,12 +132,17 @@ def test_a_lock_file_that_it_cannot_make_may_be_stale():
     handling = Handling("FileExistsError", "[Errno 17] File exists", place("take", line=9))
     job = trained()
     job.ranks[1].stands_at("take", line=28, polls="cache/7.lock")
+    job.ranks[1].wchan, job.ranks[1].wakes_per_s = "hrtimer_nanosleep", 10.0
     job.ranks[1].says = {"handling": handling}
     job.others_wait(1)
 
-    assert job.passes(20).finding().advice.startswith(
-        "find out which process has made cache/7.lock; if that one has ended, the file is stale:"
-        " rm cache/7.lock"
+    assert (
+        job.passes(20)
+        .finding()
+        .advice.startswith(
+            "find out which process has made cache/7.lock; if that one has ended, the file is stale:"
+            " rm cache/7.lock"
+        )
     )
 
 
