@@ -141,7 +141,7 @@ def test_a_lock_file_that_it_cannot_make_may_be_stale():
         .finding()
         .advice.startswith(
             "find out which process has made cache/7.lock; if that one has ended, the file is stale:"
-            " rm cache/7.lock"
+            " rm 'cache/7.lock'"
         )
     )
 
