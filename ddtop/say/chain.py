@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -54,6 +55,8 @@ _STATES = {
     "Z": "has ended",
     FROZEN: "is frozen by its cgroup",
 }
+_STAYS = re.compile(r"[\w.]*exists\(")
+"""A loop that goes on while a file is there."""
 _CONNECTS, _MAIN = "SYN_SENT", "MainThread"
 
 
@@ -454,6 +457,13 @@ ENDS = (
         lambda link: (
             f"find out who should end `{link.named}` ({_spot(link)}), and why it has not"
             + ("" if link.does else "; give that await a time limit (asyncio.timeout)")
+        ),
+    ),
+    End(
+        lambda link: _is(link, LOOP) and _STAYS.match(link.named) is not None,
+        lambda link: (
+            f"find out which process should remove the file for which {_spot(link)} waits, and"
+            " whether that one has ended; give that loop a time limit"
         ),
     ),
     End(

@@ -93,6 +93,11 @@ CASES = {
         ": it goes on while `not os.path.exists(path)` (train.py:31), and path is '/d/x.ok'",
         "find out which process should write the file for which train.py:31 waits",
     ),
+    "a file that should go": (
+        (Link(LOOP, "os.path.exists(path)", place=COLLECT, does="path is '/d/x.lock'"),),
+        ": it goes on while `os.path.exists(path)` (train.py:31), and path is '/d/x.lock'",
+        "find out which process should remove the file for which train.py:31 waits",
+    ),
     "a file server": (
         (Link(MOUNT, "/d/7.pt", does="nfs4 from 10.0.0.7:/d"),),
         ": it waits for the file system of /d/7.pt (nfs4 from 10.0.0.7:/d)",

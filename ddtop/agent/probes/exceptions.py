@@ -17,6 +17,7 @@ from ddtop.agent.guard import guard
 from ddtop.agent.plain import is_a, name_of, peek, text_of, traceback_of
 from ddtop.agent.probe import Fields, Probe, Tick
 from ddtop.agent.stacks.frames import frames_of, user_frame_of
+from ddtop.agent.wrapper import replace
 from ddtop.wire import page as layout
 from ddtop.wire.records import CATCHES_TOLD, Catching, Caught, LastException, Place, RankState
 
@@ -244,18 +245,22 @@ class ExceptionsCaught(Probe):
             _monitoring.set_events(tool, 0)
 
 
-# -- Exceptions that nothing caught
+# -- Exceptions that nothing caught, and those after which the program has ended itself
 #
-# Source: `sys.excepthook` and `threading.excepthook`. Existing hooks still run; ours runs first and
-# only reads. Caveat: `os._exit`, a signal and a crash in C code raise nothing. Check: the program's
-# stderr.
+# Source: `sys.excepthook` and `threading.excepthook`; what is handled at the time of `sys.exit`,
+# `os._exit` or MPI's Abort. Existing hooks still run; ours runs first and only reads. Caveat: a
+# signal and a crash in C code raise nothing. Check: the program's stderr.
 
 
 TEXT_CHARACTERS = 500
+EXITS_NS = 30_000_000_000
+"""From `sys.exit` to the end of the interpreter. After more, the program has gone on."""
 
 
 def install(rank: Rank) -> None:
-    """Chain `sys.excepthook` and `threading.excepthook`."""
+    """Chain `sys.excepthook` and `threading.excepthook`, and read what is handled at an exit."""
+    replace(sys, "exit", lambda given, _: guard.run("exceptions", _keep, rank, given))
+    replace(os, "_exit", lambda given, _: note_handled(rank) if _fails(given) else None)
     before, thread_before = sys.excepthook, threading.excepthook
 
     def hook(
@@ -304,16 +309,59 @@ def note(
     """
     if current.get() is not rank:
         return
+    if rank.exception is not None and thread != "main" and not (leads and not rank.exception.leads):
+        return
+    _tell(rank, _described(rank, kind, error, traceback, thread, leads))
 
+
+def _tell(rank: Rank, found: LastException) -> None:
+    rank.exception = found
+    rank.page.write(layout.EXCEPTION, _encode_to_fit(found))
+    rank.wake()
+
+
+def _fails(given: tuple[Any, ...]) -> bool:
+    """Whether an exit with these arguments says that something has failed."""
+    return bool(given) and type(given[0]) in (int, str) and given[0] != 0
+
+
+def _handled() -> BaseException | None:
+    """What the calling thread handles."""
+    error = sys.exc_info()[1]
+    return None if error is None or is_a(error, SystemExit) else error
+
+
+def note_handled(rank: Rank) -> None:
+    """The process ends now, from a thread that handles this exception."""
+    error = _handled()
+    if error is not None:
+        guard.run("exceptions", note, rank, type(error), error, traceback_of(error), "main", True)
+
+
+def _keep(rank: Rank, given: tuple[Any, ...]) -> None:
+    """`sys.exit`: it counts once the interpreter exits, because the program may catch that too."""
+    error = _handled()
+    if error is not None and _fails(given) and threading.get_ident() == rank.main_id:
+        rank.leaves_after = _described(
+            rank, type(error), error, traceback_of(error), "main", leads=False
+        )
+
+
+def _described(
+    rank: Rank,
+    kind: type[BaseException],
+    error: BaseException | None,
+    traceback: TracebackType | None,
+    thread: str,
+    leads: bool,
+) -> LastException:
     from ddtop.agent.notes import LoaderNotes
     from ddtop.agent.probes.loader import first_failed
 
-    if rank.exception is not None and thread != "main" and not (leads and not rank.exception.leads):
-        return
     found = user_frame_of(traceback, rank.frames)
     text = one_line(error)
     stack, omitted = frames_of(traceback, rank.frames)
-    rank.exception = LastException(
+    return LastException(
         name_of(kind),
         text,
         time.time_ns(),
@@ -324,8 +372,6 @@ def note(
         omitted,
         first_failed(rank.notes[LoaderNotes]) if "DataLoader worker" in text else None,
     )
-    rank.page.write(layout.EXCEPTION, _encode_to_fit(rank.exception))
-    rank.wake()
 
 
 def _encode_to_fit(exception: LastException) -> bytes:
@@ -383,7 +429,11 @@ def _without_frames(text: str, kind: str) -> str:
 
 
 def note_last(rank: Rank) -> None:
-    """At exit: an exception whose hook somebody replaced is still in `sys.last_value`."""
+    """At exit: an exception whose hook somebody replaced is still in `sys.last_value`; that after
+    which the program has called `sys.exit` was kept."""
     error: Any = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     if rank.exception is None and is_a(error, BaseException):
         note(rank, type(error), error, traceback_of(error), "main")
+    kept = rank.leaves_after
+    if rank.exception is None and kept is not None and time.time_ns() - kept.unix_ns < EXITS_NS:
+        _tell(rank, kept)

@@ -140,8 +140,8 @@ def test_a_lock_file_that_it_cannot_make_may_be_stale():
         job.passes(20)
         .finding()
         .advice.startswith(
-            "find out which process has made cache/7.lock; if that one has ended, the file is stale:"
-            " rm 'cache/7.lock'"
+            "find out which process has made cache/7.lock; if that one has ended, the file is"
+            " stale: rm 'cache/7.lock'"
         )
     )
 
