@@ -997,8 +997,14 @@ class OpenCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
     any_of: bool = False
 
 
+LEFT = "SystemExit"
+"""`LastException.type` of a program that has called `sys.exit` or `os._exit`, and handled no
+exception then."""
+
+
 class LastException(msgspec.Struct, frozen=True, array_like=True):
-    """An exception that nothing caught; `text` is one line, at most 500 characters.
+    """An exception that nothing caught, or that the program handled when it ended itself; `text` is
+    one line, at most 500 characters.
 
     `leads`: it ended the thread that trained, which was not the main thread. `frames`: its
     traceback, innermost first; of a deep one `omitted` frames in the middle were left out.

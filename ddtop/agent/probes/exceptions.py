@@ -9,7 +9,7 @@ import threading
 import time
 from collections import deque
 from functools import partial
-from types import CodeType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ddtop.agent import current
@@ -19,7 +19,15 @@ from ddtop.agent.probe import Fields, Probe, Tick
 from ddtop.agent.stacks.frames import frames_of, user_frame_of
 from ddtop.agent.wrapper import replace
 from ddtop.wire import page as layout
-from ddtop.wire.records import CATCHES_TOLD, Catching, Caught, LastException, Place, RankState
+from ddtop.wire.records import (
+    CATCHES_TOLD,
+    LEFT,
+    Catching,
+    Caught,
+    LastException,
+    Place,
+    RankState,
+)
 
 if TYPE_CHECKING:
     from ddtop.agent.rank import Rank
@@ -260,7 +268,7 @@ EXITS_NS = 30_000_000_000
 def install(rank: Rank) -> None:
     """Chain `sys.excepthook` and `threading.excepthook`, and read what is handled at an exit."""
     replace(sys, "exit", lambda given, _: guard.run("exceptions", _keep, rank, given))
-    replace(os, "_exit", lambda given, _: note_handled(rank) if _fails(given) else None)
+    replace(os, "_exit", lambda given, _: guard.run("exceptions", _leave, rank, given))
     before, thread_before = sys.excepthook, threading.excepthook
 
     def hook(
@@ -338,13 +346,36 @@ def note_handled(rank: Rank) -> None:
         guard.run("exceptions", note, rank, type(error), error, traceback_of(error), "main", True)
 
 
+def _leave(rank: Rank, given: tuple[Any, ...]) -> None:
+    """`os._exit`."""
+    if not _fails(given) or current.get() is not rank:
+        return
+    note_handled(rank)
+    if rank.exception is None:
+        _tell(rank, _exit_of(rank, given))
+
+
 def _keep(rank: Rank, given: tuple[Any, ...]) -> None:
     """`sys.exit`: it counts once the interpreter exits, because the program may catch that too."""
     error = _handled()
-    if error is not None and _fails(given) and threading.get_ident() == rank.main_id:
-        rank.leaves_after = _described(
-            rank, type(error), error, traceback_of(error), "main", leads=False
-        )
+    if not _fails(given) or threading.get_ident() != rank.main_id:
+        return
+    rank.leaves_after = (
+        _described(rank, type(error), error, traceback_of(error), "main", leads=False)
+        if error is not None
+        else _exit_of(rank, given)
+    )
+
+
+def _exit_of(rank: Rank, given: tuple[Any, ...]) -> LastException:
+    """The call itself, where the program's code made it."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not rank.frames.is_user(frame.f_code.co_filename):
+        frame = frame.f_back
+    place = None
+    if frame is not None:
+        place = Place(frame.f_code.co_name, frame.f_code.co_filename, frame.f_lineno)
+    return LastException(LEFT, f"{given[0]}"[:TEXT_CHARACTERS], time.time_ns(), place)
 
 
 def _described(

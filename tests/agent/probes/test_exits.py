@@ -71,13 +71,19 @@ def test_an_exit_that_reports_no_failure_tells_nothing(rank, code):
     assert told(rank) is None
 
 
-def test_an_exit_outside_of_a_handler_tells_nothing(rank):
-    with pytest.raises(SystemExit):
-        sys.exit(1)
-    handles(SystemExit(2), lambda: sys.exit(1))
+@pytest.mark.parametrize("leave", [sys.exit, os._exit])
+def test_an_exit_outside_of_a_handler_is_told_by_its_line(rank, leave):
+    name = leave.__name__
+
+    def gives_up():
+        getattr(sys if name == "exit" else os, name)(7)
+
+    rank.frames.is_user = __file__.__eq__
+    handles(SystemExit(2), gives_up)
     note_last(rank)
 
-    assert told(rank) is None
+    found = rank.exception
+    assert (found.type, found.text, found.place.function) == ("SystemExit", "7", "gives_up")
 
 
 def test_an_exit_of_another_thread_ends_only_that_one(rank):
