@@ -495,6 +495,7 @@ class OutsideFeed(LocalFeed):
             loader=loader,
             progress_unix_ns=track.progress_unix_ns,
             outside=track.look() if fresh else None,
+            chain=watched.around.loop(track.frames) if fresh and reading.kind is None else (),
         )
 
     def _some_joins(self, living: Sequence[_Watched]) -> bool:

@@ -75,6 +75,9 @@ def held_up(finding: Finding, seen: HeldUp, at: Context) -> Said:
     lead = snapshot.rank(ranks[0])
     where = _places(snapshot, ranks, lasts_text(at, first.since_unix_ns))
     subject = f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {where}"
+    told = ""
+    if kind in OF_CHAIN and len(ranks) == 1:
+        told = chain_clause(lead, waiting_end(snapshot, lead, first.waiters))
     if kind == Kind.INTERPRETER_FROZEN:
         subject = (
             f"{ranks_text(ranks)} {verb(ranks, 'runs', 'run')}, but C code holds the GIL: "
@@ -101,7 +104,11 @@ def held_up(finding: Finding, seen: HeldUp, at: Context) -> Said:
         subject = f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} {phase}"
     elif severity == WARNING and (helped := _helped_text(lead)) is not None:
         subject += helped
-    elif severity == WARNING and all(polls_or_works(snapshot.rank(rank)) for rank in ranks):
+    elif (
+        severity == WARNING
+        and not told
+        and all(polls_or_works(snapshot.rank(rank)) for rank in ranks)
+    ):
         tries = verb(ranks, "it polls, or works", "they poll, or work")
         subject += f": {tries} in short steps"
     elif severity == WARNING and _only_around_it(lead):
@@ -121,9 +128,7 @@ def held_up(finding: Finding, seen: HeldUp, at: Context) -> Said:
             else where_text(lead)
         )
         subject = f"{ranks_text(ranks)} {busy}, {spot}, {duration(waited_s)}"
-    end = waiting_end(snapshot, lead, first.waiters)
-    if kind in OF_CHAIN and len(ranks) == 1:
-        subject += chain_clause(lead, end)
+    subject += told
     tail = waits_clause(snapshot, first, ranks, victims)
     if kind == Kind.LEFT_EARLY:
         tail += called_at(snapshot, first.waiters)
