@@ -22,7 +22,7 @@ from ddtop.cli.errors import NOT_HEARD, UNREACHABLE, CommandError
 from ddtop.cli.place import Local, Place, There, unwatched_hosts
 from ddtop.cli.sources import source_of
 from ddtop.diagnosis.finding import CRITICAL
-from ddtop.follow import live
+from ddtop.follow import session
 from ddtop.follow.engine import JOIN_S, why_silent
 from ddtop.follow.look import Look, Source
 from ddtop.follow.looks import looks
@@ -153,7 +153,7 @@ class _Watch:
         if look.snapshot is not None:
             silent = (look.contact_age_s or 0.0) > chosen().relay_hopeless_s
             return (self._why_silent(look), NOT_HEARD) if silent else None
-        if look.contact in (None, live.NOT_HEARD) and tried_s > JOIN_S:
+        if look.contact in (None, session.NOT_HEARD) and tried_s > JOIN_S:
             return self._why_silent(look), NOT_HEARD
         if look.contact is not None and tried_s > FIRST_S:
             return look.contact, UNREACHABLE

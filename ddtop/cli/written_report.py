@@ -15,7 +15,7 @@ import click
 import ddtop
 from ddtop import private, registry
 from ddtop.cli.errors import UNREACHABLE, CommandError
-from ddtop.cli.look import Seen
+from ddtop.cli.look import STATUS_S, Seen
 from ddtop.cli.output import without_controls
 from ddtop.cli.place import Hosts, Local, Place, There, run_there, typed_command
 from ddtop.cli.sources import look_at
@@ -33,8 +33,6 @@ from ddtop.present.stacks import Shape, answers, last_request, merged_of
 from ddtop.wire.records import OF_LOOKS
 from ddtop.words.units import SECOND_NS
 
-WATCH_S = 1.2
-"""Two snapshots half a second apart confirm a finding."""
 STDOUT = "-"
 
 
@@ -152,7 +150,7 @@ def _from_left(left: tuple[Snapshot, Verdict], why: str | None) -> _Known:
 async def _from_relay(entry: registry.JobEntry, job: Joined) -> _Known:
     """The data that its relay sends, with new stacks if the job is live."""
     request, asked, note = None, None, None
-    snapshot, verdict = await job.watch(WATCH_S)
+    snapshot, verdict = await job.watch(STATUS_S)
     if snapshot.ended is None:
         dump = await job.stacks()
         request, asked, note = dump.request, dump.asked_unix_ns, dump.refused
@@ -162,7 +160,7 @@ async def _from_relay(entry: registry.JobEntry, job: Joined) -> _Known:
         request, asked = last_request(snapshot), None
         note = f"no fresh stacks: {note}" if note else None
     seen = "its relay" + (", live" if snapshot.ended is None else "")
-    return _begun(seen, snapshot, verdict, note, job.source.joined.garbled), request, asked
+    return _begun(seen, snapshot, verdict, note, job.source.session.joined.garbled), request, asked
 
 
 def _material(

@@ -140,7 +140,7 @@ async def joined(source: LiveSource, join_s: float | None = None) -> AsyncIterat
             known = look.snapshot is not None and look.snapshot.job
             if known or look.contact is not None or time.monotonic() > until:
                 break
-        follower = source.joined
+        follower = source.session.joined
         if follower.refusal is not None:
             relay = follower.job.name or "that port"
             raise UnreachableError(f"the relay of {relay} refuses: {follower.refusal}")
@@ -201,7 +201,7 @@ def present_of(job: registry.JobEntry | Route, seconds: float = 0.0) -> Follower
         async with joined(LiveSource(job, history_s=0.0)) as found:
             if seconds:
                 await found.watch(seconds)
-            return found.source.joined
+            return found.source.session.joined
 
     registry.secret()
     return asyncio.run(follow())
