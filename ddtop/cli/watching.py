@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 
 import click
-import msgspec
 
 from ddtop import registry
 from ddtop.cli.actions import JobGuard, scheduler_of
@@ -25,16 +24,12 @@ from ddtop.diagnosis.finding import CRITICAL
 from ddtop.follow import session
 from ddtop.follow.engine import JOIN_S, why_silent
 from ddtop.follow.look import Look, Source
-from ddtop.follow.looks import looks
+from ddtop.follow.looks import OVER_S, RunFile, looks
 from ddtop.present.events import Changes, Event, event_json, event_line
 from ddtop.thresholds import chosen
 
 FIRST_S = 15.0
 """How long the first contact may take: agents replace a relay within 10 s."""
-REREAD_S = 2.0
-"""How often the job file is read while the relay is not heard."""
-LAST_WORD_S = 30.0
-"""How long reading a relay's files may take, with a large journal on a file server."""
 
 
 def watch(place: Place, as_json: bool, make_guard: Callable[[str], JobGuard] | None = None) -> int:
@@ -75,13 +70,12 @@ class _Watch:
         guard: JobGuard | None,
     ) -> None:
         """`entry`: of a job whose file is read again."""
-        self._source, self._name, self._entry = source, name, entry
+        self._source, self._name = source, name
+        self._file = RunFile(entry) if entry is not None else None
         self._as_json = as_json
         self._guard = guard
         self._changes = Changes(chosen())
         self._began = time.monotonic()
-        self._read = float("-inf")
-        self._over_since: float | None = None
         self._leaving = False
 
     async def until_the_end(self) -> int:
@@ -135,11 +129,8 @@ class _Watch:
                 not heard.
         """
         if look.snapshot is not None and look.contact is None:
-            self._over_since = None
-            if self._entry is not None and self._entry.sender == registry.ELSEWHERE:
-                # No job file renews the heartbeat of a relay that is known by its port.
-                now = time.time_ns()
-                self._entry = msgspec.structs.replace(self._entry, heartbeat_unix_ns=now)
+            if self._file is not None:
+                self._file.heard()
             return
         hopeless = self._why_no_more_events(look, time.monotonic())
         if hopeless is not None:
@@ -147,8 +138,9 @@ class _Watch:
 
     def _why_no_more_events(self, look: Look, now: float) -> tuple[str, int] | None:
         """Why no more events can arrive, and the exit code; None if more may arrive."""
-        if self._is_over(now):
-            return self._end_by_file(look, now)
+        over_s = self._file.over_s(now) if self._file is not None else None
+        if over_s is not None:
+            return self._end_by_file(look, over_s)
         tried_s = now - self._began
         if look.snapshot is not None:
             silent = (look.contact_age_s or 0.0) > chosen().relay_hopeless_s
@@ -160,33 +152,20 @@ class _Watch:
         return None
 
     def _why_silent(self, look: Look) -> str:
-        if self._entry is not None:
-            return why_silent(self._entry)
+        if self._file is not None:
+            return why_silent(self._file.entry)
         return f"{self._name}: {look.contact or 'nothing was heard'}"
 
-    def _end_by_file(self, look: Look, now: float) -> tuple[str, int] | None:
-        """The same for a run that is over by its job file."""
+    def _end_by_file(self, look: Look, over_s: float) -> tuple[str, int] | None:
+        """The same for a run that has been over by its job file for so long."""
         if look.snapshot is None and look.contact is not None:
             return look.contact, UNREACHABLE
-        if self._over_since is None or now - self._over_since <= LAST_WORD_S:
+        if over_s <= OVER_S:
             return None
         job = self._name
         gone = f"the relay of {job} is gone and no other has followed"
         text = f"{gone}: how the job ended is not known"
         return f"{text}; what was last seen: ddtop diagnose {job}", UNREACHABLE
-
-    def _is_over(self, now: float) -> bool:
-        """True if this run is over by its job file."""
-        if self._entry is None or self._over_since is not None or now - self._read < REREAD_S:
-            return self._over_since is not None
-        self._read = now
-        try:
-            again = registry.of_run(self._entry.job, self._entry.run, self._entry.sender)
-        except registry.RegistryError:
-            return False
-        self._entry = again or self._entry
-        self._over_since = now if self._entry.over(time.time_ns()) else None
-        return self._over_since is not None
 
 
 def _reader_gone() -> bool:
