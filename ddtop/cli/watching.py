@@ -17,6 +17,7 @@ import click
 from ddtop import registry
 from ddtop.cli.actions import JobGuard, scheduler_of
 from ddtop.cli.attach_remote import NoJobThereError
+from ddtop.cli.by_words import ByWords
 from ddtop.cli.errors import NOT_HEARD, UNREACHABLE, CommandError
 from ddtop.cli.place import Local, Place, There, unwatched_hosts
 from ddtop.cli.sources import source_of
@@ -32,27 +33,34 @@ FIRST_S = 15.0
 """How long the first contact may take: agents replace a relay within 10 s."""
 
 
-def watch(place: Place, as_json: bool, make_guard: Callable[[str], JobGuard] | None = None) -> int:
+def watch(
+    place: Place,
+    as_json: bool = False,
+    make_guard: Callable[[str], JobGuard] | None = None,
+    by_words: bool = False,
+) -> int:
     """Print what happens, and act on it. `make_guard`: makes what acts, from the job's name.
+    `by_words`: answer what is typed.
 
     Returns:
-        0 if the job ended well, 1 if it did not.
+        0 if the job ended well, or the user left; 1 if it ended badly.
 
     Raises:
         CommandError: 2, a folder that cannot be used; 3, no contact, or lost for good; 4, the relay
             is not heard, though the job may live.
     """
     try:
-        with source_of(place, "watch") as (source, name):
+        with source_of(place, "attach" if by_words else "watch") as (source, name):
             guard = make_guard(name) if make_guard is not None else None
             entry = place.entry if isinstance(place, Local) else None
-            code = asyncio.run(_Watch(source, name, entry, as_json, guard).until_the_end())
+            words = ByWords(source) if by_words else None
+            code = asyncio.run(_Watch(source, name, entry, as_json, guard, words).until_the_end())
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
     except NoJobThereError as error:
         if not isinstance(place, There):
             raise
-        return watch(unwatched_hosts(place.host, error), as_json, make_guard)
+        return watch(unwatched_hosts(place.host, error), as_json, make_guard, by_words)
     if guard is not None:
         guard.leave()
     return code
@@ -68,12 +76,13 @@ class _Watch:
         entry: registry.JobEntry | None,
         as_json: bool,
         guard: JobGuard | None,
+        words: ByWords | None = None,
     ) -> None:
         """`entry`: of a job whose file is read again."""
         self._source, self._name = source, name
         self._file = RunFile(entry) if entry is not None else None
         self._as_json = as_json
-        self._guard = guard
+        self._guard, self._words = guard, words
         self._changes = Changes(chosen())
         self._began = time.monotonic()
         self._leaving = False
@@ -87,6 +96,8 @@ class _Watch:
         try:
             async with contextlib.aclosing(looks(self._source)) as found:
                 async for look in found:
+                    if self._words is not None and await self._words.turn(look):
+                        return 0
                     for change in self._changes.take(look):
                         self._tell(change, look)
                     if look.snapshot is not None and look.snapshot.ended is not None:
@@ -111,6 +122,9 @@ class _Watch:
             watching.cancel()
 
     def _tell(self, change: Event, look: Look) -> None:
+        if self._words is not None:
+            self._words.tell(change)
+            return
         event = event_json(change, self._name, look.snapshot)
         click.echo(json.dumps(event) if self._as_json else event_line(change))
         if self._guard is None or look.snapshot is None:
