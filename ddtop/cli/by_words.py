@@ -10,7 +10,6 @@ import os
 import select
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from ddtop.cli.errors import CommandError, did_you_mean
 from ddtop.cli.output import echo, glyphs, width
@@ -92,7 +91,7 @@ class ByWords:
             why = f"could be {' or '.join(meant)}" if meant else "is not one of the words"
             echo(f"{word[:40]} {why}{did_you_mean(word, () if meant else WORDS)}; type help")
         elif word != QUIT:
-            echo(WORDS[word].answer(snapshot, look.verdict, given).rstrip("\n"))
+            echo(_ANSWERS[word](snapshot, look.verdict, given).rstrip("\n"))
         return word == QUIT
 
     async def _ask_stacks(self, given: str, look: Look, snapshot: Snapshot) -> None:
@@ -122,17 +121,13 @@ def _status(snapshot: Snapshot, verdict: Verdict, _: str) -> str:
     return "\n".join(plain(line) for line in lines)
 
 
-def _why(snapshot: Snapshot, verdict: Verdict, _: str) -> str:
-    return diagnose_text(snapshot, verdict, width(), glyphs())
-
-
 def _ranks(snapshot: Snapshot, verdict: Verdict, _: str) -> str:
     """`ranks 0,1,3: blocked, all_reduce #65, for 34 s`: equal ranks are one line."""
     now = snapshot.time_unix_ns
     ranks = [snapshot.rank(number) for number in by_verdict(snapshot, verdict)]
     lines = []
     for text, equal in grouped((_doing(rank), rank) for rank in ranks).items():
-        age_s = max((now_age_s(rank, now) or 0.0 for rank in equal), default=0.0)
+        age_s = max(now_age_s(rank, now) or 0.0 for rank in equal)
         since = f", for {duration(age_s)}" if age_s >= 1 else ""
         lines.append(f"{ranks_text([rank.rank for rank in equal], 12)}: {text}{since}")
     return "\n".join(lines)
@@ -152,26 +147,22 @@ def _page(_: Snapshot, verdict: Verdict, kind: str) -> str:
     return f"there is no finding named {kind[:40]}" if kind else "nothing is wrong now"
 
 
-def _help(_: Snapshot, __: Verdict, ___: str) -> str:
-    return "\n".join(f"{name}: {word.text}" for name, word in WORDS.items())
-
-
-@dataclass(frozen=True, slots=True)
-class Word:
-    """`text`: what it is for. `answer`: gets what was typed after it, without spaces."""
-
-    text: str
-    answer: Callable[[Snapshot, Verdict, str], str] = _help
-
-
 STACKS, QUIT = "stacks", "quit"
-WORDS: Mapping[str, Word] = {
-    "status": Word("how the job is, in a few lines", _status),
-    "why": Word("each finding with its evidence, and what to do", _why),
-    "ranks": Word("what each rank does; equal ones together, those at fault first", _ranks),
-    STACKS: Word("the stacks of all ranks, equal ones merged; of some: stacks 0,3-5"),
-    "explain": Word("what a kind means: explain straggler; without a kind, the worst one", _page),
-    "help": Word("these words", _help),
-    QUIT: Word("leave; the job goes on"),
+WORDS: Mapping[str, str] = {
+    "status": "how the job is, in a few lines",
+    "why": "each finding with its evidence, and what to do",
+    "ranks": "what each rank does; equal ones together, those at fault first",
+    STACKS: "the stacks of all ranks, equal ones merged; of some: stacks 0,3-5",
+    "explain": "what a kind means: explain straggler; without a kind, the worst one",
+    "help": "these words",
+    QUIT: "leave; the job goes on",
 }
 """What may be typed; a beginning that only one of them has is enough."""
+_ANSWERS: Mapping[str, Callable[[Snapshot, Verdict, str], str]] = {
+    "status": _status,
+    "why": lambda snapshot, verdict, _: diagnose_text(snapshot, verdict, width(), glyphs()),
+    "ranks": _ranks,
+    "explain": _page,
+    "help": lambda *_: "\n".join(f"{word}: {text}" for word, text in WORDS.items()),
+}
+"""Each gets what was typed after the word, without spaces."""

@@ -37,8 +37,9 @@ from ddtop.wire.records import OF_LOOKS
 from ddtop.words.units import SECOND_NS
 
 STDOUT = "-"
-LANES_MAX = 16
-"""The page shows the last minutes of so many ranks, those at fault first."""
+LANES_MAX, LANES_S = 16, 4.0
+"""The page shows the last minutes of so many ranks, those at fault first, as far as they can be
+read in this time: of a large job a rank takes a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,10 @@ def report(entry: registry.JobEntry, target: Output = Output(), source: bool = T
     path = target.path(entry.job, time.time_ns())
     recording, why = recording_of(entry)
     known = ask(entry, lambda job: _from_relay(entry, job), _from_left)
-    return _print(_material(known, recording, why, source), path, target)
+    material = _material(known, recording, why, source)
+    if target.html and recording is not None:
+        material = _with_minutes(material, recording)
+    return _print(material, path, target)
 
 
 def _report_there(place: There, target: Output) -> int | Hosts:
@@ -195,17 +199,24 @@ def _material(
     material = replace(
         material, written_unix_ns=time.time_ns(), happened=events, timeline_note=note or why
     )
-    if recording is not None and (span := recording.tape.span) is not None:
-        past, until_unix_ns = Past(recording.tape, span[1]), span[1]
-        lanes = {rank: past.memory_of(rank) for rank in by_verdict(snapshot, verdict)[:LANES_MAX]}
-        points = tuple(recording.job_history.points(until_unix_ns))
-        material = replace(material, lanes=lanes, points=points, until_unix_ns=until_unix_ns)
     if request is None:
         state = _no_stacks(snapshot) if snapshot.ended else "no stacks have been taken"
         return replace(material, stacks_note=material.stacks_note or state)
     merged = merged_of(answers(snapshot, request, asked_unix_ns), verdict, snapshot)
     setting = with_source(merged, snapshot, verdict, Shape(), source)
     return replace(material, merged=merged, around=setting)
+
+
+def _with_minutes(material: Material, recording: Recording) -> Material:
+    """The same with the last minutes of the job, and of some ranks."""
+    assert recording.tape.span is not None
+    lanes, began, until_unix_ns = {}, time.monotonic(), recording.tape.span[1]
+    past = Past(recording.tape, until_unix_ns)
+    for rank in by_verdict(material.snapshot, material.verdict)[:LANES_MAX]:
+        if time.monotonic() - began < LANES_S:
+            lanes[rank] = past.memory_of(rank)
+    points = tuple(recording.job_history.points(until_unix_ns))
+    return replace(material, lanes=lanes, points=points, until_unix_ns=until_unix_ns)
 
 
 def _no_stacks(snapshot: Snapshot) -> str:

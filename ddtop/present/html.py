@@ -7,15 +7,14 @@ the page forbids the browser everything but its own style.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import escape
-from typing import Any
 
 from ddtop.diagnosis.finding import Finding
 from ddtop.follow.history import Memory
 from ddtop.model.stacks import Merged
-from ddtop.present.documents import DIAGNOSE_SCHEMA, diagnose_json
+from ddtop.present.documents import DIAGNOSE_SCHEMA, diagnose_json, each_text
 from ddtop.present.findings import severity_mark
 from ddtop.present.report import (
     SECTION_BYTES_MAX,
@@ -30,6 +29,7 @@ from ddtop.present.stacks import Around, Shape, stacks_lines
 from ddtop.present.strip import MEASURES
 from ddtop.present.text import UNICODE, clean, plain
 from ddtop.say.chain import chain_lines
+from ddtop.say.said import that_hold
 from ddtop.words import units
 from ddtop.words.sentences import ranks_text
 
@@ -106,13 +106,14 @@ class _Page:
             *(self._finding(finding) for finding in verdict.findings),
             *([] if verdict.findings else [f"<p>{self.text(verdict.calm)}</p>"]),
             *self._board(),
-            *self._stacks(),
         ]
         for title, body in sections(self.material):
-            if title not in ("Verdict", "Stacks"):
+            if title == "Stacks":
+                parts += self._stacks()
+            elif title != "Verdict":
                 parts.append(self._folded(title, body, title in OPEN))
-        facts = "\n".join(head_facts(self.material))
-        return "\n".join([*parts, self._folded("About", facts), self._json(), "</body></html>\n"])
+        parts += [self._folded("About", "\n".join(head_facts(self.material))), self._json()]
+        return "\n".join([*parts, "</body></html>\n"])
 
     def _folded(self, title: str, body: str, opened: bool = False) -> str:
         start = "<details open>" if opened else "<details>"
@@ -123,12 +124,11 @@ class _Page:
         snapshot = self.material.snapshot
         chains = [chain_lines(snapshot.rank(rank)) for rank in finding.ranks[:CHAINS_MAX]]
         chain = "\n".join(line for lines in chains if len(lines) > 1 for line in lines)
-        about = [
-            f"{finding.severity}: {finding.kind}",
-            f"since {units.clock(finding.since_unix_ns)}",
-        ]
-        about += [f"at fault: {ranks_text(finding.ranks, 12)}"] if finding.ranks else []
-        about += [f"waiting: {ranks_text(finding.victims, 12)}"] if finding.victims else []
+        about = (
+            f"{finding.severity}: {finding.kind}, since {units.clock(finding.since_unix_ns)}",
+            *that_hold((finding.ranks, f"at fault: {ranks_text(finding.ranks, 12)}")),
+            *that_hold((finding.victims, f"waiting: {ranks_text(finding.victims, 12)}")),
+        )
         seen = "".join(f"<li>{self.text(line)}</li>" for line in finding.evidence)
         mark = f"{severity_mark(finding.severity)[0]} {finding.summary}"
         return (
@@ -184,11 +184,8 @@ class _Page:
 
     def _stacks(self) -> Iterator[str]:
         """Those that differ are unfolded."""
-        material = self.material
-        merged = material.merged
-        yield "<h2>Stacks</h2>"
-        if material.stacks_note or merged is None:
-            yield f"<p>{self.text(material.stacks_note or 'no stacks')}</p>"
+        material, merged = self.material, self.material.merged
+        yield f"<h2>Stacks</h2><p>{self.text(material.stacks_note or '')}</p>"
         if merged is None:
             return
         for stack_class in merged.main[:CLASSES_MAX]:
@@ -200,7 +197,7 @@ class _Page:
         yield self._folded("other threads", "\n".join(_stack_lines(rest, Around())))
 
     def _json(self) -> str:
-        found = _each_text(
+        found = each_text(
             diagnose_json(self.material.snapshot, self.material.verdict),
             lambda text: redacted(text, self.material.home),
         )
@@ -241,12 +238,3 @@ def _lane(memory: Memory, end: int) -> Iterator[str]:
 def _stack_lines(merged: Merged, around: Around) -> Sequence[str]:
     lines = stacks_lines(merged, WIDTH, UNICODE, around, Shape(frames=True))
     return [plain(line) for line in lines]
-
-
-def _each_text(found: Any, change: Callable[[str], str]) -> Any:
-    """The same JSON with each of its texts changed."""
-    if isinstance(found, dict):
-        return {change(name): _each_text(value, change) for name, value in found.items()}
-    if isinstance(found, (list, tuple)):
-        return [_each_text(value, change) for value in found]
-    return change(found) if isinstance(found, str) else found

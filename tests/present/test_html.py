@@ -128,6 +128,7 @@ def test_the_page_says_what_is_wrong_what_to_do_and_has_all_parts_of_the_report(
         "default_pg (gloo)",
     ):
         assert text[:60] in page.text
+    assert "Verdict" not in page.text.splitlines()
     assert page.tags <= TAGS
     assert page.attributes <= ATTRIBUTES
 
