@@ -28,12 +28,11 @@ from ddtop.present.report import (
 from ddtop.present.stacks import Around, Shape, stacks_lines
 from ddtop.present.strip import MEASURES
 from ddtop.present.text import UNICODE, clean, plain
-from ddtop.say.chain import chain_lines
 from ddtop.say.said import that_hold
 from ddtop.words import units
 from ddtop.words.sentences import ranks_text
 
-CLASSES_MAX, CHAINS_MAX = 32, 3
+CLASSES_MAX = 32
 LEVELS = 8
 """A cell of a lane is drawn in so many steps."""
 ROWS = 40
@@ -120,10 +119,7 @@ class _Page:
         return f"{start}<summary>{self.text(title)}</summary><pre>{self.text(body)}</pre></details>"
 
     def _finding(self, finding: Finding) -> str:
-        """The sentence, what to do, what was seen, and what the ranks at fault wait for."""
-        snapshot = self.material.snapshot
-        chains = [chain_lines(snapshot.rank(rank)) for rank in finding.ranks[:CHAINS_MAX]]
-        chain = "\n".join(line for lines in chains if len(lines) > 1 for line in lines)
+        """The sentence, what to do, what was seen, and who waits."""
         about = (
             f"{finding.severity}: {finding.kind}, since {units.clock(finding.since_unix_ns)}",
             *that_hold((finding.ranks, f"at fault: {ranks_text(finding.ranks, 12)}")),
@@ -134,8 +130,7 @@ class _Page:
         return (
             f'<section class="finding {escape(finding.severity)}"><h2>{self.text(mark)}</h2>'
             f'<p class="do">{self.text(finding.advice)}</p><ul>{seen}</ul>'
-            + (f"<pre>{self.text(chain)}</pre>" if chain else "")
-            + f'<p class="dim">{self.text("; ".join(about))}</p></section>'
+            f'<p class="dim">{self.text("; ".join(about))}</p></section>'
         )
 
     # -- the board: lanes of ranks, and curves of the job
@@ -156,9 +151,11 @@ class _Page:
         yield f"<h2>The last {units.duration(cells)}</h2>"
         culprits = {rank for finding in findings for rank in finding.ranks}
         for rank, memory in material.lanes.items():
-            ended_unix_ns = material.snapshot.rank(rank).process.exit_unix_ns or until_unix_ns
+            facts = material.snapshot.rank(rank)
+            ended_unix_ns = facts.process.exit_unix_ns or until_unix_ns
             late = max(round((until_unix_ns - ended_unix_ns) / units.SECOND_NS), 0)
-            picture = _picture("".join(_lane(memory, cells - late)) + began, cells, LEVELS)
+            lane = _lane(memory, cells - late, facts.progress.iteration is not None)
+            picture = _picture("".join(lane) + began, cells, LEVELS)
             name = "culprit" if rank in culprits else ""
             yield f'<div class="row {name}"><span>rank {rank}</span>{picture}</div>'
         for measure in MEASURES:
@@ -217,20 +214,18 @@ def _picture(content: str, width: int, height: int) -> str:
     return f"<svg {box}>{content}</svg>"
 
 
-def _lane(memory: Memory, end: int) -> Iterator[str]:
-    """A cell for each second, the last one before `end`: at work from below, above it the wait in
-    collectives; all of it without progress."""
+def _lane(memory: Memory, end: int, counted: bool) -> Iterator[str]:
+    """A cell for each second, the last one before `end`: at work or without progress from below,
+    above it the wait in collectives. Only that is known where no steps are `counted`."""
     paths: dict[str, list[str]] = {name: [] for name in KEYS}
     begin = end - len(memory.wait_ratio)
     for at, (wait, step_ms) in enumerate(
         zip(memory.wait_ratio, memory.step_ms, strict=False), begin
     ):
-        if wait is None and step_ms is None:
-            continue
         waits = round((wait or 0.0) * LEVELS)
-        works = "still" if step_ms is None else "work"
         paths["wait"].append(f"M{at} 0h1v{waits}h-1z" if waits else "")
-        paths[works].append(f"M{at} {waits}h1V{LEVELS}h-1z")
+        works = f"M{at} {waits}h1V{LEVELS}h-1z" if counted else ""
+        paths["work" if step_ms is not None else "still"].append(works)
     for name, cells in paths.items():
         yield f'<path class="{name}" d="{"".join(cells)}"/>'
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from html.parser import HTMLParser
 
 from ddtop.follow.history import Numbers, Point, empty_memory
@@ -14,6 +13,7 @@ from ddtop.wire.records import StackFrame, Stacks, ThreadStack
 from tests.hostile.names import BAD
 from tests.jobs import FakeJob
 from tests.ui.builders import NOW, SECOND
+from tests.ui.changed import replace
 
 TAGS = {
     "html",
@@ -149,6 +149,19 @@ def test_the_lanes_have_the_moment_of_the_finding_and_name_the_culprit():
     assert page.count('class="began"') == 3
     assert "speed 8.0 it/s, from 0 to 8.0 it/s" in page
     assert page.count("<svg") == 3
+
+
+def test_of_a_program_that_counts_no_steps_only_the_waits_are_drawn():
+    """All of its lane was without progress."""
+    found = with_lanes(material(hang()))
+    ranks = tuple(
+        replace(rank, progress=replace(rank.progress, iteration=None))
+        for rank in found.snapshot.ranks
+    )
+    page = report_html(replace(found, snapshot=replace(found.snapshot, ranks=ranks)))
+
+    assert page.count('class="still" d=""') == 2
+    assert 'class="wait" d="M40 0h1v8h-1z' in page
 
 
 def test_without_a_recording_there_are_no_pictures():
