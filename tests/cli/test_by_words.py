@@ -10,7 +10,10 @@ from dataclasses import replace
 
 import pytest
 
+from ddtop.cli import watching
 from ddtop.cli.by_words import WORDS, ByWords
+from ddtop.cli.commands import attach
+from ddtop.cli.output import DUMB
 from ddtop.diagnosis.kinds import Kind
 from ddtop.follow.look import Dump, Look
 from ddtop.present.events import APPEARED, Event
@@ -166,6 +169,17 @@ def test_the_command_answers_what_is_typed_about_a_live_job(here):
     assert (done.returncode, done.stderr) == (0, b"")
     assert "type a word and Enter: status, why" in out
     assert "rank 0: " in out
+
+
+@pytest.mark.parametrize(("why", "told"), [(DUMB, True), ("no terminal", False)])
+def test_a_terminal_that_cannot_move_the_cursor_gets_lines(here, monkeypatch, why, told):
+    watched = []
+    monkeypatch.setattr(attach, "no_dashboard", lambda: why)
+    monkeypatch.setattr(watching, "watch", lambda place, by_words: watched.append(by_words) or 0)
+    done = ddtop("attach", "train")
+
+    assert (done.returncode, watched) == (0, [True] if told else [])
+    assert ("so here is the status table" in done.stderr) is not told
 
 
 def test_of_a_job_that_has_ended_the_status_is_all_there_is_to_tell(home):
