@@ -65,10 +65,6 @@ class Output:
             )
         return path
 
-    def text(self, material: Material) -> str:
-        """The report, without control characters."""
-        return report_html(material) if self.html else without_controls(report_text(material))
-
 
 def report_on(place: Place, target: Output, source: bool) -> int:
     """Write the report about the job there, and print where. Returns the exit code.
@@ -136,7 +132,7 @@ def _report_seen(found: Seen, target: Output, source: bool) -> int:
 
 
 def _print(material: Material, path: Path, target: Output) -> int:
-    text = target.text(material)
+    text = report_html(material) if target.html else without_controls(report_text(material))
     if target.output == STDOUT:
         click.echo(text, nl=False)
         return 0
