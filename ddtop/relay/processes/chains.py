@@ -82,7 +82,7 @@ _WAITS_FOR_NOBODY = frozenset("TtZX" + FROZEN)
 _ASLEEP = ("S", "D")
 _OPENS, _SLEEPS = frozenset({"open", "openat"}), frozenset({"nanosleep", "clock_nanosleep"})
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen")
-READS_AT_ONCE = 2
+READS_AT_ONCE, ALIKE_MAX = 2, 8
 _CHILDS = frozenset({"wait4", "waitid"})
 _O_ACCMODE, _O_WRONLY, _ANY_CHILD = 3, 1, 0xFFFFFFFF
 _WAITS_INSIDE = ("/threading.py", "/queue.py", "/selectors.py", "concurrent/futures/_base.py")
@@ -112,6 +112,7 @@ class Chains:
         self._served: dict[str, tuple[Link, ...]] = {}
         self._reads: dict[int, PySpy] = {}
         self._places: dict[int, _Found] = {}
+        self._alike: set[int] = set()
 
     def look(
         self,
@@ -129,7 +130,9 @@ class Chains:
             self._due = now_mono_ns + EVERY_S * 1e9
             ranks = {state.pid: state.rank for state in states}
             self._found = {
-                pid: _with_ranks(self._through(chain_of(pid, awaited)), ranks)
+                pid: _with_ranks(
+                    self._through(chain_of(pid, awaited) or self._busy_child(pid, awaited)), ranks
+                )
                 for pid, awaited in waiting.items()
             }
             served = {
@@ -169,7 +172,8 @@ class Chains:
     def _read_ends(self, ranks: set[int]) -> None:
         """Ask py-spy for the line of the Python at the end of a chain, without stopping it."""
         every = (*self._found.values(), *self._served.values())
-        ends = {found[-1].pid for found in every if found}
+        ends = {found[-1].pid for found in every if found} | self._alike
+        self._alike = set()
         for pid in ends - ranks - self._reads.keys():
             if pid is not None and is_python(pid) and len(self._reads) < READS_AT_ONCE:
                 self._reads[pid] = PySpy(pid, nonblocking=True)
@@ -185,8 +189,16 @@ class Chains:
                 thread, place = at
                 tid = spy.tids.get(thread.thread_id or 0, pid)
                 self._places[pid] = _Found(_sleeper(pid, tid), place, tid)
-                # The chain goes on in that thread.
-                self._due = 0.0 if tid != pid else self._due
+                # The chain goes on there.
+                self._due = 0.0
+
+    def _busy_child(self, pid: int, awaited: int) -> tuple[Link, ...]:
+        """Of several children that sleep alike, the one in which py-spy has found the program's
+        code: others of a pool wait for their next task."""
+        alike = children(pid)[:ALIKE_MAX] if awaited == ITS_CHILDREN else []
+        known = [child for child in alike if child in self._places]
+        self._alike.update(alike if not known else ())
+        return (_held(Link(CHILD), known[0]),) if known else ()
 
     def _through(self, links: tuple[Link, ...]) -> tuple[Link, ...]:
         """The chain, on through the thread that counts in the process at its end."""

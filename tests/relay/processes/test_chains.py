@@ -577,6 +577,32 @@ def test_the_chain_goes_on_in_the_thread_of_a_server_that_serves(start, tmp_path
     assert (lock.resource, lock.named, lock.pid) == ("file lock", str(path), os.getpid())
 
 
+def test_of_workers_that_sleep_alike_the_one_in_the_programs_code_is_told(start, monkeypatch):
+    """The others of the pool wait for their next task, as a lock is waited for."""
+    code = (
+        "import subprocess as s, sys, time\n"
+        f"[s.Popen([sys.executable, '-c', '{SLEEPS}']) for _ in range(2)]; time.sleep(99)"
+    )
+    pool = start(code)
+    idle, busy = once(lambda: len(found := children(pool.pid)) == 2 and found)
+
+    def spy(pid, **_):
+        file = "/d/augment.py" if pid == busy else "/usr/lib/python3.11/queue.py"
+        thread = ThreadStack((StackFrame("augment", file, 6),), "main", thread_id=7, main=True)
+        return SimpleNamespace(poll=lambda: (thread,), tids={7: pid}, kill=lambda: None)
+
+    monkeypatch.setattr("ddtop.relay.processes.chains.PySpy", spy)
+    monkeypatch.setattr("ddtop.relay.processes.chains.is_python", lambda _: True)
+    chains, state = Chains(), ProcessState(0, pool.pid, "S")
+    first = chains.look({pool.pid: ITS_CHILDREN}, [state], 10**9)
+    (found,) = chains.look({pool.pid: ITS_CHILDREN}, [state], 10**9 + 1)
+    (link,) = found.chain
+
+    assert first == (state,)
+    assert (link.resource, link.pid, link.place.function) == ("child", busy, "augment")
+    assert link.pid != idle
+
+
 def test_a_file_system_that_does_not_answer_is_named_with_what_is_behind_it(start, tmp_path):
     """The file system of silent_fs answers nothing, as a file server that is gone."""
     share = tmp_path / "share"
