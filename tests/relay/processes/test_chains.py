@@ -584,7 +584,13 @@ def test_of_workers_that_sleep_alike_the_one_in_the_programs_code_is_told(start,
         f"[s.Popen([sys.executable, '-c', '{SLEEPS}']) for _ in range(2)]; time.sleep(99)"
     )
     pool = start(code)
-    idle, busy = once(lambda: len(found := children(pool.pid)) == 2 and found)
+    idle, busy = once(
+        lambda: (
+            len(found := children(pool.pid)) == 2
+            and all(sleeping_in(one).call in SLEEPING for one in found)
+            and found
+        )
+    )
 
     def spy(pid, **_):
         file = "/d/augment.py" if pid == busy else "/usr/lib/python3.11/queue.py"
