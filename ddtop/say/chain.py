@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -55,8 +54,6 @@ _STATES = {
     "Z": "has ended",
     FROZEN: "is frozen by its cgroup",
 }
-_STAYS = re.compile(r"[\w.]*exists\(")
-"""A loop that goes on while a file is there."""
 _CONNECTS, _MAIN = "SYN_SENT", "MainThread"
 
 
@@ -460,7 +457,9 @@ ENDS = (
         ),
     ),
     End(
-        lambda link: _is(link, LOOP) and _STAYS.match(link.named) is not None,
+        lambda link: (
+            _is(link, LOOP) and "exists(" in link.named and not link.named.startswith("not ")
+        ),
         lambda link: (
             f"find out which process should remove the file for which {_spot(link)} waits, and"
             " whether that one has ended; give that loop a time limit"

@@ -29,6 +29,7 @@ from ddtop.procfs import (
     names_in,
     own_letter,
     parent_of,
+    parents,
     read,
     stat_fields,
     status,
@@ -82,7 +83,7 @@ _WAITS_FOR_NOBODY = frozenset("TtZX" + FROZEN)
 _ASLEEP = ("S", "D")
 _OPENS, _SLEEPS = frozenset({"open", "openat"}), frozenset({"nanosleep", "clock_nanosleep"})
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen")
-READS_AT_ONCE, ALIKE_MAX = 2, 8
+READS_AT_ONCE, ALIKE_MAX, ABOVE_MAX = 2, 8, 32
 _CHILDS = frozenset({"wait4", "waitid"})
 _O_ACCMODE, _O_WRONLY, _ANY_CHILD = 3, 1, 0xFFFFFFFF
 _WAITS_INSIDE = ("/threading.py", "/queue.py", "/selectors.py", "concurrent/futures/_base.py")
@@ -645,10 +646,15 @@ def _connection(call: _Call, number: int) -> Link | None:
 def _unix_socket(call: _Call, inode: int) -> Link | None:
     """The process at the other end of a unix socket."""
     far, path = sockets.unix_peer(inode)
-    pid = sockets.owner(far, children(call.pid)) if far else None
+    users = sockets.sharers(far) if far else ()
     # With both ends of a pair, a program wakes its own poll.
-    wakes_itself = pid == call.pid and call.name in _POLLS | _EPOLLS
-    return None if pid is None or wakes_itself else _held(Link(CONNECTION, path), pid)
+    if len(users) == 1 and call.pid in users and call.name in _POLLS | _EPOLLS:
+        return None
+    if len(users) > 1:
+        # What has started it, and its own copy of the other end, do not answer.
+        above = {call.pid, *parents(call.pid, ABOVE_MAX)}
+        users = tuple(pid for pid in users if pid not in above) or users[:1]
+    return _held(Link(CONNECTION, path), users[0]) if len(users) == 1 else None
 
 
 _HOW: tuple[tuple[frozenset[str], Callable[[_Call, _Budget], Link | None]], ...] = (
