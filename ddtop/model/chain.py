@@ -12,7 +12,7 @@ from ddtop.model.stacks import Owner, owner_of
 from ddtop.wire.records import ITSELF, KEY, PROCESS, RPC, Link, Place, ProcessState
 
 
-def chain_of(rank: RankFacts) -> tuple[Link, ...]:
+def chain_of(rank: RankFields) -> tuple[Link, ...]:
     """What it waits for, the nearest first: in Python, then in the kernel."""
     in_python, process = rank.reported.chain, rank.process.report
     if in_python and in_python[0].resource == ITSELF:

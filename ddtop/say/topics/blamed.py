@@ -10,7 +10,7 @@ from ddtop.diagnosis.waiters import makes_by_hand
 from ddtop.model.account import CPU, FRAMES, OTHER_WORLD, awaited_path, does
 from ddtop.model.chain import waiting_end
 from ddtop.model.facts import Blame, RankFacts, Snapshot, State
-from ddtop.model.peer_waits import RPC_CALL
+from ddtop.model.peer_waits import ANSWERS, RPC_CALL
 from ddtop.model.wait_graph import STILL
 from ddtop.policy import Policy
 from ddtop.say.chain import OF_CHAIN, chain_clause, chain_lines, chain_step
@@ -377,6 +377,10 @@ def _rule_of(blame: Blame) -> str:
         (single.by_stack or single.call in NAME_ONLY, f"{OF_ALL} calls"),
         (single.call == "monitored_barrier", "all ranks must reach the barrier"),
         (single.call == RPC_CALL, "the call must return, or give up after a time"),
+        (
+            single.call in ANSWERS.values(),
+            "it must answer, or the others must give up after a time",
+        ),
         (single.call in SENDS, "each send needs a recv on that rank"),
         (True, "each recv needs a send from that rank"),
     )[0]
