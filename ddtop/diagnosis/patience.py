@@ -280,8 +280,7 @@ class Blamed:
             # Nothing is known about a rank that has never reported.
             or rank.hello is None
             or self._idle.gives_orders(blame)
-            # A server without a request; its clients only look as if they had asked.
-            or (_answers(blame) and does(rank).word in REQUESTS and not counts_steps(rank))
+            or _only_serves(rank, blame)
             # Waiting for a rollout has no usual length, so it is not a fault.
             or (blame.group in self._by_hand and not still)
             or _just_left(rank, policy)
@@ -296,6 +295,14 @@ class Blamed:
             habits = self._habits[key] = _habits(self._snapshot, blame)
         case = Case(self._snapshot, blame, kind, habits, self._policy, self._all_wait)
         return _patience(case)
+
+
+def _only_serves(rank: RankFacts, blame: Blame) -> bool:
+    """Whether it may be a server: its main thread waits for requests, or for the end while others
+    of its threads answer."""
+    call = blame.peer_wait.call if blame.peer_wait is not None else None
+    parks = REQUESTS | {"lock"} if call == ASKED else REQUESTS
+    return call in ANSWERS.values() and does(rank).word in parks and not counts_steps(rank)
 
 
 def _habits(snapshot: Snapshot, blame: Blame) -> Habits:

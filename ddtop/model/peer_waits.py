@@ -747,7 +747,10 @@ def answer_waits_of(
     for rank, call in calls.items():
         facts = living[rank]
         place = facts.reported.place
-        if (facts.process.cpu_ratio or 0.0) >= policy.cpu_working_ratio or place is None:
+        busy = (facts.process.cpu_ratio or 0.0) >= policy.cpu_working_ratio
+        # One that wakes again and again gets its answers, or makes its requests in one line.
+        busy |= (facts.process.wakes_per_s or 0.0) >= policy.poll_wakes_per_s
+        if busy or place is None:
             return ()
         moved = [place.since_unix_ns, facts.progress.last_unix_ns, root.progress.last_unix_ns]
         since = max((at for at in moved if at is not None), default=now_unix_ns)

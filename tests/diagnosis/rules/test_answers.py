@@ -53,9 +53,12 @@ def test_a_rank_whose_requests_another_rank_should_answer_waits_for_that_one():
     job.passes(50).finds("critical", "not-in-collective", 2)
 
 
-@pytest.mark.parametrize("root", [{"waits_on": "queue"}, {"waits_on": "socket"}])
-def test_a_server_without_a_request_is_not_at_fault(root):
-    """It has made no steps: its clients wait for work, which comes from outside."""
+@pytest.mark.parametrize(
+    "root", [{"waits_on": "queue"}, {"waits_on": "socket"}, {"waits_on": "lock"}]
+)
+def test_a_server_that_has_made_no_steps_is_not_at_fault(root):
+    """Its clients wait for work, which comes from outside; or another thread of it works for their
+    answer, and its main thread waits for the end."""
     job = waiting(root, request(2), job=FakeJob(3).trains(10))
     for rank in job.ranks:
         rank.says["iteration"] = None
@@ -77,6 +80,14 @@ def test_other_waits_and_several_ranks_that_wait_for_nobody_blame_none(links, ra
     job.ranks[1].stands_at("collect", line=30, waits_on="lock" if ranks == (0,) else "socket")
 
     assert "not-in-collective" not in [kind for _, kind, _ in job.passes(30).ever()]
+
+
+def test_a_rank_that_wakes_again_and_again_gets_its_answers():
+    job = waiting(LOCK, request(2))
+    for rank in job.ranks[:2]:
+        rank.wakes_per_s = 5.0
+
+    assert "not-in-collective" not in [kind for _, kind, _ in job.passes(40).ever()]
 
 
 def test_a_rank_that_works_for_its_answer_is_not_blamed():
