@@ -25,6 +25,7 @@ _WORD = re.compile(
     r"\S*\d (?:ms|us|µs|s|min|h|d|[KMGTP]?i?B|k?W|MW|it/s|it/min|MB/s)(?![\w/])\S*|\S+"
 )
 """A number with its unit and what follows without a space (`27 s;`), or any other word."""
+_NAME = re.compile(r"\w+")
 
 
 def clean(text: str) -> str:
@@ -79,6 +80,25 @@ def clip(text: str, width: int, ellipsis: str = ELLIPSIS) -> str:
             break
         taken.append(character)
     return "".join(taken).rstrip() + ellipsis
+
+
+def middle(text: str, width: int, ellipsis: str = ELLIPSIS) -> str:
+    """At most `width` columns of a name: its beginning and its end, which tell it from others."""
+    if cell_width(text) <= width:
+        return text
+    head = clip(text, width - width // 2 + len(ellipsis) // 2, ellipsis)
+    tail, room = "", width - cell_width(head)
+    for character in reversed(text):
+        if cell_width(character + tail) > room:
+            break
+        tail = character + tail
+    return head + tail
+
+
+def short_names(text: str, width: int, ellipsis: str = ELLIPSIS) -> str:
+    """The text with the names in it cut in their middle, to at most `width` columns each. What
+    stands between them stays: a path keeps its folders, and a command its options."""
+    return _NAME.sub(lambda name: middle(name[0], width, ellipsis), text)
 
 
 def elide(text: str, width: int, ellipsis: str = ELLIPSIS) -> str:

@@ -380,3 +380,52 @@ def test_an_advice_that_is_only_a_rule_stays_in_the_banner():
     verdict = replace(verdict, findings=(worst,))
     banner = [plain(line) for line in banner_lines(snapshot, verdict, 120, hint="e: why")]
     assert any("→ every rank must make the same collective calls" in line for line in banner)
+
+
+LONG = "prefetch_and_augment_the_next_shard_of_the_interleaved_multimodal_dataset_from_storage"
+
+
+def with_long_names():
+    snapshot, verdict = builders.hang()
+    sentence = (
+        f"rank 5 has been reading a pipe in {LONG} (pretrain_{LONG}.py:57) for 41 s: no other"
+        " process writes that pipe; ranks 0-4,6,7 wait for it in all_reduce #74893 of default_pg"
+    )
+    step = f"start the process that writes that pipe; ddtop stacks {LONG}"
+    worst = replace(
+        verdict.findings[0],
+        summary=sentence,
+        advice=step,
+        said=Said(sentence, advice=step, countdown="times out in 29 min"),
+    )
+    return snapshot, replace(verdict, findings=(worst,))
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_long_names_are_cut_in_their_middle_and_no_sentence_at_its_end(width):
+    snapshot, verdict = with_long_names()
+    lines = banner_lines(snapshot, verdict, width, most=15, usual=5, hint="e: why")
+    told = " ".join(" ".join(plain(line) for line in lines[1:]).split())
+
+    assert told.endswith("times out in 29 min") or "times out in 29 min e: why" in told
+    assert "no other process writes that pipe" in told
+    assert "wait for it in all_reduce #74893 of default_pg" in told
+    assert LONG not in told
+    assert "…" in told
+    assert ".py:57)" in told
+
+
+def test_the_evidence_and_the_notes_take_no_line_from_what_is_below():
+    snapshot, verdict = with_long_names()
+    snapshot = replace(snapshot, notes=("3 records were lost",))
+    least = banner_lines(snapshot, verdict, 80, most=15, usual=5, hint="e: why")
+    usual = banner_lines(snapshot, verdict, 80, most=15, usual=15, hint="e: why")
+
+    assert "note:" not in "".join(map(plain, least))
+    assert "note: 3 records were lost" in "".join(map(plain, usual))
+
+
+def test_the_name_of_a_job_keeps_its_end():
+    snapshot = replace(builders.healthy(), job="pretrain-7b-a-very-long-name-of-a-run-0042")
+
+    assert plain(header_line(snapshot, 80)).startswith("pretrain-7b-…of-a-run-0042  8/8 ranks")
