@@ -40,7 +40,7 @@ from ddtop.present.text import (
     wrap,
 )
 from ddtop.wire.names import framework_of
-from ddtop.wire.records import CallSite, LastException, Stacks
+from ddtop.wire.records import LastException, Stacks
 from ddtop.words import units
 from ddtop.words.sentences import collective_text, rank_list, ranks_text
 from ddtop.words.units import plural
@@ -578,7 +578,9 @@ def _source(
         (around.started[rank] for rank in shown.ranks if around.started.get(rank)), default=0
     )
     excerpt = around.read(frame.file, frame.line, started)
-    return [] if excerpt is None else excerpt_lines(excerpt, frame, width, glyphs)
+    if excerpt is None:
+        return []
+    return excerpt_lines(excerpt, frame.file, frame.line, width, glyphs)
 
 
 def _in_loader(stack_class: StackClass) -> bool:
@@ -591,13 +593,11 @@ def _in_loader(stack_class: StackClass) -> bool:
     return any("/torch/utils/data/" in frame.file for frame in called)
 
 
-def excerpt_lines(
-    excerpt: Excerpt, frame: Frame | CallSite, width: int, glyphs: Glyphs
-) -> list[Line]:
-    """Numbered source lines with an arrow at the line of the frame. Lines of a file that has
+def excerpt_lines(excerpt: Excerpt, file: str, line: int, width: int, glyphs: Glyphs) -> list[Line]:
+    """Numbered source lines with an arrow at that line. Lines of a file that has
     changed since are not shown, because they would be wrong."""
     if excerpt.changed:
-        name = clean(frame.file.rpartition("/")[2])
+        name = clean(file.rpartition("/")[2])
         return [
             clip_line(
                 ((f"({name} has changed since the job started)", "dim"),), width, glyphs.ellipsis
@@ -608,7 +608,7 @@ def excerpt_lines(
     digits = len(str(excerpt.first + len(texts) - 1))
     lines: list[Line] = []
     for number, text in enumerate(texts, excerpt.first):
-        here = number == frame.line
+        here = number == line
         lead = glyphs.arrow if here else " " * len(glyphs.arrow)
         spans: Line = (
             (f"{lead} {number:>{digits}} {glyphs.upright} ", "dim"),

@@ -206,6 +206,20 @@ def clip_line(line: Line, width: int, ellipsis: str = ELLIPSIS) -> Line:
     return tuple(spans)
 
 
+def rule_line(width: int, rule: str, *notes: str) -> Line:
+    """A thin line across the screen with notes at its right end; where room is short, notes are
+    left out from the left."""
+    texts = [note for note in notes if note]
+    while texts and len(rule) * 4 + sum(len(text) + 2 for text in texts) > width:
+        texts.pop(0)
+    line: list[tuple[str, str]] = []
+    used = 0
+    for text in reversed(texts):
+        line[:0] = [(" ", ""), (text, "dim"), (f" {rule}", "rule")]
+        used += len(text) + 3
+    return ((rule * max(width - used, 0), "rule"), *line)
+
+
 # -- How a state is shown: one glyph, a word, and the name of a style
 #
 # The glyph and the word carry the state; the colour only repeats it.
@@ -218,7 +232,10 @@ class Glyphs:
     `thin`: a cell of a bar. `half`: the last one; empty if only whole cells can be drawn. `levels`:
     the cells of a sparkline from the smallest value to the largest; none fills its cell, so that
     two sparklines above each other do not touch. `hollow`: for a bar of time spent waiting.
-    `bands`: the signs of what a whole is made of; what has a space is left empty.
+    `lane`: the signs of a second by what a rank waits for: work, a collective, data, its GPU,
+    sleep, and its end. `dots`: the first sign of Braille; empty where the font may have none.
+    `tick`: what joins a scale to its chart. `left`: from those who wait. `times`: before a number
+    of equal ranks.
     """
 
     states: dict[State, str]
@@ -239,7 +256,11 @@ class Glyphs:
     then: str = "›"
     finished: str = "✓"
     hollow: str = "╌"
-    bands: str = "█▓░ "
+    lane: str = "▇▒░▓─✝"
+    dots: str = "\u2800"
+    tick: str = "┤"
+    left: str = "◀━"
+    times: str = "×"
     up: str = "↑"
     down: str = "↓"
 
@@ -309,7 +330,11 @@ ASCII = Glyphs(
     then=">",
     finished="=",
     hollow=":",
-    bands="#cl ",
+    lane="#cdg-x",
+    dots="",
+    tick="|",
+    left="<-",
+    times="x",
     up="^",
     down="v",
 )

@@ -27,6 +27,7 @@ from ddtop.model.facts import Snapshot
 from ddtop.present.events import Timeline
 from ddtop.present.findings import ContactShown
 from ddtop.present.jobs import Row
+from ddtop.present.numbers import REPLACED
 from ddtop.present.text import UNICODE, Glyphs
 from ddtop.registry import JobEntry
 from ddtop.thresholds import chosen
@@ -54,7 +55,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     schema: str = SCHEMA
     theme: str | None = None
-    hidden: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = REPLACED
     interval_s: float = 0.5
     follow: bool = False
 
@@ -230,6 +231,11 @@ class Session:
         """The numbers for the sparklines, up to the shown moment: in the past they must not show
         what came after it."""
         return self.shown.past or self._no_history if self.shown.travelled else self._history
+
+    def remember(self, history: JobHistory, series: SeriesHistory) -> None:
+        """Take over what was seen before this viewer came."""
+        self._job_history.absorb(history)
+        self._history.absorb(series)
 
     @property
     def job_history(self) -> JobHistory:

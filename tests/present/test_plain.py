@@ -116,7 +116,7 @@ def test_forty_columns_still_tell_who_and_where():
 
 def test_wide_terminals_show_host_phases_memory_and_pid():
     unknown = absent(builders.healthy())
-    titles = [column.key for column in rank_table(120, 8, 7, unknown).fields]
+    titles = [column.key for column in rank_table(120, 8, 7, {*unknown, "lane"}).fields]
 
     assert titles == [
         "rank", "state", "host", "iteration", "step", "now", "for", "comm",

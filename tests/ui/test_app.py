@@ -82,7 +82,7 @@ async def test_the_cursor_stays_in_sight_when_the_terminal_gets_lower():
 
 
 async def test_only_lines_that_differ_are_drawn_again():
-    async with watching(live(*builders.hang())) as (app, pilot):
+    async with watching(live(*builders.hang()), (120, 30)) as (app, pilot):
         drawn = []
         table = app.screen.table
         table.refresh = lambda *regions, **options: drawn.extend(regions)
@@ -118,7 +118,7 @@ async def test_keys_of_the_app_are_letters_while_a_filter_is_typed():
 
 
 async def test_rows_are_sorted_by_the_next_and_the_last_column():
-    async with watching(live(builders.healthy())) as (app, pilot):
+    async with watching(live(builders.healthy()), (120, 30)) as (app, pilot):
         await pilot.press("greater_than_sign")
         assert app.screen.ranks.sort_key == "rank"
         await pilot.press("less_than_sign", "less_than_sign")
@@ -131,7 +131,7 @@ async def test_rows_are_sorted_by_the_next_and_the_last_column():
 
 
 async def test_a_key_turns_the_order_round_and_the_arrow_in_the_title_says_which_it_is():
-    async with watching(live(builders.healthy())) as (app, pilot):
+    async with watching(live(builders.healthy()), (120, 30)) as (app, pilot):
         await pilot.press("less_than_sign")
         assert any("HEARD" in line and "↓" in line for line in screen_text(app))
         await pilot.press("R")

@@ -8,18 +8,19 @@ from dataclasses import replace
 import pytest
 
 from ddtop.diagnosis.rank_state import culprits
-from ddtop.follow.history import JobHistory, Memory
+from ddtop.follow.history import JobHistory, empty_memory
 from ddtop.model.facts import State
 from ddtop.policy import POLICY
 from ddtop.present.documents import diagnose_json
 from ddtop.present.findings import banner_lines, header_line
+from ddtop.present.job_charts import one_line
 from ddtop.present.jobs import health_of
 from ddtop.present.map import class_of, codes_of
 from ddtop.present.rank import detail_lines
+from ddtop.present.scene import Scene
 from ddtop.present.strip import measured
-from ddtop.present.text import UNICODE, plain
+from ddtop.present.text import plain
 from ddtop.sim.incidents import SCENARIOS
-from ddtop.ui.job_strip import JobFacts, one_line
 from ddtop.ui.rows import legend_line
 from ddtop.words.units import duration
 from tests.sim.watching import Watcher, simulated
@@ -54,7 +55,7 @@ def say_the_same_numbers(snapshot, verdict, history, seen):
     """The header, the strip, the list of jobs and the JSON."""
     header, health = header_of(snapshot, history), health_of(verdict, snapshot)
     until = snapshot.time_unix_ns
-    strip = plain(one_line(JobFacts(snapshot, history), measured(history, until), WIDE, UNICODE))
+    strip = plain(one_line(Scene(snapshot, history, verdict), measured(history, until), WIDE))
     json = diagnose_json(snapshot, verdict)
 
     assert header.split("  ")[1] == f"{health.reporting}/{health.world_size} ranks"
@@ -92,7 +93,7 @@ def say_the_same_of_each_rank(snapshot, verdict):
         assert int(moving) == snapshot.moving
         assert State.BLOCKED not in {rank.state for rank in snapshot.ranks}
     for number in (0, 5, RANKS - 1):
-        page = plain(detail_lines(snapshot, number, Memory((), (), (), ()), WIDE)[0])
+        page = plain(detail_lines(snapshot, number, empty_memory(), WIDE)[0])
         assert snapshot.rank(number).state.value in page
 
 

@@ -65,7 +65,9 @@ class GroupScreen(PageScreen):
     def _source(self, site: CallSite, width: int) -> list[Line]:
         excerpt = self.session.excerpts.get(site.file, site.line)
         glyphs = self.session.paint.glyphs
-        return [] if excerpt is None else excerpt_lines(excerpt, site, width, glyphs)
+        return (
+            [] if excerpt is None else excerpt_lines(excerpt, site.file, site.line, width, glyphs)
+        )
 
     def action_stacks(self) -> None:
         """Ask for the stacks of its members."""

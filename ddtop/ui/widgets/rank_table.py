@@ -12,6 +12,7 @@ from typing import ClassVar
 from textual import events
 from textual.binding import BindingType
 
+from ddtop.follow.history import SeriesHistory
 from ddtop.model.facts import Snapshot
 from ddtop.present.numbers import CellContext, Number, absent, host_width, place_width, rank_table
 from ddtop.present.text import Table
@@ -30,6 +31,7 @@ class RankTable(CursorList):
         super().__init__(paint, name)
         self.tagged: set[int] = set()
         self.hidden: frozenset[str] = frozenset()
+        self.history = SeriesHistory()
         self._snapshot: Snapshot | None = None
         self._culprits: frozenset[int] = frozenset()
         self._old = False
@@ -38,6 +40,12 @@ class RankTable(CursorList):
     @property
     def cursor_rank(self) -> int | None:
         return self.cursor_key if isinstance(self.cursor_key, int) else None
+
+    @property
+    def visible_ranks(self) -> list[int]:
+        """Those whose rows are seen."""
+        first, last, _ = self.visible_range
+        return [rank for rank in self._keys[first - 1 : last] if isinstance(rank, int)]
 
     @property
     def shape(self) -> Table[Number]:
@@ -58,6 +66,8 @@ class RankTable(CursorList):
         """Draw these ranks in this order."""
         self._snapshot, self._culprits, self._old = snapshot, culprits, old
         self._measure_hosts(snapshot)
+        top = self.scroll_offset.y
+        self.history.read(order[top : top + max(self.size.height, 1)])
         self.show_keys(order)
 
     def _measure_hosts(self, snapshot: Snapshot) -> None:
@@ -75,7 +85,8 @@ class RankTable(CursorList):
             return ListRow(())
         rank = self._snapshot.rank(number)
         shown = self._snapshot
-        context = CellContext(shown.time_unix_ns, self._paint.glyphs, shown.axes, shown.groups)
+        glyphs, memory_of = self._paint.glyphs, self.history.memory_of
+        context = CellContext(shown.time_unix_ns, glyphs, shown.axes, shown.groups, memory_of)
         line = row_line(rank, self.shape, context, number in self.tagged, self._old)
         return ListRow(line, alarming(rank, self._culprits), number == self.cursor_key)
 

@@ -1,0 +1,365 @@
+"""Panels about the ranks at fault: where they are, who waits for them, and what they lack."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import median
+
+from ddtop.follow.history import PERIOD_NS, Memory
+from ddtop.model.facts import RankFacts
+from ddtop.model.stacks import StackClass
+from ddtop.present.charts import size_scale
+from ddtop.present.groups import group_waits
+from ddtop.present.job_charts import drawn
+from ddtop.present.lanes import CLASSES_MOST, alike, lane_line
+from ddtop.present.numbers import state_text
+from ddtop.present.scene import Scene
+from ddtop.present.stacks import excerpt_lines, path_lines, path_steps
+from ddtop.present.text import Line, Span, cell_width, clean, clip, fit, state_style
+from ddtop.say.chain import chain_lines
+from ddtop.thresholds import chosen
+from ddtop.wire.records import Gpu, Place, Spot, by_function
+from ddtop.words import units
+from ddtop.words.sentences import collective_text, file_line, names_of_groups, ranks_text
+
+NAMED_MOST = 8
+"""So many numbers of ranks stand in a line."""
+SPAN_MOST_S = 240
+LANE_LEAST = 20
+
+
+def _head(scene: Scene, text: str, width: int) -> Line:
+    glyphs = scene.glyphs
+    text = clip(f"{glyphs.rule * 2} {text} ", width, glyphs.ellipsis)
+    return ((text, "heading"), (glyphs.rule * (width - cell_width(text)), "rule"))
+
+
+# -- Where the culprit is, and where the others are
+
+
+def where_panel(scene: Scene, width: int, rows: int) -> list[Line]:
+    """The stack of the first rank at fault with the source around its line, and below it the stack
+    of the others; without stacks, its place or the place where its samples found it."""
+    rank = scene.culprit
+    if rank is None:
+        return []
+    own = _class_with(scene, rank)
+    if own is None or _is_moving(rank):
+        lines = _place_lines(scene, rank, width)
+        return [_head(scene, f"where rank {rank.rank} is", width), *lines][:rows] if lines else []
+    others = _others(scene, own)
+    where = f"where {ranks_text(own.ranks, 4)} {'is' if len(own.ranks) == 1 else 'are'}"
+    lines = [_head(scene, where, width), *_class_lines(scene, own, width)]
+    if others is not None:
+        more = [((f"{ranks_text(others.ranks, 4)}:", "dim"),), *_class_lines(scene, others, width)]
+        lines += more if len(lines) + len(more) <= rows else []
+    return lines[:rows]
+
+
+def _class_with(scene: Scene, rank: RankFacts) -> StackClass | None:
+    classes = scene.merged.classes if scene.merged is not None else ()
+    return next((one for one in classes if one.main and rank.rank in one.ranks), None)
+
+
+def _is_moving(rank: RankFacts) -> bool:
+    """Its stack was taken before it went on."""
+    taken = rank.dump.stacks.taken_unix_ns if rank.dump.stacks is not None else 0
+    return not rank.gone and (rank.progress.last_unix_ns or 0) > taken
+
+
+def _others(scene: Scene, own: StackClass) -> StackClass | None:
+    classes = scene.merged.classes if scene.merged is not None else ()
+    found = [one for one in classes if one.main and one is not own]
+    return max(found, key=lambda one: len(one.ranks), default=None)
+
+
+def _class_lines(scene: Scene, one: StackClass, width: int) -> list[Line]:
+    lines = [((" ", ""), *line) for line in path_lines(path_steps(one), width - 1, scene.glyphs)]
+    frame = one.user_frame
+    source = _source(scene, one.ranks[0], frame, width) if frame is not None else []
+    return [*lines, *source]
+
+
+def _place_lines(scene: Scene, rank: RankFacts, width: int) -> list[Line]:
+    spots = by_function(rank.reported.spots)
+    if spots and rank.reported.spots_samples:
+        share = units.percent(spots[0].samples / rank.reported.spots_samples)
+        text = f" {share} of its samples in {_at(spots[0])}"
+        return [((text, scene.style("")),), *_source(scene, rank.rank, spots[0], width)]
+    place = rank.reported.own_place or rank.reported.place
+    if place is None:
+        return []
+    last = "it was last in" if rank.gone else "in"
+    text = f" {last} {_at(place)}"
+    return [((text, ""),), *_source(scene, rank.rank, place, width)]
+
+
+def _at(place: Place | Spot) -> str:
+    return clean(f"{place.function.rpartition('<locals>.')[2]} {file_line(place)}")
+
+
+def _source(scene: Scene, rank: int, at: object, width: int) -> list[Line]:
+    """The source around a line, if it is known and could be read."""
+    file, line = getattr(at, "file", ""), getattr(at, "line", 0)
+    hello = scene.snapshot.rank(rank).hello
+    started = hello.started_unix_ns if hello is not None else 0
+    excerpt = scene.read(file, line, started) if scene.read is not None and file else None
+    if excerpt is None:
+        return []
+    return excerpt_lines(excerpt, file, line, width, scene.glyphs)
+
+
+# -- Who waits for whom
+
+
+def waits_panel(scene: Scene, width: int, rows: int) -> list[Line]:
+    """The ranks at fault, in waves those that wait for them, and what they themselves wait for, to
+    the end of that chain."""
+    roots = frozenset(scene.at_fault)
+    rank = scene.culprit
+    if rank is None or not roots:
+        return []
+    lines = _waves(scene, roots)
+    lines += [((f" {clean(text)}", ""),) for text in _chain(rank)]
+    return [_head(scene, "who waits for whom", width), *lines][:rows] if lines else []
+
+
+def _waves(scene: Scene, roots: frozenset[int]) -> list[Line]:
+    snapshot, glyphs = scene.snapshot, scene.glyphs
+    named = names_of_groups(snapshot.groups)
+    left, held = group_waits(snapshot, chosen()), roots
+    lines: list[Line] = []
+    while found := [name for name, wait in left.items() if wait.behind & held]:
+        indent = " " * (1 + 2 * bool(lines))
+        for name in sorted(found, key=lambda name: len(left[name].waiting)):
+            wait = left[name]
+            one = snapshot.rank(min(wait.waiting))
+            held_in = one.wait
+            op = clean(collective_text(held_in.op, held_in.seq)) if held_in else ""
+            who = ranks_text(wait.waiting, NAMED_MOST)
+            since = units.duration((snapshot.time_unix_ns - wait.since_unix_ns) / units.SECOND_NS)
+            text = f"{who} in {op} of {clean(named.of(name))}, {since}"
+            lines.append(((f"{indent}{glyphs.left} ", "dim"), (text, "blocked")))
+        held = frozenset().union(*[left.pop(name).waiting for name in found])
+    for peer in snapshot.peer_waits:
+        if roots.intersection(peer.behind) and len(lines) < NAMED_MOST:
+            text = f"rank {peer.rank} in {clean(peer.call)}"
+            lines.append(((f" {glyphs.left} ", "dim"), (text, "blocked")))
+    if lines:
+        mark = f"{glyphs.critical} {ranks_text(roots, NAMED_MOST)}"
+        lines.insert(0, ((mark, "culprit"),))
+    return lines
+
+
+def _chain(rank: RankFacts) -> list[str]:
+    found = chain_lines(rank)
+    loader = rank.loader.report
+    if not found and loader is not None and loader.owing_pid is not None:
+        state = f", state {loader.owing_state}" if loader.owing_state else ""
+        found = [f"rank {rank.rank} waits for its loader worker pid {loader.owing_pid}{state}"]
+    return found
+
+
+# -- One step of a straggler
+
+
+def step_panel(scene: Scene, width: int, rows: int) -> list[Line]:
+    """One step: the rank that is last works to its end, the others wait for it."""
+    rank = scene.culprit
+    late = rank.late if rank is not None else None
+    if rank is None or late is None or late.step_ms <= 0:
+        return []
+    steps = f"the last {late.steps} steps"
+    title = f"one step of {units.milliseconds(late.step_ms)} ms, median of {steps}"
+    names = ranks_text(late.ranks, 3), ranks_text(late.waiters, 3)
+    label = max(map(cell_width, names)) + 3
+    notes = "last", f"wait {units.milliseconds(late.cost_ms)} ms"
+    columns = width - label - max(map(len, notes)) - 1
+    if columns < 8:
+        return []
+    waits = round(columns * late.share_ratio)
+    works = columns - waits
+    glyphs = scene.glyphs
+    return [
+        _head(scene, title, width),
+        (
+            (fit(f"{glyphs.critical} {names[0]}", label), "culprit"),
+            (glyphs.full * columns, "band0"),
+            (f" {notes[0]}", "culprit"),
+        ),
+        (
+            (fit(f"  {names[1]}", label), ""),
+            (glyphs.full * works, "band0"),
+            (glyphs.lane[1] * waits, "band1"),
+            (f" {notes[1]}", ""),
+        ),
+    ][:rows]
+
+
+# -- What one rank lacks: memory, data
+
+
+def _series_chart(
+    scene: Scene,
+    title: Sequence[Span],
+    series: Callable[[Memory], Sequence[float | None]],
+    top: float | None,
+    text: Callable[[float], str],
+    width: int,
+    rows: int,
+) -> list[Line]:
+    rank = scene.culprit
+    if rank is None or scene.memories is None:
+        return []
+    memory = scene.memories.memory_of(rank.rank)
+    values = list(series(memory))
+    if not any(value is not None for value in values) or not memory.seconds:
+        return []
+    begin = memory.seconds[-len(values)]
+    last = max(memory.seconds[-1], scene.until_unix_ns // PERIOD_NS)
+    span = max(min(last - begin + 1, SPAN_MOST_S), 20)
+
+    def columns_of(columns: int) -> list[float | None]:
+        taken = dict(zip(list(memory.seconds)[-len(values) :], values, strict=True))
+        first = last - span
+        found: list[float | None] = [None] * columns
+        for second, value in taken.items():
+            at = (second - first - 1) * columns // span
+            if 0 <= at < columns and value is not None:
+                found[at:] = [value] * (columns - at)
+        return found
+
+    _, high = size_scale(values)
+    ends = (0.0, max(top, high) if top else high)
+    body = drawn(scene, columns_of, (ends, text, False), width, rows - 1, span * PERIOD_NS)
+    return [tuple(title), *body] if body else []
+
+
+def memory_panel(scene: Scene, width: int, rows: int) -> list[Line]:
+    """The memory of the first rank at fault; the upper end is the limit of its cgroup."""
+    rank = scene.culprit
+    if rank is None:
+        return []
+    load = rank.process.report.load if rank.process.report is not None else None
+    limit = load.memory_limit_bytes if load is not None else None
+    used = rank.process.rss_bytes
+    now = units.long_size(used)
+    of = f" of {units.long_size(limit)}, its limit" if limit else ""
+    title: tuple[Span, ...] = (
+        (f"memory of rank {rank.rank} ", "dim"),
+        (now if used is not None else "at its end", scene.style("bold")),
+        (of, "dim"),
+    )
+    # Far from its limit, a scale up to it would show nothing.
+    near = limit if limit and used and used > limit / 4 else None
+    return _series_chart(
+        scene,
+        title,
+        lambda memory: memory.rss_bytes,
+        float(near) if near else None,
+        lambda value: units.long_size(int(value)),
+        width,
+        rows,
+    )
+
+
+def queue_panel(scene: Scene, width: int, rows: int) -> list[Line]:
+    """How many batches lie ready for the first rank at fault."""
+    rank = scene.culprit
+    loader = rank.loader.report if rank is not None else None
+    if rank is None or loader is None or loader.depth is None:
+        return []
+    whole = f" of {loader.capacity}" if loader.capacity else ""
+    title: tuple[Span, ...] = (
+        (f"batches ready for rank {rank.rank} ", "dim"),
+        (f"{loader.depth}{whole}", scene.style("bold")),
+    )
+    return _series_chart(
+        scene,
+        title,
+        lambda memory: memory.loader_depth,
+        float(loader.capacity) if loader.capacity else None,
+        lambda value: f"{value:.0f}",
+        width,
+        rows,
+    )
+
+
+# -- GPUs: the culprit's beside the others'
+
+
+_OF_GPU: tuple[tuple[str, Callable[[Gpu], float | None], str], ...] = (
+    ("in use", lambda gpu: None if gpu.util_ratio is None else gpu.util_ratio * 100, "%"),
+    ("power", lambda gpu: gpu.power_watts, " W"),
+    ("SM clock", lambda gpu: gpu.sm_mhz, " MHz"),
+    ("temperature", lambda gpu: gpu.celsius, " C"),
+    (
+        "memory",
+        lambda gpu: (
+            gpu.used_bytes / gpu.total_bytes * 100
+            if gpu.used_bytes is not None and gpu.total_bytes
+            else None
+        ),
+        "%",
+    ),
+)
+
+
+def gpu_panel(scene: Scene, width: int, rows: int) -> list[Line]:
+    """The GPU of the first rank at fault beside the median of the others."""
+    rank = scene.culprit
+    own = rank.gpu.own if rank is not None else None
+    if rank is None or own is None:
+        return []
+    others = [
+        other.gpu.own.gpu
+        for other in scene.snapshot.ranks
+        if other.gpu.own is not None and other.rank not in scene.at_fault
+    ]
+    lines: list[Line] = [_head(scene, f"GPU of rank {rank.rank}, and the median of others", width)]
+    for label, read, unit in _OF_GPU:
+        value = None if own.gpu.lost else read(own.gpu)
+        known = [found for gpu in others if (found := read(gpu)) is not None]
+        if value is None and not known:
+            continue
+        mine = "no answer" if value is None else f"{value:.0f}{unit}"
+        theirs = f"{median(known):.0f}{unit}" if known else "-"
+        lines.append(
+            ((fit(f"  {label}", 15), "dim"), (fit(mine, 12, True), "bold"), (f"{theirs:>12}", ""))
+        )
+    if own.gpu.throttle:
+        lines.append(((f"  slowed down by {', '.join(map(clean, own.gpu.throttle))}", "warning"),))
+    return lines[:rows] if len(lines) > 1 else []
+
+
+# -- Equal ranks as one lane, where not all ranks have a row
+
+
+def lanes_panel(scene: Scene, width: int, rows: int) -> list[Line]:
+    """A lane for each class of ranks, if the table has no row for every one of them."""
+    if scene.memories is None or scene.rows >= len(scene.snapshot.ranks):
+        return []
+    classes = alike(scene.snapshot, scene.at_fault)[: min(rows - 2, CLASSES_MOST)]
+    labels = [
+        f"{scene.glyphs.times}{one.label}" if not one.at_fault else one.label for one in classes
+    ]
+    label = max(map(cell_width, labels), default=0)
+    cells = width - label - 14
+    if not classes or cells < LANE_LEAST:
+        return []
+    second = scene.until_unix_ns // PERIOD_NS
+    lines: list[Line] = [_head(scene, "equal ranks are one lane", width)]
+    for one, text in zip(classes, labels, strict=True):
+        rank = scene.snapshot.rank(one.ranks[0])
+        known = (scene.memories.memory_of(number) for number in one.ranks[:NAMED_MOST])
+        memory = next((found for found in known if found.lane), None)
+        lane = memory.lane_until(second, cells) if memory is not None else []
+        word = state_text(rank.state, scene.glyphs)
+        lines.append(
+            (
+                (fit(text, label, True) + " ", "bold" if one.at_fault else ""),
+                (fit(word, 12), state_style(rank)),
+                *lane_line(lane, scene.glyphs),
+            )
+        )
+    return [*lines, ((" " * (label + 13), ""), *scene.axis(cells, cells * PERIOD_NS))]

@@ -1,0 +1,105 @@
+"""Lanes: what each rank did in each of the last seconds, one cell a second.
+
+The height of a cell is the share of its second at work; its sign or its background is what the rank
+waited for. Ranks that are alike have one lane, so that the picture has one size for any job.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ddtop.follow.lanes import ASLEEP, COLLECTIVE, DATA, GONE, GPU, STEPS, WORK, parts_of
+from ddtop.model.facts import RankFacts, Snapshot
+from ddtop.present.charts import joined
+from ddtop.present.text import UNICODE, Glyphs, Line, Span, line_width
+from ddtop.words.sentences import names_of_groups
+
+_LOOKS = {
+    WORK: ("at work", "band0"),
+    COLLECTIVE: ("collective", "band1"),
+    DATA: ("data", "band2"),
+    GPU: ("GPU", "band3"),
+    ASLEEP: ("asleep", "band3"),
+    GONE: ("ended", "gone"),
+}
+"""What a wait is called in the legend, and its style."""
+
+
+def lane_line(cells: Sequence[int | None], glyphs: Glyphs = UNICODE) -> Line:
+    """The cells of one rank, from the oldest to the newest."""
+    spans: list[Span] = []
+    gone = False
+    for cell in cells:
+        if cell is None or gone:
+            spans.append((" ", ""))
+            continue
+        kind, work = parts_of(cell)
+        gone = kind == GONE
+        spans.append(_span(kind, work, glyphs))
+    return joined(spans)
+
+
+def _span(kind: int, work: int, glyphs: Glyphs) -> Span:
+    sign, style = glyphs.lane[kind], _LOOKS[kind][1]
+    if kind == WORK or work * 8 >= STEPS * 7:
+        return glyphs.levels[-1], "band0"
+    if work * 8 < STEPS:
+        return sign, style
+    # The colour behind a part of a cell is what the rest of its second went to.
+    return glyphs.levels[max(work * len(glyphs.levels) // STEPS - 1, 0)], f"band0:{style}"
+
+
+def legend(lanes: Iterable[Sequence[int | None]], glyphs: Glyphs, room: int) -> Line:
+    """What the signs in these lanes mean, as far as there is room; the most important first."""
+    kinds = Counter(parts_of(cell)[0] for lane in lanes for cell in lane if cell is not None)
+    spans: list[Span] = []
+    for kind in sorted(kinds | Counter([WORK]), key=lambda kind: (kind == WORK, -kinds[kind])):
+        sign, style = glyphs.lane[kind], _LOOKS[kind][1]
+        more: list[Span] = [(f" {sign} ", style), (_LOOKS[kind][0], "dim")]
+        if line_width([*spans, *more]) <= room:
+            spans += more
+    return tuple(spans)
+
+
+# -- Ranks that are alike, as one lane
+
+
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """Ranks that wait in the same way: those at fault each alone, their victims by the group they
+    wait in, and all others. `label`: who they are."""
+
+    ranks: tuple[int, ...]
+    label: str
+    at_fault: bool = False
+
+
+ALONE_MOST, CLASSES_MOST = 3, 8
+
+
+def alike(snapshot: Snapshot, at_fault: Sequence[int]) -> list[Alike]:
+    """The classes of the ranks of a job, those at fault first, then those that wait for them, the
+    fewest first."""
+    alone = at_fault[:ALONE_MOST]
+    found = [Alike((rank,), f"{rank}", True) for rank in alone]
+    if rest := tuple(at_fault[ALONE_MOST:]):
+        found.append(Alike(rest, f"{len(rest):,} more", True))
+    named, blamed = names_of_groups(snapshot.groups), frozenset(at_fault)
+    classes: dict[tuple[int, str], list[int]] = {}
+    for rank in snapshot.ranks:
+        if rank.rank not in blamed:
+            classes.setdefault(_class_of(rank, blamed, named), []).append(rank.rank)
+    order = sorted(classes.items(), key=lambda item: (item[0][0], len(item[1])))
+    found += [Alike(tuple(ranks), f"{len(ranks):,} {text}") for (_, text), ranks in order]
+    return found[:CLASSES_MOST]
+
+
+def _class_of(rank: RankFacts, blamed: frozenset[int], named: Mapping[str, str]) -> tuple[int, str]:
+    """(its place in the order, its name)."""
+    if rank.wait is None:
+        return 2, rank.state.value
+    if blamed.isdisjoint(rank.wait.behind):
+        return 1, "behind"
+    return 0, named[rank.wait.group]
