@@ -38,17 +38,16 @@ class Memory:
     lane: deque[int | None]
     seconds: deque[int]
 
-    def lane_until(self, second: int, cells: int) -> list[int | None]:
-        """One cell for each of the last seconds; one that is missing has that of the second before
-        it."""
-        found: list[int | None] = [None] * cells
+    def lane_until(self, second: int, cells: int, each: int = 1) -> list[int | None]:
+        """One cell for each of the last times of `each` seconds; a second that is missing has that
+        of the second before it."""
         taken = dict(zip(reversed(self.seconds), reversed(self.lane), strict=False))
-        before: int | None = None
-        for at in range(second - cells, second + 1):
+        found: list[int | None] = []
+        # The same seconds from look to look.
+        second -= second % each
+        for at in range(second - (cells - 1) * each, second + 1, each):
             cell = taken.get(at)
-            if at > second - cells:
-                found[at - second - 1] = before if cell is None else cell
-            before = cell
+            found.append(taken.get(at - 1) if cell is None else cell)
         return found
 
 
@@ -139,8 +138,9 @@ def empty_memory(seconds: deque[int] | None = None) -> Memory:
 def _append(memory: Memory, rank: RankFacts, cell: int | None) -> None:
     memory.step_ms.append(rank.progress.step_now_ms)
     memory.wait_ratio.append(rank.comm.wait_ratio)
-    memory.loader_depth.append(rank.loader.report.depth if rank.loader.report else None)
-    memory.rss_bytes.append(rank.process.rss_bytes)
+    here = not rank.gone
+    memory.loader_depth.append(rank.loader.report.depth if rank.loader.report and here else None)
+    memory.rss_bytes.append(rank.process.rss_bytes if here else None)
     memory.lane.append(cell)
 
 
@@ -330,13 +330,18 @@ class JobHistory:
 
     def now(self, until_unix_ns: int, newest: bool = False) -> Numbers:
         """The means over the last seconds before the newest point, or only that point: until the
-        next one comes, all that ask get the same. The loss is the newest one, as elsewhere."""
+        next one comes, all that ask get the same. Speed, step and loss are the newest ones, as
+        elsewhere: those of a rank are medians of its last steps, and a mean would mix in a time
+        before a fault."""
         points = [*self.points(until_unix_ns)]
         if not points:
             return Numbers()
         begin = points[-1].unix_ns - (1 if newest else _ns(self.policy.job_now_s))
         mean = _mean(point for point in points if point.unix_ns > begin)
-        return mean.numbers._replace(loss=points[-1].numbers.loss)
+        last = points[-1].numbers
+        return mean.numbers._replace(
+            iterations_per_s=last.iterations_per_s, step_most_ms=last.step_most_ms, loss=last.loss
+        )
 
     def recent_median(self, field: Field, until_unix_ns: int) -> Then | None:
         """The ten minutes up to a minute ago, without the start; None while there are not five."""

@@ -15,6 +15,7 @@ from ddtop.present.lanes import CLASSES_MOST, alike, lane_line
 from ddtop.present.numbers import state_text
 from ddtop.present.scene import Scene
 from ddtop.present.stacks import excerpt_lines, path_lines, path_steps
+from ddtop.present.strip import milliseconds_text
 from ddtop.present.text import Line, Span, cell_width, clean, clip, fit, state_style
 from ddtop.say.chain import chain_lines
 from ddtop.thresholds import chosen
@@ -46,7 +47,8 @@ def where_panel(scene: Scene, width: int, rows: int) -> list[Line]:
     own = _class_with(scene, rank)
     if own is None or _is_moving(rank):
         lines = _place_lines(scene, rank, width)
-        return [_head(scene, f"where rank {rank.rank} is", width), *lines][:rows] if lines else []
+        where = f"where rank {rank.rank} {'was' if rank.gone else 'is'}"
+        return [_head(scene, where, width), *lines][:rows] if lines else []
     others = _others(scene, own)
     where = f"where {ranks_text(own.ranks, 4)} {'is' if len(own.ranks) == 1 else 'are'}"
     lines = [_head(scene, where, width), *_class_lines(scene, own, width)]
@@ -82,7 +84,7 @@ def _class_lines(scene: Scene, one: StackClass, width: int) -> list[Line]:
 
 def _place_lines(scene: Scene, rank: RankFacts, width: int) -> list[Line]:
     spots = by_function(rank.reported.spots)
-    if spots and rank.reported.spots_samples:
+    if spots and rank.reported.spots_samples and not rank.gone:
         share = units.percent(spots[0].samples / rank.reported.spots_samples)
         text = f" {share} of its samples in {_at(spots[0])}"
         return [((text, scene.style("")),), *_source(scene, rank.rank, spots[0], width)]
@@ -125,30 +127,37 @@ def waits_panel(scene: Scene, width: int, rows: int) -> list[Line]:
 
 
 def _waves(scene: Scene, roots: frozenset[int]) -> list[Line]:
+    """Those that wait for the roots, a line for each group, and a line for all behind them."""
     snapshot, glyphs = scene.snapshot, scene.glyphs
     named = names_of_groups(snapshot.groups)
-    left, held = group_waits(snapshot, chosen()), roots
-    lines: list[Line] = []
-    while found := [name for name, wait in left.items() if wait.behind & held]:
-        indent = " " * (1 + 2 * bool(lines))
-        for name in sorted(found, key=lambda name: len(left[name].waiting)):
-            wait = left[name]
-            one = snapshot.rank(min(wait.waiting))
-            held_in = one.wait
-            op = clean(collective_text(held_in.op, held_in.seq)) if held_in else ""
-            who = ranks_text(wait.waiting, NAMED_MOST)
-            since = units.duration((snapshot.time_unix_ns - wait.since_unix_ns) / units.SECOND_NS)
-            text = f"{who} in {op} of {clean(named.of(name))}, {since}"
-            lines.append(((f"{indent}{glyphs.left} ", "dim"), (text, "blocked")))
-        held = frozenset().union(*[left.pop(name).waiting for name in found])
+    left = group_waits(snapshot, chosen())
+    direct = sorted(
+        (name for name, wait in left.items() if wait.behind & roots),
+        key=lambda name: len(left[name].waiting),
+    )
+    texts: list[str] = []
+    held: frozenset[int] = frozenset()
+    for name in direct[:NAMED_MOST]:
+        wait, first = left[name], snapshot.rank(min(left[name].waiting)).wait
+        op = clean(collective_text(first.op, first.seq)) if first is not None else "a collective"
+        since = units.duration((snapshot.time_unix_ns - wait.since_unix_ns) / units.SECOND_NS)
+        texts.append(f"{_ranks(wait.waiting)} in {op} of {clean(named.of(name))}, {since}")
+        held |= wait.waiting
     for peer in snapshot.peer_waits:
-        if roots.intersection(peer.behind) and len(lines) < NAMED_MOST:
-            text = f"rank {peer.rank} in {clean(peer.call)}"
-            lines.append(((f" {glyphs.left} ", "dim"), (text, "blocked")))
-    if lines:
-        mark = f"{glyphs.critical} {ranks_text(roots, NAMED_MOST)}"
-        lines.insert(0, ((mark, "culprit"),))
-    return lines
+        if roots.intersection(peer.behind) and len(texts) < NAMED_MOST:
+            texts.append(f"rank {peer.rank} in {clean(peer.call)}")
+    lines: list[Line] = [((f" {glyphs.left} ", "dim"), (text, "blocked")) for text in texts]
+    others = [wait.waiting for name, wait in left.items() if name not in direct]
+    behind = frozenset().union(*others) - held - roots
+    if lines and behind:
+        text = f"{_ranks(behind)} behind those"
+        lines.append(((f"   {glyphs.left} ", "dim"), (text, "blocked")))
+    mark = f"{glyphs.critical} {ranks_text(roots, NAMED_MOST)}"
+    return [((mark, "culprit"),), *lines] if lines else []
+
+
+def _ranks(ranks: frozenset[int]) -> str:
+    return ranks_text(ranks) if len(ranks) <= NAMED_MOST else f"{len(ranks):,} ranks"
 
 
 def _chain(rank: RankFacts) -> list[str]:
@@ -170,10 +179,10 @@ def step_panel(scene: Scene, width: int, rows: int) -> list[Line]:
     if rank is None or late is None or late.step_ms <= 0:
         return []
     steps = f"the last {late.steps} steps"
-    title = f"one step of {units.milliseconds(late.step_ms)} ms, median of {steps}"
+    title = f"one step of {milliseconds_text(late.step_ms)}, median of {steps}"
     names = ranks_text(late.ranks, 3), ranks_text(late.waiters, 3)
     label = max(map(cell_width, names)) + 3
-    notes = "last", f"wait {units.milliseconds(late.cost_ms)} ms"
+    notes = "last", f"wait {milliseconds_text(late.cost_ms)}"
     columns = width - label - max(map(len, notes)) - 1
     if columns < 8:
         return []
@@ -216,7 +225,7 @@ def _series_chart(
     if not any(value is not None for value in values) or not memory.seconds:
         return []
     begin = memory.seconds[-len(values)]
-    last = max(memory.seconds[-1], scene.until_unix_ns // PERIOD_NS)
+    last = scene.until_unix_ns // PERIOD_NS
     span = max(min(last - begin + 1, SPAN_MOST_S), 20)
 
     def columns_of(columns: int) -> list[float | None]:
@@ -224,9 +233,8 @@ def _series_chart(
         first = last - span
         found: list[float | None] = [None] * columns
         for second, value in taken.items():
-            at = (second - first - 1) * columns // span
-            if 0 <= at < columns and value is not None:
-                found[at:] = [value] * (columns - at)
+            at = max((second - first - 1) * columns // span, 0)
+            found[at:] = [value] * (columns - at)
         return found
 
     _, high = size_scale(values)
@@ -337,23 +345,27 @@ def gpu_panel(scene: Scene, width: int, rows: int) -> list[Line]:
 
 def lanes_panel(scene: Scene, width: int, rows: int) -> list[Line]:
     """A lane for each class of ranks, if the table has no row for every one of them."""
-    if scene.memories is None or scene.rows >= len(scene.snapshot.ranks):
+    if scene.memories is None or scene.rows >= len(scene.snapshot.ranks) or not scene.at_fault:
         return []
-    classes = alike(scene.snapshot, scene.at_fault)[: min(rows - 2, CLASSES_MOST)]
+    victims = scene.finding.victims if scene.finding is not None else ()
+    classes = alike(scene.snapshot, scene.at_fault, victims, chosen().wait_shown_s)
+    classes = classes[: min(rows - 2, CLASSES_MOST)]
     labels = [
         f"{scene.glyphs.times}{one.label}" if not one.at_fault else one.label for one in classes
     ]
     label = max(map(cell_width, labels), default=0)
-    cells = width - label - 14
+    second = scene.lanes.second
+    known_s = second - min(scene.memories.memory_of(scene.at_fault[0]).seconds, default=second)
+    known = -(-known_s // LANE_LEAST) * LANE_LEAST
+    cells = min(width - label - 14, known)
     if not classes or cells < LANE_LEAST:
         return []
-    second = scene.until_unix_ns // PERIOD_NS
     lines: list[Line] = [_head(scene, "equal ranks are one lane", width)]
     for one, text in zip(classes, labels, strict=True):
         rank = scene.snapshot.rank(one.ranks[0])
-        known = (scene.memories.memory_of(number) for number in one.ranks[:NAMED_MOST])
-        memory = next((found for found in known if found.lane), None)
-        lane = memory.lane_until(second, cells) if memory is not None else []
+        # Of very many ranks only some are remembered.
+        drawn_by = next((n for n in one.ranks[:NAMED_MOST] if scene.memories.memory_of(n).lane), 0)
+        lane = scene.lanes.of(drawn_by, cells) if drawn_by in one.ranks else []
         word = state_text(rank.state, scene.glyphs)
         lines.append(
             (
@@ -362,4 +374,5 @@ def lanes_panel(scene: Scene, width: int, rows: int) -> list[Line]:
                 *lane_line(lane, scene.glyphs),
             )
         )
-    return [*lines, ((" " * (label + 13), ""), *scene.axis(cells, cells * PERIOD_NS))]
+    axis = scene.axis(cells, cells * scene.lanes.each(cells) * PERIOD_NS)
+    return [*lines, ((" " * (label + 13), ""), *axis)]

@@ -196,11 +196,8 @@ def _progress(snapshot: Snapshot, per_s: float | None) -> list[tuple[int, Span]]
 
 
 def _ended(snapshot: Snapshot) -> str:
-    """`ENDED 45 s ago`; the clock beside it is left out, because nothing happens at that time."""
-    if snapshot.ended is None:
-        return "ENDED"
-    ago = (snapshot.time_unix_ns - snapshot.ended.time_unix_ns) / units.SECOND_NS
-    return f"ENDED {units.duration(ago)} ago" if ago >= 1 else "ENDED"
+    """`ENDED 17:10:42`; no age: whoever looks later, or at a recording, has another clock."""
+    return f"ENDED {units.clock(snapshot.ended.time_unix_ns)}" if snapshot.ended else "ENDED"
 
 
 def _time(snapshot: Snapshot, contact: ContactShown) -> Span:
@@ -210,7 +207,7 @@ def _time(snapshot: Snapshot, contact: ContactShown) -> Span:
     if contact.text and contact.age_s is not None and snapshot.live:
         return f"silent for {units.duration(contact.age_s)}", "warning"
     if contact.behind_s is not None:
-        return f"BEHIND {units.duration(contact.behind_s)}", "warning"
+        return f"BEHIND {units.duration(contact.behind_s)}, at {time}", "warning"
     return time, ""
 
 
@@ -485,7 +482,7 @@ def add_finding(
         within = clean(collective_text(finding.op, finding.seq, group))
     page.items(
         ("kind", f"{clean(finding.kind)} ({finding.severity})"),
-        ("since", f"{units.clock(finding.since_unix_ns)}, {since} ago"),
+        ("since", units.clock(finding.since_unix_ns) + (f", {since} ago" if snapshot.live else "")),
         ("over", over),
         ("at fault", ranks_text(finding.ranks, len(finding.ranks)) or "no rank is blamed"),
         ("waiting", ranks_text(finding.victims, len(finding.victims))),
@@ -647,10 +644,10 @@ def story_lines(
         return page.lines
     page.text(entry.text, "title")
     page.blank()
-    ago = units.duration((snapshot.time_unix_ns - entry.unix_ns) / units.SECOND_NS)
+    ago = f", {units.duration((snapshot.time_unix_ns - entry.unix_ns) / units.SECOND_NS)} ago"
     replaced = "newer ones have replaced them; [ and { go back to them in time"
     page.items(
-        ("at", f"{units.clock(entry.unix_ns)}, {ago} ago"),
+        ("at", units.clock(entry.unix_ns) + (ago if snapshot.live else "")),
         ("ranks", ranks_text(entry.ranks, 16)),
         ("stacks", replaced if entry.what == STACKS else ""),
     )

@@ -164,8 +164,9 @@ def _short(text: str) -> str:
 
 
 def _title(scene: Scene, measure: Measure, width: int) -> Line:
+    last = "" if scene.snapshot.live else "at the end "
     name: Line = (
-        (f"{measure.label} ", "dim"),
+        (f"{measure.label} {last}", "dim"),
         (_value(scene, measure), scene.style("bold")),
     )
     used = line_width(name)

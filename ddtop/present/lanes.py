@@ -7,14 +7,16 @@ waited for. Ranks that are alike have one lane, so that the picture has one size
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from ddtop.follow.history import Memory
 from ddtop.follow.lanes import ASLEEP, COLLECTIVE, DATA, GONE, GPU, STEPS, WORK, parts_of
-from ddtop.model.facts import RankFacts, Snapshot
+from ddtop.model.facts import Snapshot
 from ddtop.present.charts import joined
-from ddtop.present.text import UNICODE, Glyphs, Line, Span, line_width
+from ddtop.present.text import UNICODE, Glyphs, Line, Span, clean, line_width
 from ddtop.words.sentences import names_of_groups
+from ddtop.words.units import SECOND_NS
 
 _LOOKS = {
     WORK: ("at work", "band0"),
@@ -25,6 +27,29 @@ _LOOKS = {
     GONE: ("ended", "gone"),
 }
 """What a wait is called in the legend, and its style."""
+
+
+CELL_S = (1, 2, 3, 5, 6)
+"""Seconds of a cell: as many as show when the fault began, if that is remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """The lanes of one look: up to this second, and when the fault began (unix s); None without
+    one."""
+
+    memory_of: Callable[[int], Memory]
+    second: int
+    since: int | None = None
+
+    def each(self, cells: int) -> int:
+        """Seconds of a cell, where there are so many."""
+        wanted = 0 if self.since is None else (self.second - self.since) * 1.2
+        return next((each for each in CELL_S if cells * each >= wanted), CELL_S[-1])
+
+    def of(self, rank: int, cells: int) -> list[int | None]:
+        """The cells of one rank."""
+        return self.memory_of(rank).lane_until(self.second, cells, self.each(cells))
 
 
 def lane_line(cells: Sequence[int | None], glyphs: Glyphs = UNICODE) -> Line:
@@ -76,30 +101,33 @@ class Alike:
     at_fault: bool = False
 
 
-ALONE_MOST, CLASSES_MOST = 3, 8
+ALONE_MOST, GROUPS_MOST, CLASSES_MOST = 3, 3, 8
 
 
-def alike(snapshot: Snapshot, at_fault: Sequence[int]) -> list[Alike]:
+def alike(
+    snapshot: Snapshot, at_fault: Sequence[int], victims: Collection[int], shown_s: float
+) -> list[Alike]:
     """The classes of the ranks of a job, those at fault first, then those that wait for them, the
-    fewest first."""
-    alone = at_fault[:ALONE_MOST]
-    found = [Alike((rank,), f"{rank}", True) for rank in alone]
-    if rest := tuple(at_fault[ALONE_MOST:]):
-        found.append(Alike(rest, f"{len(rest):,} more", True))
-    named, blamed = names_of_groups(snapshot.groups), frozenset(at_fault)
+    fewest first. `shown_s`: shorter waits are those of any step."""
+    found = [Alike((rank,), f"{rank}", True) for rank in at_fault]
+    if len(at_fault) > ALONE_MOST:
+        found = [Alike(tuple(at_fault), f"{len(at_fault):,} at fault", True)]
+    named, blamed, waiting = names_of_groups(snapshot.groups), frozenset(at_fault), {*victims}
+    newest = snapshot.time_unix_ns - int(shown_s * SECOND_NS)
     classes: dict[tuple[int, str], list[int]] = {}
     for rank in snapshot.ranks:
-        if rank.rank not in blamed:
-            classes.setdefault(_class_of(rank, blamed, named), []).append(rank.rank)
+        wait = rank.wait
+        if rank.rank in blamed:
+            continue
+        if wait is not None and wait.since_unix_ns <= newest:
+            behind = blamed.isdisjoint(wait.behind)
+            key = (1, "behind") if behind else (0, clean(named[wait.group]))
+        else:
+            key = (0, "wait for it") if rank.rank in waiting else (2, "others")
+        classes.setdefault(key, []).append(rank.rank)
+    direct = [key for key in classes if not key[0]]
+    if len(direct) > GROUPS_MOST:
+        classes[0, "wait for it"] = sorted(rank for key in direct for rank in classes.pop(key))
     order = sorted(classes.items(), key=lambda item: (item[0][0], len(item[1])))
     found += [Alike(tuple(ranks), f"{len(ranks):,} {text}") for (_, text), ranks in order]
     return found[:CLASSES_MOST]
-
-
-def _class_of(rank: RankFacts, blamed: frozenset[int], named: Mapping[str, str]) -> tuple[int, str]:
-    """(its place in the order, its name)."""
-    if rank.wait is None:
-        return 2, rank.state.value
-    if blamed.isdisjoint(rank.wait.behind):
-        return 1, "behind"
-    return 0, named[rank.wait.group]

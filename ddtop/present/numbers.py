@@ -7,9 +7,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ddtop.follow.history import Memory
 from ddtop.model.facts import Axis, RankFacts, Snapshot, State
-from ddtop.present.lanes import lane_line
+from ddtop.present.lanes import Lanes, lane_line
 from ddtop.present.now import doing, now_age_s, now_text
 from ddtop.present.text import (
     UNICODE,
@@ -45,19 +44,13 @@ _GIB = 1 << 30
 @dataclass(frozen=True, slots=True)
 class CellContext:
     """The input of a cell besides its rank: the time of the snapshot, the glyphs, the dimensions of
-    the grid of ranks, the process groups, and what is remembered of a rank."""
+    the grid of ranks, the process groups, and what is remembered of the ranks."""
 
     time_unix_ns: int
     glyphs: Glyphs = UNICODE
     axes: tuple[Axis, ...] = ()
     groups: tuple[Group, ...] = ()
-    memory_of: Callable[[int], Memory] | None = None
-
-    def lane(self, rank: int, cells: int) -> list[int | None]:
-        """Its last seconds, one cell each."""
-        if self.memory_of is None:
-            return []
-        return self.memory_of(rank).lane_until(self.time_unix_ns // units.SECOND_NS, cells)
+    lanes: Lanes | None = None
 
 
 Value = Callable[[RankFacts, int], Any]
@@ -146,6 +139,11 @@ def _now(rank: RankFacts, context: CellContext, width: int) -> str:
     return elide(
         f"{op} {group}{mark}{number}" if name else now.text, width, context.glyphs.ellipsis
     )
+
+
+def _lane(rank: RankFacts, context: CellContext, width: int) -> Line:
+    """What it did in the last seconds."""
+    return lane_line(context.lanes.of(rank.rank, width), context.glyphs) if context.lanes else ()
 
 
 def _progress(rank: RankFacts, _: CellContext, __: int) -> str:
@@ -336,9 +334,7 @@ NUMBERS = (
         LANE_LEAST,
         value=lambda rank, _: rank.comm.wait_ratio,
         metric="lane",
-        drawn=lambda rank, context, width: lane_line(
-            context.lane(rank.rank, width), context.glyphs
-        ),
+        drawn=_lane,
         room=3,
     ),
     Number(

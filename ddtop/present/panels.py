@@ -52,7 +52,7 @@ class Panel(NamedTuple):
 
 def _events(scene: Scene, width: int, rows: int) -> list[Line]:
     """The last events."""
-    shown = [row for row in scene.events if row.unix_ns <= scene.until_unix_ns]
+    shown = [row for row in scene.events if row.unix_ns <= scene.snapshot.time_unix_ns]
     glyphs = scene.glyphs
     return [
         clip_line(
@@ -110,8 +110,10 @@ def panel_lines(scene: Scene, width: int, height: int) -> list[Line]:
     # What is wrong is told in these rows instead.
     head = [job_rule(scene, width)] if scene.finding is None else []
     told = measured(scene.history, scene.until_unix_ns) if scene.finding is None else ()
-    progress = progress_line(scene, told if height > CHART_ROWS_LEAST + 2 else (), width)
+    progress = progress_line(scene, told, width)
     head += [progress] if progress and (scene.finding is None or height > TEXT_ROWS_MOST) else []
+    if scene.finding is None and height - len(head) < CHART_ROWS_LEAST:
+        head.append(one_line(scene, measured(scene.history, scene.until_unix_ns), width))
     lines = [*head, *_laid_out(scene, width, height - len(head))]
     return [clip_line(line, width, scene.glyphs.ellipsis) for line in lines[:height]]
 
@@ -129,7 +131,7 @@ def _laid_out(scene: Scene, width: int, height: int) -> list[Line]:
     bands: list[_Band] = []
     left = height
     waiting = [panel for panel in panels_for(scene) if panel.make(scene, width, panel.least)]
-    while waiting:
+    while waiting := [panel for panel in waiting if panel.least <= left]:
         parted = columns if len(waiting) > 1 and waiting[0] is not LANES else 1
         panels, waiting = waiting[:parted], waiting[parted:]
         wide = (width - GAP * (parted - 1)) // parted

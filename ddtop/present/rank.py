@@ -441,11 +441,9 @@ def _process(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
         return
     page.heading("process")
     if gone is not None:
-        how, ago = (
-            exit_text(gone.code, gone.signal, gone.oom),
-            _ago(snapshot, rank.process.exit_unix_ns),
-        )
-        when = f", {ago} ago" if ago else ""
+        how, ago = exit_text(gone.code, gone.signal, gone.oom), rank.process.exit_unix_ns
+        when = f", {_ago(snapshot, ago)} ago" if ago and snapshot.live else ""
+        when = when or (f" at {units.clock(ago)}" if ago else "")
         page.items(
             ("ended", f"{how}{when}, number {gone.order + 1} on its host", "gone"),
             ("outlived by", ", ".join(f"pid {pid}" for pid in gone.orphans)),

@@ -8,10 +8,19 @@ from functools import cached_property
 
 from ddtop.diagnosis.finding import CRITICAL, OK, Finding, Verdict
 from ddtop.diagnosis.rank_state import culprits
-from ddtop.follow.history import Field, JobHistory, Numbers, SeriesHistory
+from ddtop.follow.history import (
+    PERIOD_NS,
+    Field,
+    JobHistory,
+    Memory,
+    Numbers,
+    SeriesHistory,
+    empty_memory,
+)
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.model.stacks import Merged
 from ddtop.present.findings import EventRow
+from ddtop.present.lanes import Lanes
 from ddtop.present.stacks import Read
 from ddtop.present.strip import (
     THROUGHPUT,
@@ -25,6 +34,12 @@ from ddtop.present.strip import (
 from ddtop.present.text import UNICODE, Glyphs, Line
 
 _CALM = Verdict(OK, (), "")
+
+
+def no_memory(rank: int) -> Memory:
+    """That of a rank of whom nothing is remembered."""
+    del rank
+    return empty_memory()
 
 
 @dataclass(frozen=True)
@@ -66,8 +81,17 @@ class Scene:
 
     @property
     def until_unix_ns(self) -> int:
-        """The shown moment."""
-        return self.snapshot.time_unix_ns
+        """The shown moment; of a job that has ended, its end."""
+        ended = self.snapshot.ended
+        over = ended is not None and not self.snapshot.live
+        return ended.time_unix_ns if ended is not None and over else self.snapshot.time_unix_ns
+
+    @property
+    def lanes(self) -> Lanes:
+        """What the ranks did up to this moment, at best since before the fault."""
+        memory_of = self.memories.memory_of if self.memories is not None else no_memory
+        since = self.finding.since_unix_ns // PERIOD_NS if self.finding is not None else None
+        return Lanes(memory_of, self.until_unix_ns // PERIOD_NS, since)
 
     @property
     def marks(self) -> list[tuple[int, str]]:
@@ -108,5 +132,6 @@ class Scene:
     def axis(self, columns: int, span: int) -> Line:
         """The axis below a chart of the last `span` (ns), with marks where findings began."""
         until = self.until_unix_ns
-        line = axis_line((until - span, until), columns, self.marks, self.glyphs)
+        end = "now" if self.snapshot.live else "end"
+        line = axis_line((until - span, until), columns, self.marks, self.glyphs, end)
         return tuple((text, self.style(style) if style == "" else style) for text, style in line)

@@ -48,7 +48,8 @@ class Measure:
     less: str = "less"
 
 
-def _milliseconds(value: float) -> str:
+def milliseconds_text(value: float) -> str:
+    """`199 ms`, `23.4 ms`, `12.1 s`."""
     if value >= 9999.5:
         return f"{value / 1000:.1f} s"
     return f"{value:.0f} ms" if value >= 99.95 else f"{value:.1f} ms"
@@ -187,11 +188,15 @@ def gpus_text(snapshot: Snapshot) -> str:
 
 def speed_facts(now: Numbers) -> list[str]:
     """The speed in other units: `5,279 samples/s`, `step 194 ms, max 199`."""
+    # What a program has counted last is not the speed of a job that stands still.
+    stands = now.iterations_per_s == 0.0
     counted = ((now.samples_per_s, "samples/s"), (now.tokens_per_s, "tokens/s"))
-    found = [f"{number(value)} {unit}" for value, unit in counted if value is not None]
+    found = [
+        f"{number(value)} {unit}" for value, unit in counted if value is not None and not stands
+    ]
     if now.iterations_per_s:
-        step, most = _milliseconds(1000 / now.iterations_per_s), now.step_most_ms
-        longest = "" if most is None else f", max {_milliseconds(most)}"
+        step, most = milliseconds_text(1000 / now.iterations_per_s), now.step_most_ms
+        longest = "" if most is None else f", max {milliseconds_text(most)}"
         # The same unit is not said twice.
         found.append(f"step {step}{longest.removesuffix(step[step.index(' ') :])}")
     return found
@@ -313,12 +318,17 @@ def _bar(
 
 
 def axis_line(
-    span: tuple[int, int], columns: int, marks: Iterable[tuple[int, str]], glyphs: Glyphs = UNICODE
+    span: tuple[int, int],
+    columns: int,
+    marks: Iterable[tuple[int, str]],
+    glyphs: Glyphs = UNICODE,
+    end: str = "now",
 ) -> Line:
     """The axis of a chart that is so wide up to now: how long ago it begins, `marks` at their
-    moments, and `now`. A mark near one of its ends stands beside the text there."""
+    moments, and `now`, or what its end is called. A mark near one of its ends stands beside the
+    text there."""
     began = f"-{units.duration((span[1] - span[0]) / units.SECOND_NS)} "
-    end, room = " now", columns - cell_width(began) - 4
+    end, room = f" {end}", columns - cell_width(began) - 4
     if room < 1:
         return ((began[:columns].ljust(columns), "dim"),)
     before, whole = len(began) * (span[1] - span[0]) // columns, span[1] - span[0]

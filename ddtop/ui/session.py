@@ -290,9 +290,9 @@ class Session:
         held, newest = self.shown.snapshot, self.newest.snapshot
         if not self.frozen or held is None or newest is None:
             return contact
-        return replace(
-            contact, frozen_s=(newest.time_unix_ns - held.time_unix_ns) / units.SECOND_NS
-        )
+        # The newest look may be of the past as well.
+        now = max(newest.time_unix_ns, (self.newest.span or (0, 0))[1])
+        return replace(contact, frozen_s=(now - held.time_unix_ns) / units.SECOND_NS)
 
     def say(self, text: str) -> None:
         """Show a sentence at the foot for some seconds."""

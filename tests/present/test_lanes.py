@@ -17,7 +17,7 @@ from ddtop.follow.lanes import (
     lane_cell,
     parts_of,
 )
-from ddtop.present.lanes import alike, lane_line, legend
+from ddtop.present.lanes import Lanes, alike, lane_line, legend
 from ddtop.present.text import ASCII, UNICODE, plain
 from tests.ui import builders
 from tests.ui.builders import SECOND
@@ -131,7 +131,7 @@ def test_the_legend_names_only_what_is_seen_the_most_frequent_first():
 @pytest.mark.parametrize("ranks", [4, 64, 512])
 def test_equal_ranks_are_one_lane_so_that_all_jobs_have_one_size(ranks):
     snapshot, verdict = builders.hang(ranks, 2)
-    classes = alike(snapshot, verdict.findings[0].ranks)
+    classes = alike(snapshot, verdict.findings[0].ranks, (), 2.0)
     assert [(one.label, len(one.ranks), one.at_fault) for one in classes] == [
         ("2", 1, True),
         (f"{ranks - 1:,} default_pg", ranks - 1, False),
@@ -143,6 +143,28 @@ def test_ranks_that_wait_for_those_that_wait_are_behind_them():
     ranks = list(snapshot.ranks)
     for number in (4, 5):
         ranks[number] = replace(ranks[number], wait=replace(ranks[number].wait, behind=(3,)))
-    classes = alike(replace(snapshot, ranks=tuple(ranks)), (2,))
+    classes = alike(replace(snapshot, ranks=tuple(ranks)), (2,), (), 2.0)
     assert [one.label for one in classes] == ["2", "3 default_pg", "2 behind"]
     assert classes[-1].ranks == (4, 5)
+
+
+def test_the_waits_of_a_job_that_moves_make_no_classes_but_its_victims_do():
+    snapshot, _ = builders.straggling(8, 3)
+    found = alike(snapshot, (3,), (0, 1), 2.0)
+    assert [one.label for one in found] == ["3", "2 wait for it", "5 others"]
+
+
+def test_a_cell_has_more_seconds_where_the_fault_began_before_the_lane_would():
+    work, wait = cell_of(WORK, 1.0), cell_of(COLLECTIVE, 0.0)
+    memory = seen(*((second, work if second < 100 else wait) for second in range(60, 160)))
+    short, long = Lanes(lambda _: memory, 159, 150), Lanes(lambda _: memory, 159, 100)
+    assert short.each(20) == 1
+    assert set(short.of(0, 20)) == {wait}
+    assert long.each(20) == 5
+    assert long.of(0, 20) == [*[work] * 8, *[wait] * 12]
+
+
+def test_ranks_at_fault_that_are_many_are_one_lane():
+    snapshot, _ = builders.hang(64, 2)
+    labels = [one.label for one in alike(snapshot, tuple(range(8)), (), 2.0)]
+    assert labels[0] == "8 at fault"

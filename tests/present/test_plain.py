@@ -36,9 +36,9 @@ def test_a_healthy_job_is_one_calm_sentence_and_its_ranks():
         "ok: 3/3 moving, watched 2 min",
         "─" * 80,
         "RANK STATE         ITER STEP ms NOW                    FOR COMM LOADER CPU HEARD",
-        "   0 · running   12,482   196.0 backward              0.1s  30% ━╸ 7/8  99  0.2s",
-        "   1 ◦ waiting   12,482   196.3 all_reduce #74892     0.0s  31% ━╸ 6/8  98  0.3s",
-        "   2 ◦ waiting   12,482   196.6 all_reduce #74892     0.0s  32% ━╸ 7/8  99  0.4s",
+        "   0 · running   12,482   196.0 backward                 -  30% ━╸ 7/8  99  0.2s",
+        "   1 ◦ waiting   12,482   196.3 all_reduce #74892        -  31% ━╸ 6/8  98  0.3s",
+        "   2 ◦ waiting   12,482   196.6 all_reduce #74892        -  32% ━╸ 7/8  99  0.4s",
     ]
 
 
@@ -86,14 +86,14 @@ def test_a_start_up_names_the_rank_that_did_not_come():
 
 def test_a_job_that_has_ended_says_how_and_who_went_first():
     assert lines_of(status_text(*builders.ended(), 80))[:8] == [
-        "train-4730  0/4 ranks  1 host  gloo                  iter 12,482  ENDED 40 s ago",
+        "train-4730  0/4 ranks  1 host  gloo                  iter 12,482  ENDED 22:12:40",
         "ended 22:12:40: exit code 1 of rank 2",
         "✖ rank 2 died: ValueError: bad batch (train.py:31 forward);",
         "  the launcher ended ranks 0,1,3",
         "  → read the traceback of rank 2",
         "─" * 80,
         "RANK STATE         ITER STEP ms NOW                    FOR COMM LOADER CPU HEARD",
-        "   2 ✝ exited    12,482       - exit code 1            40s  32% ━╸ 7/8  99   40s",
+        "   2 ✝ exited    12,482       - exit code 1              -  32% ━╸ 7/8  99   40s",
     ]
 
 
@@ -102,7 +102,7 @@ def test_a_viewer_that_cannot_keep_up_shows_by_how_much_in_place_of_a_time():
 
     header = header_line(snapshot, 120, ContactShown(behind_s=50.0))
 
-    assert header[-1] == ("BEHIND 50 s", "warning")
+    assert header[-1] == ("BEHIND 50 s, at 22:13:20", "warning")
 
 
 def test_forty_columns_still_tell_who_and_where():

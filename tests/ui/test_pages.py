@@ -156,7 +156,7 @@ def test_the_page_of_a_rank_that_is_gone_says_how_it_went():
     ranks = (*snapshot.ranks[:2], rank, snapshot.ranks[3])
     found = texts(detail_lines(replace(snapshot, ranks=ranks), 2, memory(), 100))
 
-    assert "  ended         SIGKILL (out of memory), 40 s ago, number 1 on its host" in found
+    assert "  ended         SIGKILL (out of memory) at 22:12:40, number 1 on its host" in found
     assert "  ValueError: bad batch?[2J" in found
     assert "  outlived by   pid 4811" in found
 

@@ -104,12 +104,31 @@ class RanksView(View):
         self.set_class(self.size.width >= SIDE_FROM, "wide")
         order = self._rows.of(snapshot, look.verdict, self.sort_key, self.descending, self.filter)
         self._share_rows(look, snapshot)
-        self.table.history = self.session.history
+        scene = self._scene(look, snapshot)
+        self.table.lanes = scene.lanes
+        top = self.table.scroll_offset.y
+        self.session.history.read(order[top : top + max(self.table.size.height, 1)])
         self.table.show(snapshot, order, frozenset(culprits(look.verdict)), self.session.old)
         self._follow(look)
         self.show_titles()
         self._show_side()
-        self._show_strip(look, snapshot)
+        self._show_axis(scene)
+        self._show_strip(look, scene)
+
+    def _scene(self, look: Look, snapshot: Snapshot) -> Scene:
+        entries = self.session.timeline.entries
+        if entries is not self._events[0]:
+            self._events = entries, rows_of(entries)
+        return Scene(
+            snapshot,
+            self.session.job_history,
+            look.verdict,
+            self._events[1],
+            self.session.history,
+            read=self.session.excerpts.get,
+            glyphs=self.session.paint.glyphs,
+            rows=self._shown_rows,
+        )
 
     def _share_rows(self, look: Look, snapshot: Snapshot) -> None:
         """Give the table its rows, and what is left to the axis and the panels.
@@ -119,7 +138,8 @@ class RanksView(View):
         """
         ranks, whole = len(snapshot.ranks), self.size.height - 1
         wide = self.has_class("wide")
-        rows = ranks if not look.verdict.findings else min(ranks, max(ROWS_LEAST, whole // 4))
+        many = ranks > whole // 2 and bool(look.verdict.findings)
+        rows = max(ROWS_LEAST, whole // 4) if many else ranks
         free = whole - rows
         roomy = free >= LINE_LEAST + 1
         axis = int(roomy and bool(self.table.shape.width(LANE)))
@@ -131,32 +151,18 @@ class RanksView(View):
         _set_height(self.side_strip, str(self._beside))
         self._shown_rows = rows if roomy else whole - self._below
 
-    def _show_strip(self, look: Look, snapshot: Snapshot) -> None:
+    def _show_strip(self, look: Look, scene: Scene) -> None:
         """Draw the panels in the rows that the ranks leave free."""
-        entries = self.session.timeline.entries
-        if entries is not self._events[0]:
-            self._events = entries, rows_of(entries)
+        snapshot = scene.snapshot
         self._recall_once(look, snapshot)
         below, beside = self._below, self._beside
         strip, room = (self.strip, below) if below else (self.side_strip, beside)
-        glyphs = self.session.paint.glyphs
-        scene = Scene(
-            snapshot,
-            self.session.job_history,
-            look.verdict,
-            self._events[1],
-            self.session.history,
-            read=self.session.excerpts.get,
-            glyphs=glyphs,
-            rows=self._shown_rows,
-        )
-        self._show_axis(scene)
         # In a hang its curves change only every ten seconds: they show nothing new.
         still = scene.quiet and snapshot.is_still
         changes = scene.history.changes // 5 if still else scene.history.changes
         until = snapshot.time_unix_ns if look.travelled or not snapshot.live else None
         worst = scene.finding.identity if scene.finding is not None else None
-        made_for = (changes, entries, until, worst, strip.room, room, glyphs)
+        made_for = (changes, scene.events, until, worst, strip.room, room, scene.glyphs)
         if made_for == self._strip_for:
             # Its numbers change every two seconds: making its lines at every look would cost as
             # much as the rows of the table.
@@ -175,14 +181,10 @@ class RanksView(View):
             if column.key == LANE:
                 break
             before += width + 1
-        second = scene.until_unix_ns // SECOND_NS
-        memories = self.session.history
-        shown = [
-            memories.memory_of(rank).lane_until(second, cells) for rank in self.table.visible_ranks
-        ]
+        shown = [scene.lanes.of(rank, cells) for rank in self.table.visible_ranks]
         room = self.table.size.width - before - cells
         meaning = legend(shown, scene.glyphs, room)
-        axis = scene.axis(cells, cells * SECOND_NS)
+        axis = scene.axis(cells, cells * scene.lanes.each(cells) * SECOND_NS)
         self.axis.show([((" " * before, ""), *axis, *meaning)] if cells else [])
 
     def _recall_once(self, look: Look, snapshot: Snapshot) -> None:

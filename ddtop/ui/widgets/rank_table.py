@@ -12,8 +12,8 @@ from typing import ClassVar
 from textual import events
 from textual.binding import BindingType
 
-from ddtop.follow.history import SeriesHistory
 from ddtop.model.facts import Snapshot
+from ddtop.present.lanes import Lanes
 from ddtop.present.numbers import CellContext, Number, absent, host_width, place_width, rank_table
 from ddtop.present.text import Table
 from ddtop.ui.rows import alarming, row_line, title_line
@@ -31,7 +31,7 @@ class RankTable(CursorList):
         super().__init__(paint, name)
         self.tagged: set[int] = set()
         self.hidden: frozenset[str] = frozenset()
-        self.history = SeriesHistory()
+        self.lanes: Lanes | None = None
         self._snapshot: Snapshot | None = None
         self._culprits: frozenset[int] = frozenset()
         self._old = False
@@ -66,8 +66,6 @@ class RankTable(CursorList):
         """Draw these ranks in this order."""
         self._snapshot, self._culprits, self._old = snapshot, culprits, old
         self._measure_hosts(snapshot)
-        top = self.scroll_offset.y
-        self.history.read(order[top : top + max(self.size.height, 1)])
         self.show_keys(order)
 
     def _measure_hosts(self, snapshot: Snapshot) -> None:
@@ -85,8 +83,8 @@ class RankTable(CursorList):
             return ListRow(())
         rank = self._snapshot.rank(number)
         shown = self._snapshot
-        glyphs, memory_of = self._paint.glyphs, self.history.memory_of
-        context = CellContext(shown.time_unix_ns, glyphs, shown.axes, shown.groups, memory_of)
+        glyphs, now = self._paint.glyphs, shown.time_unix_ns
+        context = CellContext(now, glyphs, shown.axes, shown.groups, self.lanes)
         line = row_line(rank, self.shape, context, number in self.tagged, self._old)
         return ListRow(line, alarming(rank, self._culprits), number == self.cursor_key)
 
