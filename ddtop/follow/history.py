@@ -9,7 +9,7 @@ from math import isfinite
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
-from ddtop.follow.lanes import GONE, cell_of, lane_cell
+from ddtop.follow.lanes import GONE, cell_of, joined_cells, lane_cell
 from ddtop.model.facts import Device, RankFacts, Snapshot
 from ddtop.policy import Policy
 
@@ -42,13 +42,14 @@ class Memory:
         """One cell for each of the last times of `each` seconds; a second that is missing has that
         of the second before it."""
         taken = dict(zip(reversed(self.seconds), reversed(self.lane), strict=False))
-        found: list[int | None] = []
-        # The same seconds from look to look.
-        second -= second % each
-        for at in range(second - (cells - 1) * each, second + 1, each):
-            cell = taken.get(at)
-            found.append(taken.get(at - 1) if cell is None else cell)
-        return found
+        # The same seconds are together from look to look.
+        begin = second - second % each - (cells - 1) * each
+        return [
+            joined_cells([taken.get(one) for one in range(at, at + each)])
+            if each > 1 or taken.get(at) is not None
+            else taken.get(at - 1)
+            for at in range(begin, second + 1, each)
+        ]
 
 
 class SeriesHistory:

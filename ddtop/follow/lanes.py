@@ -28,6 +28,19 @@ def parts_of(cell: int) -> tuple[int, int]:
     return divmod(cell, STEPS + 1)
 
 
+def joined_cells(cells: Sequence[int | None]) -> int | None:
+    """Those of several seconds as one; None if none is known."""
+    known = [parts_of(cell) for cell in cells if cell is not None]
+    if not known:
+        return None
+    waits = [0] * (GONE + 1)
+    for kind, work in known:
+        waits[kind] += STEPS - work
+    # Its end is the last that is known of a rank, however late in these seconds.
+    kind = GONE if waits[GONE] else max(range(GONE), key=waits.__getitem__)
+    return cell_of(kind, sum(work for _, work in known) / len(known) / STEPS)
+
+
 def lane_cell(
     before: Sequence[int],
     now: Sequence[int],

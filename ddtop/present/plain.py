@@ -81,10 +81,7 @@ def diagnose_text(
 def _finding(snapshot: Snapshot, finding: Finding, width: int, glyphs: Glyphs) -> list[str]:
     mark = severity_mark(finding.severity, glyphs)[0]
     since = (snapshot.time_unix_ns - finding.since_unix_ns) / units.SECOND_NS
-    began = units.clock(finding.since_unix_ns)
-    # Of a job that has ended the age would be that of the recording's last second.
-    lasts = f"for {units.duration(since)}" if snapshot.live else f"since {began}"
-    lines = [f"{mark} {finding.severity}: {clean(finding.kind)}, {lasts}"]
+    lines = [f"{mark} {finding.severity}: {clean(finding.kind)}, for {units.duration(since)}"]
     lines += [f"  {text}" for text in wrap_clauses(clean(finding.summary), width - 2)]
     parts = (
         *that_hold((finding.ranks, (rank_list(finding.ranks), "  ranks: "))),

@@ -14,6 +14,7 @@ from ddtop.follow.lanes import (
     STEPS,
     WORK,
     cell_of,
+    joined_cells,
     lane_cell,
     parts_of,
 )
@@ -162,6 +163,14 @@ def test_a_cell_has_more_seconds_where_the_fault_began_before_the_lane_would():
     assert set(short.of(0, 20)) == {wait}
     assert long.each(20) == 5
     assert long.of(0, 20) == [*[work] * 8, *[wait] * 12]
+    assert Lanes(lambda _: memory, 159).each(20) == 5
+
+
+def test_seconds_that_are_joined_have_their_mean_and_their_most_frequent_wait():
+    cells = [cell_of(WORK, 1.0), cell_of(DATA, 0.5), cell_of(COLLECTIVE, 0.0), None]
+    assert parts_of(joined_cells(cells)) == (COLLECTIVE, STEPS // 2)
+    assert parts_of(joined_cells([cell_of(WORK, 1.0), cell_of(GONE, 0.0)]))[0] == GONE
+    assert joined_cells([None]) is None
 
 
 def test_ranks_at_fault_that_are_many_are_one_lane():
