@@ -16,7 +16,7 @@ from ddtop.present.numbers import state_text
 from ddtop.present.scene import Scene
 from ddtop.present.stacks import excerpt_lines, path_lines, path_steps
 from ddtop.present.strip import milliseconds_text
-from ddtop.present.text import Line, Span, cell_width, clean, clip, fit, state_style
+from ddtop.present.text import Line, Span, cell_width, clean, clip, fit, hang, state_style
 from ddtop.say.chain import chain_lines
 from ddtop.thresholds import chosen
 from ddtop.wire.records import Gpu, Place, Spot, by_function
@@ -46,15 +46,33 @@ def where_panel(scene: Scene, width: int, rows: int) -> list[Line]:
         return []
     own = _class_with(scene, rank)
     if own is None or _is_moving(rank):
-        lines = _place_lines(scene, rank, width)
         where = f"where rank {rank.rank} {'was' if rank.gone else 'is'}"
-        return [_head(scene, where, width), *lines][:rows] if lines else []
-    others = _others(scene, own)
-    where = f"where {ranks_text(own.ranks, 4)} {'is' if len(own.ranks) == 1 else 'are'}"
-    lines = [_head(scene, where, width), *_class_lines(scene, own, width)]
-    if others is not None:
-        more = [((f"{ranks_text(others.ranks, 4)}:", "dim"),), *_class_lines(scene, others, width)]
-        lines += more if len(lines) + len(more) <= rows else []
+        parts = [_place_lines(scene, rank, width)]
+    else:
+        where = f"where {ranks_text(own.ranks, 4)} {'is' if len(own.ranks) == 1 else 'are'}"
+        parts = [_class_lines(scene, own, width)]
+        if (others := _others(scene, own)) is not None:
+            path, source = _class_lines(scene, others, width)
+            parts.append(([((f"{ranks_text(others.ranks, 4)}:", "dim"),), *path], source))
+    if not parts[0][0]:
+        return []
+    return [_head(scene, where, width), *_fitting(parts, rows - 1, scene.glyphs.arrow)]
+
+
+Part = tuple[list[Line], list[Line]]
+"""Where ranks are, and the source there."""
+
+
+def _fitting(parts: Sequence[Part], rows: int, arrow: str) -> list[Line]:
+    """As many of the parts as fit, then with only the line of each source that has the arrow; the
+    others are left out first."""
+    brief = [
+        (path, [line for line in source if line[0][0].startswith(arrow)]) for path, source in parts
+    ]
+    for shown in (parts, brief, parts[:1], brief[:1]):
+        lines = [line for path, source in shown for line in [*path, *source]]
+        if len(lines) <= rows:
+            return lines
     return lines[:rows]
 
 
@@ -75,25 +93,24 @@ def _others(scene: Scene, own: StackClass) -> StackClass | None:
     return max(found, key=lambda one: len(one.ranks), default=None)
 
 
-def _class_lines(scene: Scene, one: StackClass, width: int) -> list[Line]:
-    lines = [((" ", ""), *line) for line in path_lines(path_steps(one), width - 1, scene.glyphs)]
+def _class_lines(scene: Scene, one: StackClass, width: int) -> Part:
+    path = [((" ", ""), *line) for line in path_lines(path_steps(one), width - 1, scene.glyphs)]
     frame = one.user_frame
-    source = _source(scene, one.ranks[0], frame, width) if frame is not None else []
-    return [*lines, *source]
+    return path, _source(scene, one.ranks[0], frame, width) if frame is not None else []
 
 
-def _place_lines(scene: Scene, rank: RankFacts, width: int) -> list[Line]:
+def _place_lines(scene: Scene, rank: RankFacts, width: int) -> Part:
     spots = by_function(rank.reported.spots)
+    place: Place | Spot | None = rank.reported.own_place or rank.reported.place
+    text = "it was last in" if rank.gone else "in"
     if spots and rank.reported.spots_samples and not rank.gone:
-        share = units.percent(spots[0].samples / rank.reported.spots_samples)
-        text = f" {share} of its samples in {_at(spots[0])}"
-        return [((text, scene.style("")),), *_source(scene, rank.rank, spots[0], width)]
-    place = rank.reported.own_place or rank.reported.place
+        place = spots[0]
+        share = units.percent(place.samples / rank.reported.spots_samples)
+        text = f"{share} of its samples in"
     if place is None:
-        return []
-    last = "it was last in" if rank.gone else "in"
-    text = f" {last} {_at(place)}"
-    return [((text, ""),), *_source(scene, rank.rank, place, width)]
+        return [], []
+    path: list[Line] = [((line, ""),) for line in hang(f"{text} {_at(place)}", width, " ")]
+    return path, _source(scene, rank.rank, place, width)
 
 
 def _at(place: Place | Spot) -> str:
@@ -121,12 +138,19 @@ def waits_panel(scene: Scene, width: int, rows: int) -> list[Line]:
     rank = scene.culprit
     if rank is None or not roots:
         return []
-    lines = _waves(scene, roots)
-    lines += [((f" {clean(text)}", ""),) for text in _chain(rank)]
+    texts = _waves(scene, roots)
+    lines: list[Line] = []
+    if texts:
+        mark = f"{scene.glyphs.critical} {ranks_text(roots, NAMED_MOST)}"
+        lines = [((mark, "culprit"),)]
+    for lead, text in texts:
+        lines += [((line, "blocked"),) for line in hang(text, width, lead)]
+    for text in _chain(rank):
+        lines += [((line, ""),) for line in hang(clean(text), width, " ")]
     return [_head(scene, "who waits for whom", width), *lines][:rows] if lines else []
 
 
-def _waves(scene: Scene, roots: frozenset[int]) -> list[Line]:
+def _waves(scene: Scene, roots: frozenset[int]) -> list[tuple[str, str]]:
     """Those that wait for the roots, a line for each group, and a line for all behind them."""
     snapshot, glyphs = scene.snapshot, scene.glyphs
     named = names_of_groups(snapshot.groups)
@@ -146,14 +170,12 @@ def _waves(scene: Scene, roots: frozenset[int]) -> list[Line]:
     for peer in snapshot.peer_waits:
         if roots.intersection(peer.behind) and len(texts) < NAMED_MOST:
             texts.append(f"rank {peer.rank} in {clean(peer.call)}")
-    lines: list[Line] = [((f" {glyphs.left} ", "dim"), (text, "blocked")) for text in texts]
+    lines = [(f" {glyphs.left} ", text) for text in texts]
     others = [wait.waiting for name, wait in left.items() if name not in direct]
     behind = frozenset().union(*others) - held - roots
     if lines and behind:
-        text = f"{_ranks(behind)} behind those"
-        lines.append(((f"   {glyphs.left} ", "dim"), (text, "blocked")))
-    mark = f"{glyphs.critical} {ranks_text(roots, NAMED_MOST)}"
-    return [((mark, "culprit"),), *lines] if lines else []
+        lines.append((f"   {glyphs.left} ", f"{_ranks(behind)} behind those"))
+    return lines
 
 
 def _ranks(ranks: frozenset[int]) -> str:

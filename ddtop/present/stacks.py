@@ -213,7 +213,10 @@ def path_lines(steps: Sequence[Span], width: int, glyphs: Glyphs, lead: str = ""
     begun = len(line)
     for number, (text, style) in enumerate(steps):
         joint = [(f" {glyphs.then} ", "dim")] if number else []
-        if len(line) > begun and line_width(line) + cell_width(text) + (3 if number else 0) > width:
+        # A line that is not the last one ends with a sign.
+        ends = 2 if number < len(steps) - 1 else 0
+        more = cell_width(text) + (3 if number else 0) + ends
+        if len(line) > begun and line_width(line) + more > width:
             lines.append(clip_line((*line, (f" {glyphs.then}", "dim")), width, glyphs.ellipsis))
             line, joint = [(" " * max(cell_width(lead), 2), "")], []
             begun = 1
