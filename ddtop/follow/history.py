@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from math import isfinite
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
-from ddtop.follow.lanes import GONE, cell_of, joined_cells, lane_cell
-from ddtop.model.facts import Device, RankFacts, Snapshot
+from ddtop.follow.lanes import ASLEEP, COLLECTIVE, GONE, cell_of, joined_cells, lane_cell
+from ddtop.model.facts import Device, RankFacts, Snapshot, State
 from ddtop.policy import Policy
 
 DEPTH = 240
 """Values kept of each series: four minutes at one a second, more than any pane is wide."""
 ALL_UP_TO = 1024
-"""Up to this many ranks, all are remembered; above it, only those that a user has opened (65,536
-would need a quarter GB)."""
+"""Up to this many ranks, all are remembered; above it, only those that somebody has looked at, at
+most `WATCHED_MOST`, and `DRAWN` others that stand for all (65,536 would need a quarter GB)."""
+WATCHED_MOST, DRAWN = 512, 64
 PERIOD_NS = 1_000_000_000
 LANE_HELD_S = 3.0
 """A rank that has not reported for longer has no cell in its lane."""
@@ -72,7 +73,15 @@ class SeriesHistory:
         return self._memories.get(rank) or empty_memory()
 
     def read(self, ranks: Iterable[int]) -> None:
-        """Read the memories of these ranks at once, where they have to be read from somewhere."""
+        """Somebody looks at these ranks."""
+        if len(self._watched) < WATCHED_MOST:
+            self._watched.update(ranks)
+
+    def one_of(self, ranks: Collection[int]) -> int | None:
+        """One of these ranks that is remembered."""
+        return next(
+            (rank for rank, one in self._memories.items() if rank in ranks and one.lane), None
+        )
 
     def record(self, snapshot: Snapshot) -> None:
         """Take the values of a snapshot; a new run of the job forgets the old one."""
@@ -85,21 +94,28 @@ class SeriesHistory:
             return
         self._last_ns = snapshot.time_unix_ns
         self._seconds.append(snapshot.time_unix_ns // PERIOD_NS)
-        few = len(snapshot.ranks) <= ALL_UP_TO
-        ranks = snapshot.ranks if few else [snapshot.rank(number) for number in self._watched]
+        ranks = snapshot.ranks
+        if (count := len(ranks)) > ALL_UP_TO:
+            known = self._watched.union(range(0, count, count // DRAWN))
+            ranks = tuple(snapshot.rank(number) for number in known)
         for rank in ranks:
             memory = self._memories.get(rank.rank)
             if memory is None:
                 memory = self._memories[rank.rank] = empty_memory(self._seconds)
-            cell = self._cell(rank, memory)
+            cell = self._cell(rank, memory, snapshot.time_unix_ns)
             _append(memory, rank, cell)
 
-    def _cell(self, rank: RankFacts, memory: Memory) -> int | None:
+    def _cell(self, rank: RankFacts, memory: Memory, now_unix_ns: int) -> int | None:
         sampled = rank.reported.activity_samples
         before = self._sampled.get(rank.rank)
         self._sampled[rank.rank] = sampled
         if rank.gone:
             return cell_of(GONE, 0.0)
+        if rank.state is State.STOPPED:
+            return cell_of(ASLEEP, 0.0)
+        if any(call.since_unix_ns <= now_unix_ns - PERIOD_NS for call in rank.comm.open_calls):
+            # It has been in a call for other ranks all that second.
+            return cell_of(COLLECTIVE, 0.0)
         if sampled == before and (rank.agent.report_age_s or 0.0) <= LANE_HELD_S:
             # It has sent no report since.
             return memory.lane[-1] if memory.lane else None

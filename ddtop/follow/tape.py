@@ -19,7 +19,7 @@ from ddtop.diagnosis.finding import INFO, Finding, Verdict
 from ddtop.diagnosis.judge import STEP_NS, Judge, began_to_end_unix_ns, is_over, with_what_stood
 from ddtop.feeds.route import LIVE_BYTES
 from ddtop.follow.history import DEPTH, PERIOD_NS, Memory, SeriesHistory, empty_memory
-from ddtop.follow.lanes import GONE, cell_of, lane_cell
+from ddtop.follow.lanes import COLLECTIVE, GONE, cell_of, lane_cell
 from ddtop.model.facts import Snapshot
 from ddtop.model.job import Job
 from ddtop.model.memory import Series
@@ -368,6 +368,8 @@ class _Read:
     def _cell(self, at: int, state: RankState) -> int | None:
         if self._state is None:
             return None
+        if any(call.since_unix_ns <= at - PERIOD_NS for call in state.open_calls):
+            return cell_of(COLLECTIVE, 0.0)
         used = self._cpu.growth(self._policy.cpu_window_s, at)
         cpu = used[1][0] / (used[0] * 1e9) if used is not None else None
         before, pending = self._state.activity_samples, bool(state.open_collectives)

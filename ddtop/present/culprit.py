@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 
 from ddtop.follow.history import PERIOD_NS, Memory
-from ddtop.model.facts import RankFacts
+from ddtop.model.facts import RankFacts, State
 from ddtop.model.stacks import StackClass
 from ddtop.present.charts import size_scale
 from ddtop.present.groups import group_waits
@@ -46,7 +46,8 @@ def where_panel(scene: Scene, width: int, rows: int) -> list[Line]:
         return []
     own = _class_with(scene, rank)
     if own is None or _is_moving(rank):
-        where = f"where rank {rank.rank} {'was' if rank.gone else 'is'}"
+        unseen = rank.gone or rank.state is State.LOST
+        where = f"where rank {rank.rank} {'was' if unseen else 'is'}"
         parts = [_place_lines(scene, rank, width)]
     else:
         where = f"where {ranks_text(own.ranks, 4)} {'is' if len(own.ranks) == 1 else 'are'}"
@@ -372,6 +373,7 @@ def lanes_panel(scene: Scene, width: int, rows: int) -> list[Line]:
     victims = scene.finding.victims if scene.finding is not None else ()
     classes = alike(scene.snapshot, scene.at_fault, victims, chosen().wait_shown_s)
     classes = classes[: min(rows - 2, CLASSES_MOST)]
+    scene.memories.read([one.ranks[0] for one in classes])
     labels = [
         f"{scene.glyphs.times}{one.label}" if not one.at_fault else one.label for one in classes
     ]
@@ -386,8 +388,8 @@ def lanes_panel(scene: Scene, width: int, rows: int) -> list[Line]:
     for one, text in zip(classes, labels, strict=True):
         rank = scene.snapshot.rank(one.ranks[0])
         # Of very many ranks only some are remembered.
-        drawn_by = next((n for n in one.ranks[:NAMED_MOST] if scene.memories.memory_of(n).lane), 0)
-        lane = scene.lanes.of(drawn_by, cells) if drawn_by in one.ranks else []
+        drawn_by = scene.memories.one_of(frozenset(one.ranks))
+        lane = scene.lanes.of(drawn_by, cells) if drawn_by is not None else []
         word = state_text(rank.state, scene.glyphs)
         lines.append(
             (

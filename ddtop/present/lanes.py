@@ -114,7 +114,7 @@ def alike(
     fewest first. `shown_s`: shorter waits are those of any step."""
     found = [Alike((rank,), f"{rank}", True) for rank in at_fault]
     if len(at_fault) > ALONE_MOST:
-        found = [Alike(tuple(at_fault), f"{len(at_fault):,} at fault", True)]
+        found = [Alike(tuple(at_fault), f"{len(at_fault):,} ranks", True)]
     named, blamed, waiting = names_of_groups(snapshot.groups), frozenset(at_fault), {*victims}
     newest = snapshot.time_unix_ns - int(shown_s * SECOND_NS)
     classes: dict[tuple[int, str], list[int]] = {}

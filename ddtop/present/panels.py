@@ -132,8 +132,12 @@ def _laid_out(scene: Scene, width: int, height: int) -> list[Line]:
     left = height
     waiting = [panel for panel in panels_for(scene) if panel.make(scene, width, panel.least)]
     while waiting := [panel for panel in waiting if panel.least <= left]:
-        parted = columns if len(waiting) > 1 and waiting[0] is not LANES else 1
-        panels, waiting = waiting[:parted], waiting[parted:]
+        first, *rest = waiting
+        # A chart beside a text leaves the place below the text empty.
+        alike = [panel for panel in rest if panel.grows == first.grows] or rest
+        parted = columns if rest and first is not LANES else 1
+        panels = [first, *alike[: parted - 1]]
+        waiting = [panel for panel in waiting if panel not in panels]
         wide = (width - GAP * (parted - 1)) // parted
         room = min(left, TEXT_ROWS_MOST)
         rows = max(

@@ -176,4 +176,4 @@ def test_seconds_that_are_joined_have_their_mean_and_their_most_frequent_wait():
 def test_ranks_at_fault_that_are_many_are_one_lane():
     snapshot, _ = builders.hang(64, 2)
     labels = [one.label for one in alike(snapshot, tuple(range(8)), (), 2.0)]
-    assert labels[0] == "8 at fault"
+    assert labels[0] == "8 ranks"

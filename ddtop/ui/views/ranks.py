@@ -17,7 +17,7 @@ from ddtop.present.filter import BY_VERDICT, FIELDS, Rows, describe_filter, pars
 from ddtop.present.findings import EventRow, rows_of
 from ddtop.present.gpus import silent_note
 from ddtop.present.job_charts import LINE_LEAST
-from ddtop.present.lanes import legend
+from ddtop.present.lanes import ALONE_MOST, legend
 from ddtop.present.map import BLOCKED, HEALTHY, codes_of
 from ddtop.present.numbers import COLUMNS, LANE, Number
 from ddtop.present.panels import panel_lines
@@ -107,7 +107,8 @@ class RanksView(View):
         scene = self._scene(look, snapshot)
         self.table.lanes = scene.lanes
         top = self.table.scroll_offset.y
-        self.session.history.read(order[top : top + max(self.table.size.height, 1)])
+        shown = order[top : top + max(self.table.size.height, 1)]
+        self.session.history.read([*scene.at_fault[:ALONE_MOST], *shown])
         self.table.show(snapshot, order, frozenset(culprits(look.verdict)), self.session.old)
         self._follow(look)
         self.show_titles()
