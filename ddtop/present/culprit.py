@@ -165,8 +165,8 @@ def _waves(scene: Scene, roots: frozenset[int]) -> list[tuple[str, str]]:
     for name in direct[:NAMED_MOST]:
         wait, first = left[name], snapshot.rank(min(left[name].waiting)).wait
         op = clean(collective_text(first.op, first.seq)) if first is not None else "a collective"
-        since = units.duration((snapshot.time_unix_ns - wait.since_unix_ns) / units.SECOND_NS)
-        texts.append(f"{_ranks(wait.waiting)} in {op} of {clean(named.of(name))}, {since}")
+        # Since when is in the rows: panels are not drawn at every look.
+        texts.append(f"{_ranks(wait.waiting)} in {op} of {clean(named.of(name))}")
         held |= wait.waiting
     for peer in snapshot.peer_waits:
         if roots.intersection(peer.behind) and len(texts) < NAMED_MOST:

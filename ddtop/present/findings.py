@@ -363,8 +363,8 @@ def _with_hint(body: list[Line], hint: str, width: int, growth: int) -> list[Lin
 
 
 def last_stood(entries: Sequence[Entry], snapshot: Snapshot) -> str:
-    """`last: not-in-collective rank 26, 13:17:14, stood 2 min 10 s (6)`, with the key of the
-    events; empty if no finding has cleared yet."""
+    """`last: not-in-collective rank 26, 13:17:14, stood 2 min 10 s (6: events)`, with the
+    key of the events; empty if no finding has cleared yet."""
     for entry in reversed(entries):
         over, finding = entry.over_unix_ns, entry.finding
         if finding is None or over is None or over > snapshot.time_unix_ns:
@@ -372,7 +372,7 @@ def last_stood(entries: Sequence[Entry], snapshot: Snapshot) -> str:
         stood = units.duration((over - entry.unix_ns) / units.SECOND_NS)
         what = f"{clean(finding.kind)} {ranks_text(entry.ranks, 2)}".rstrip()
         if finding.severity in (CRITICAL, WARNING):
-            return f"last: {what}, {units.clock(entry.unix_ns)}, stood {stood} (6)"
+            return f"last: {what}, {units.clock(entry.unix_ns)}, stood {stood} (6: events)"
     return ""
 
 

@@ -224,7 +224,9 @@ def _series(page: Page, rank: RankFacts, memory: Memory) -> None:
     cells = max(min(room - 2 - RANGE if ranged else room, most), 0)
     for label, series, value, text in shown:
         drawn = list(series)[-cells:] if cells else []
-        (line,) = chart(drawn, scale(drawn), glyphs=page.glyphs)
+        # Noise of a share would look like mountains.
+        ends = (0.0, 1.0) if series is memory.wait_ratio else scale(drawn)
+        (line,) = chart(drawn, ends, glyphs=page.glyphs)
         page.add(
             (f"  {label:<{SERIES_LABEL}}", "dim"),
             (f"{value:>9}  ", ""),

@@ -37,6 +37,7 @@ from ddtop.present.text import (
     fit,
     line_width,
     plain,
+    short_names,
     wrap,
 )
 from ddtop.wire.names import framework_of
@@ -112,6 +113,12 @@ def place_of(stack_class: StackClass) -> Span:
     return (
         (frame_text(frame), frame_style(frame)) if frame is not None else ("no Python frame", "dim")
     )
+
+
+def _place(stack_class: StackClass) -> Span:
+    """The same, so short that a long file leaves room for its function."""
+    text, style = place_of(stack_class)
+    return short_names(text, PLACE_MAX // 2), style
 
 
 def who_text(stack_class: StackClass, ranks: Sequence[int] | None = None) -> str:
@@ -404,7 +411,7 @@ def _blocks(
         return []
     left_out, classes = len(classes) - CLASSES_MAX, classes[:CLASSES_MAX]
     whos = [_who(stack_class) for stack_class in classes]
-    places = [place_of(stack_class)[0] for stack_class in classes]
+    places = [_place(stack_class)[0] for stack_class in classes]
     columns = (
         min(max(map(cell_width, whos)), width // 3 if classes[0].main else width // 2),
         min(max(map(cell_width, places)), PLACE_MAX, width // 2),
@@ -462,7 +469,7 @@ def _title(
 ) -> Line:
     at_fault = not around.blamed.isdisjoint(stack_class.ranks) and stack_class.main
     style = "critical" if at_fault else "warning" if odd else ""
-    place, place_style = place_of(stack_class)
+    place, place_style = _place(stack_class)
     mark = f"{glyphs.critical} " if at_fault else ""
     doing = doing_text(stack_class, around.doing)
     line: list[Span] = [

@@ -119,7 +119,7 @@ def test_who_waits_is_told_in_waves_to_the_end_of_the_chain():
     snapshot = replace(snapshot, ranks=tuple(ranks), waits=waits)
     assert texts(waits_panel(scene_of(snapshot, verdict), 78, 16))[1:] == [
         "✖ rank 5",
-        " ◀━ 12 ranks in all_reduce #74893 of default_pg, 31 s",
+        " ◀━ 12 ranks in all_reduce #74893 of default_pg",
         "   ◀━ ranks 0-2 behind those",
         " rank 5 waits for its loader worker pid 4811, state D",
     ]

@@ -298,7 +298,7 @@ def test_a_healthy_job_remembers_what_stood_last_and_only_what_is_over():
         ]
 
     began = units.clock(snapshot.time_unix_ns - 31 * SECOND)
-    last = f"last: loader-stuck rank 5, {began}, stood 41 s (6)"
+    last = f"last: loader-stuck rank 5, {began}, stood 41 s (6: events)"
     assert calm(timeline.entries) == [f"ok: 8/8 moving, watched 2 min · {last}"]
     assert calm(timeline.entries, width=60) == [
         "ok: 8/8 moving, watched 2 min · last: loader-stuck rank 5,…"
