@@ -211,6 +211,15 @@ ACTIONS = (
         (RANKS,),
     ),
     Action(
+        "enlarge",
+        "underscore",
+        "_",
+        "all rows",
+        "give all room to the rows of the ranks, or share it with the panels below them again",
+        "enlarge",
+        (RANKS,),
+    ),
+    Action(
         "next-problem",
         "n",
         "n N",

@@ -48,9 +48,9 @@ FILE_BYTES_MAX = 1 << 16
 class Setup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The settings.
 
-    `theme`: None for the one that suits the terminal. `hidden`: the keys of hidden columns. The
-    sort order is not kept: it was for one job, and in the next one the rank at fault would not be
-    on top.
+    `theme`: None for the one that suits the terminal. `hidden`: the keys of hidden columns.
+    `enlarged`: the rows of the ranks have all room. The sort order is not kept: it was for one job,
+    and in the next one the rank at fault would not be on top.
     """
 
     schema: str = SCHEMA
@@ -58,6 +58,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     hidden: tuple[str, ...] = REPLACED
     interval_s: float = 0.5
     follow: bool = False
+    enlarged: bool = False
 
 
 class Kept:

@@ -350,3 +350,17 @@ async def test_the_screen_follows_the_terminal_when_its_size_changes():
         await pilot.pause()
         assert all(len(line) <= 60 for line in screen_text(app))
         assert "✖ culprit" in "\n".join(screen_text(app))
+
+
+async def test_the_rows_of_the_ranks_get_all_room_and_give_it_back():
+    async with watching(live(*builders.hang(64, 13)), (100, 40)) as (app, pilot):
+        shared = app.screen.table.size.height
+        await pilot.press("underscore")
+        await pilot.pause()
+        assert app.screen.table.size.height > 3 * shared
+        assert not any("who waits for whom" in line for line in screen_text(app))
+        assert any("_: panels" in line for line in screen_text(app))
+        await pilot.press("underscore")
+        await pilot.pause()
+        assert app.screen.table.size.height == shared
+        assert any("who waits for whom" in line for line in screen_text(app))

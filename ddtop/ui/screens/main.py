@@ -343,6 +343,10 @@ class MainScreen(FactsScreen):
         """Follow the rank at fault, or stop following it."""
         self.ranks.follow()
 
+    def action_enlarge(self) -> None:
+        """Give all room to the rows of the ranks, or share it again."""
+        self.ranks.enlarge()
+
     def action_why(self) -> None:
         """Open the findings."""
         if self.session.shown.snapshot is not None:

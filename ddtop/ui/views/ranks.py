@@ -141,6 +141,7 @@ class RanksView(View):
         wide = self.has_class("wide")
         many = ranks > whole // 2 and bool(look.verdict.findings)
         rows = max(ROWS_LEAST, whole // 4) if many else ranks
+        rows = whole if self.session.setup.enlarged else rows
         free = whole - rows
         roomy = free >= LINE_LEAST + 1
         axis = int(roomy and bool(self.table.shape.width(LANE)))
@@ -212,6 +213,11 @@ class RanksView(View):
         self._followed = None
         self.show_again()
 
+    def enlarge(self) -> None:
+        """Give all room to the rows, or share it with the panels again."""
+        self.session.prefer(enlarged=not self.session.setup.enlarged)
+        self.show_again()
+
     def next_problem(self, steps: int) -> None:
         """Move the cursor to the next row that is not healthy; after the last comes the first. If
         some ranks are worse than blocked, only to those."""
@@ -264,6 +270,8 @@ class RanksView(View):
             notes.append(f"sorted by {title}" + (", largest first" if self.descending else ""))
         if self.session.setup.follow:
             notes.append("following")
+        if self.session.setup.enlarged:
+            notes.append("_: panels")
         if snapshot.devices and (silent := silent_note(snapshot, chosen())):
             notes.append(silent)
         if self.table.tagged:
