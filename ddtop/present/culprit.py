@@ -15,7 +15,7 @@ from ddtop.present.lanes import CLASSES_MOST, alike, lane_line
 from ddtop.present.numbers import state_text
 from ddtop.present.scene import Scene
 from ddtop.present.stacks import excerpt_lines, path_lines, path_steps
-from ddtop.present.strip import milliseconds_text
+from ddtop.present.strip import SPAN_LEAST_S, milliseconds_text
 from ddtop.present.text import Line, Span, cell_width, clean, clip, fit, hang, state_style
 from ddtop.say.chain import chain_lines
 from ddtop.thresholds import chosen
@@ -104,7 +104,8 @@ def _place_lines(scene: Scene, rank: RankFacts, width: int) -> Part:
     spots = by_function(rank.reported.spots)
     place: Place | Spot | None = rank.reported.own_place or rank.reported.place
     text = "it was last in" if rank.gone else "in"
-    if spots and rank.reported.spots_samples and not rank.gone:
+    # Of a rank that stands still, the samples of the last half minute tell where it was before.
+    if spots and rank.reported.spots_samples and not (rank.gone or rank.progress.stale):
         place = spots[0]
         share = units.percent(place.samples / rank.reported.spots_samples)
         text = f"{share} of its samples in"
@@ -249,7 +250,7 @@ def _series_chart(
         return []
     begin = memory.seconds[-len(values)]
     last = scene.until_unix_ns // PERIOD_NS
-    span = max(min(last - begin + 1, SPAN_MOST_S), 20)
+    span = max(min(last - begin + 1, SPAN_MOST_S), SPAN_LEAST_S)
 
     def columns_of(columns: int) -> list[float | None]:
         taken = dict(zip(list(memory.seconds)[-len(values) :], values, strict=True))

@@ -125,7 +125,7 @@ def chart_of(measure: Measure) -> Callable[[Scene, int, int], list[Line]]:
                 (ends, measure.text, measure.line),
                 width,
                 rows - 1,
-                scene.span_ns,
+                scene.span_ns(measure.field),
             ),
         ]
 

@@ -29,9 +29,9 @@ _LOOKS = {
 """What a wait is called in the legend, and its style."""
 
 
-CELL_S, CALM_CELL_S = (1, 2, 3, 5, 6), 5
+CELL_S = (1, 2, 3, 5, 6)
 """Seconds of a cell: as many as show when the fault began, if that is remembered. Without a fault
-more of them, so that a slow line has little to draw."""
+as many as show all that is remembered, so that a slow line has little to draw."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,10 @@ class Lanes:
 
     def each(self, cells: int) -> int:
         """Seconds of a cell, where there are so many."""
-        if self.since is None:
-            return CALM_CELL_S
-        wanted = (self.second - self.since) * 1.2
+        began = next(iter(self.memory_of(0).seconds), self.second)
+        wanted = self.second - began
+        if self.since is not None:
+            wanted = int((self.second - self.since) * 1.2)
         return next((each for each in CELL_S if cells * each >= wanted), CELL_S[-1])
 
     def of(self, rank: int, cells: int) -> list[int | None]:

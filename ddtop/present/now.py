@@ -23,7 +23,8 @@ from ddtop.words.sentences import (
 
 _OPEN = frozenset({"scheduled", "started"})
 _MOVE = frozenset({State.RUNNING, State.STARTING})
-_PASSES = frozenset({State.RUNNING, State.WAITING})
+_UNHEARD = frozenset({State.SILENT, State.LOST})
+"""Of these the age is that of the report."""
 BEGUN_S = 1.0
 """Agents report once a second: what is younger than that at a report may be over by the next."""
 
@@ -73,8 +74,8 @@ def now_text(rank: RankFacts) -> str:
 def now_age_s(rank: RankFacts, time_unix_ns: int) -> float | None:
     """How long it has been doing what `now_text` says (s).
 
-    None of a rank that has ended, and of one that moves and had only begun with that when it
-    reported: the age would be that of its report.
+    None of a rank that has ended, and of one that had only begun with that when it reported: the
+    age would be that of its report.
     """
     if rank.gone:
         return None
@@ -84,7 +85,7 @@ def now_age_s(rank: RankFacts, time_unix_ns: int) -> float | None:
         age_s = max(time_unix_ns - now.since_unix_ns, 0) / units.SECOND_NS
     reported_s = rank.agent.report_age_s or 0.0
     young = age_s is not None and age_s - reported_s < BEGUN_S
-    return None if young and rank.state in _PASSES else age_s
+    return None if young and rank.state not in _UNHEARD else age_s
 
 
 def doing(rank: RankFacts) -> NowCell:

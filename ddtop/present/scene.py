@@ -120,14 +120,13 @@ class Scene:
         still = self.snapshot.still_since_unix_ns is not None
         return self.history.now(self.until_unix_ns, newest=still)
 
-    @property
-    def span_ns(self) -> int:
-        """How much time the charts show."""
-        return span_ns(self.history, self.until_unix_ns)
+    def span_ns(self, field: Field) -> int:
+        """How much time its chart shows."""
+        return span_ns(self.history, self.until_unix_ns, field)
 
     def line(self, field: Field, cells: int) -> list[float | None]:
         """The values of that time."""
-        return self.history.line(field, cells, self.span_ns, self.until_unix_ns)
+        return self.history.line(field, cells, self.span_ns(field), self.until_unix_ns)
 
     def axis(self, columns: int, span: int) -> Line:
         """The axis below a chart of the last `span` (ns), with marks where findings began."""

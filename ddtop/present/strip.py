@@ -21,7 +21,7 @@ from ddtop.present.text import UNICODE, Glyphs, Line, Span, cell_width, clean, l
 from ddtop.words import units
 from ddtop.words.sentences import loss_text, number, only_steps, progress_parts
 
-SPAN_LEAST_S, SPAN_MOST_S = 20, 600
+SPAN_LEAST_S, SPAN_MOST_S = 10, 600
 SPAN_STEPS_S = ((60, 2), (180, 5), (SPAN_MOST_S, 30))
 """Up to so many seconds the time span of the charts grows in steps of so many: a chart that changed
 its span at every value would move all the time, and one with few steps leaves its place empty."""
@@ -93,9 +93,10 @@ def measured(history: JobHistory, until_unix_ns: int) -> tuple[Measure, ...]:
     )
 
 
-def span_ns(history: JobHistory, until_unix_ns: int) -> int:
-    """How much time the lines show."""
-    began = history.began_unix_ns
+def span_ns(history: JobHistory, until_unix_ns: int, field: Field) -> int:
+    """How much time the chart of this number shows: since it was first measured."""
+    points = history.points(until_unix_ns)
+    began = next((point.unix_ns for point in points if field(point.numbers) is not None), None)
     known_s = 0.0 if began is None else (until_unix_ns - began) / units.SECOND_NS
     known_s = min(max(known_s, SPAN_LEAST_S), SPAN_MOST_S)
     step_s = next(step_s for most_s, step_s in SPAN_STEPS_S if known_s <= most_s)

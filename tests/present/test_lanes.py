@@ -164,6 +164,7 @@ def test_a_cell_has_more_seconds_where_the_fault_began_before_the_lane_would():
     assert long.each(20) == 5
     assert long.of(0, 20) == [*[work] * 8, *[wait] * 12]
     assert Lanes(lambda _: memory, 159).each(20) == 5
+    assert Lanes(lambda _: memory, 159).each(120) == 1
 
 
 def test_seconds_that_are_joined_have_their_mean_and_their_most_frequent_wait():
