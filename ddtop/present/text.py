@@ -330,7 +330,7 @@ ASCII = Glyphs(
     then=">",
     finished="=",
     hollow=":",
-    lane="#cdg-x",
+    lane="#cdgzx",
     dots="",
     tick="|",
     left="<-",

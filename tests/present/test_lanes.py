@@ -120,7 +120,7 @@ def test_a_lane_shows_height_signs_and_the_end_of_a_rank():
     line = lane_line(cells)
     assert "".join(text for text, _ in line) == "▇▃▒─ ✝ "
     assert line[1] == ("▃", "band0:band2")
-    assert plain(lane_line(cells, ASCII)) == "#-c- x"
+    assert plain(lane_line(cells, ASCII)) == "#-cz x"
 
 
 def test_the_legend_names_only_what_is_seen_the_most_frequent_first():
