@@ -34,7 +34,7 @@ from ddtop.words import units
 TWO_FROM = 100
 """From so many columns on, two panels are side by side."""
 GAP = 3
-CHART_ROWS_LEAST, CHART_ROWS_MOST = 5, 14
+CHART_ROWS_LEAST, CHART_ROWS_MOST = 5, 30
 """Rows of a chart with its title and its axis: with fewer rows of dots its height says nothing."""
 TEXT_ROWS_MOST = 16
 EVENTS_MOST = 8
