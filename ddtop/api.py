@@ -17,16 +17,13 @@ from queue import SimpleQueue
 from ddtop import registry
 from ddtop.diagnosis import added
 from ddtop.follow.live import LiveSource
-from ddtop.follow.looks import looks
+from ddtop.follow.looks import OVER_S, RunFile, looks
 from ddtop.present.events import Changes, Event
 from ddtop.thresholds import chosen
 
 QUEUE_MAX = 4096
 """The most events that are kept for a program that is still busy with an earlier one; the oldest
 are dropped first."""
-OVER_S = 30.0
-"""If the job file has said for this time that the run is over and no end was reported, none will
-be."""
 LEAVE_S = 5.0
 
 
@@ -90,7 +87,7 @@ class _Watching:
 
     async def _follow(self) -> None:
         changes = Changes(chosen(), self._entry.job)
-        over_since: float | None = None
+        file = RunFile(self._entry)
         async with contextlib.aclosing(looks(LiveSource(self._entry))) as found:
             async for look in found:
                 for event in changes.take(look):
@@ -100,14 +97,6 @@ class _Watching:
                 ended = look.snapshot is not None and look.snapshot.ended is not None
                 if ended or self.leaves.is_set():
                     return
-                over_since = self._still_over(over_since)
-                if over_since is not None and time.monotonic() - over_since > OVER_S:
+                if (file.over_s(time.monotonic()) or 0.0) > OVER_S:
                     why = look.contact or "its relay is gone and no other has followed"
                     raise ContactLostError(f"how {self._entry.job} ended is not known: {why}")
-
-    def _still_over(self, since: float | None) -> float | None:
-        """The time since which the job file has said that the run is over; None while it is not."""
-        with contextlib.suppress(registry.RegistryError):
-            again = registry.of_run(self._entry.job, self._entry.run, self._entry.sender)
-            self._entry = again or self._entry
-        return (since or time.monotonic()) if self._entry.over(time.time_ns()) else None

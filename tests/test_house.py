@@ -101,7 +101,7 @@ def test_only_follow_makes_a_follower():
         and ast.unparse(node.func).rpartition(".")[2] in ("Follower", "follower")
     }
 
-    assert makers == {"follow/engine.py", "follow/fleet.py", "follow/live.py"}
+    assert makers == {"follow/engine.py", "follow/session.py"}
 
 
 def test_threads_are_started_in_few_places():

@@ -89,6 +89,7 @@ class Rank:
         self.notes = Notes()
         self.late_probes: dict[str, Probe] = {}
         self.exception: LastException | None = None
+        self.leaves_after: LastException | None = None
         self.failed_save: FailedSave | None = None
         self.saves_to: tuple[str, ...] = ()
         self.init_arguments = InitArguments()

@@ -66,12 +66,14 @@ class _Firing:
 
 @dataclass
 class Actions:
-    """The actions; None for those that were not asked for. `report`: the folder for reports."""
+    """The actions; None for those that were not asked for. `report`: the folder for reports;
+    `html`: as pages for a browser."""
 
     command: OnCritical | None = None
     webhook: Webhook | None = None
     then: OnCritical | None = None
     report: Path | None = None
+    html: bool = False
 
 
 class JobGuard:
@@ -150,9 +152,10 @@ class JobGuard:
         if self._actions.report is None:
             return firing
         kind = (event["finding"] or {}).get("kind", "event")
-        name = f"{self._job}-{kind}-{event['time_unix_ns'] // 1_000_000_000}.md"
+        ending, more = ("html", ["--html"]) if self._actions.html else ("md", [])
+        name = f"{self._job}-{kind}-{event['time_unix_ns'] // 1_000_000_000}.{ending}"
         firing.path = self._actions.report / name
-        command = start_python.module("ddtop", "report", self._job, "-o", str(firing.path))
+        command = start_python.module("ddtop", "report", self._job, "-o", str(firing.path), *more)
         try:
             firing.report = subprocess.Popen(
                 command,
@@ -594,6 +597,7 @@ def guard_of(
     webhook_file: str | None = None,
     shape: str | None = None,
     folder: str | None = None,
+    html: bool = False,
     then: str | None = None,
     for_s: float = 0.0,
     cooldown_s: float = 0.0,
@@ -612,6 +616,8 @@ def guard_of(
             " exporter, with the rules of contrib/prometheus/alerts.yml",
             USAGE,
         )
+    if html and folder is None:
+        raise CommandError("ddtop: --html is a form of the report: give --report too", USAGE)
     reports = writable_folder(folder, "--report") if folder is not None else None
     if not (command or last or url or reports):
         if for_s or cooldown_s or once or shape:
@@ -624,9 +630,8 @@ def guard_of(
 
     def made(job: str) -> JobGuard:
         sender = Webhook(url, shape, complain) if url is not None else None
-        return JobGuard(
-            job, Rules(for_s, cooldown_s, once), Actions(command, sender, last, reports), complain
-        )
+        actions = Actions(command, sender, last, reports, html)
+        return JobGuard(job, Rules(for_s, cooldown_s, once), actions, complain)
 
     return made
 

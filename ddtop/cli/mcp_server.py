@@ -28,7 +28,7 @@ from ddtop.diagnosis.finding import UNKNOWN
 from ddtop.follow.engine import UnreachableError
 from ddtop.follow.looks import look_once
 from ddtop.model.stacks import merge
-from ddtop.present.documents import diagnose_json, stacks_json
+from ddtop.present.documents import diagnose_json, each_text, stacks_json
 from ddtop.present.events import timeline_lines
 from ddtop.present.explain import explain_text
 from ddtop.present.jobs import listed
@@ -85,18 +85,9 @@ def _in_turn(tool: Callable[..., Any]) -> Callable[..., Any]:
             except ToolError as error:
                 raise ToolError(f"{clean(escape(str(error)))} ({DATA})") from None
             # A page is text of ours, and has several lines.
-            return {"data": DATA, **_one_line(found)} if isinstance(found, dict) else found
+            return {"data": DATA, **each_text(found, clean)} if isinstance(found, dict) else found
 
     return answer
-
-
-def _one_line(found: Any) -> Any:
-    """The same with each text in one line, without control characters."""
-    if isinstance(found, dict):
-        return {_one_line(name): _one_line(one) for name, one in found.items()}
-    if isinstance(found, (list, tuple)):
-        return [_one_line(one) for one in found]
-    return clean(found) if isinstance(found, str) else found
 
 
 def list_jobs() -> Json:

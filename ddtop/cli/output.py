@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from ddtop.model.facts import Snapshot
     from ddtop.present.text import Glyphs
 
+DUMB = "TERM=dumb"
+"""Why there is no dashboard on a terminal that cannot move the cursor."""
 GOOD, BAD, NOTE = "ok", "bad", "note"
 CheckLine = tuple[str, str, str]
 """Of a check: a mark, what was checked, and one sentence."""
@@ -76,7 +78,7 @@ def no_dashboard() -> str | None:
     if not sys.stderr.isatty():
         return "standard error is redirected, and the dashboard is drawn there"
     if os.environ.get("TERM", "dumb") in ("", "dumb"):
-        return "TERM=dumb"
+        return DUMB
     return None
 
 

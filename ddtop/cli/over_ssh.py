@@ -13,12 +13,11 @@ from typing import TextIO
 
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError
 from ddtop.cli.output import width
-from ddtop.feeds.bridge import SshTarget
+from ddtop.feeds.bridge import NOT_FOUND, SSH_FAILED, SshTarget
 from ddtop.feeds.schedulers import SchedulerTarget
+from ddtop.link.ssh_pipe import PipeError
 from ddtop.present.text import clean
 
-SSH_FAILED, NOT_FOUND = 255, 127
-"""Exit codes of ssh itself, and of a shell that does not find the program."""
 _PLAIN = re.compile(r"[A-Za-z0-9._,:=-]+")
 """Words that no shell changes."""
 
@@ -40,14 +39,9 @@ def over_ssh(host: SshTarget, words: Sequence[str]) -> int:
         )
     command = host.command(asks=sys.stdin.isatty(), words=" ".join(words), columns=width())
     code = _run(command, "; DDTOP_SSH can name another ssh")
-    if code == SSH_FAILED:
-        raise CommandError(f"ddtop: no contact with {host.name}", UNREACHABLE)
-    if code == NOT_FOUND:
-        raise CommandError(
-            f"ddtop: {host.ddtop or 'ddtop'} is not found on {host.name} (a command over ssh has a"
-            " short PATH); say where it is: --remote /path/to/venv/bin/ddtop",
-            UNREACHABLE,
-        )
+    if code in (SSH_FAILED, NOT_FOUND):
+        why = host.sentence(PipeError("", code), ())
+        raise CommandError(f"ddtop: {why}", UNREACHABLE)
     return code
 
 

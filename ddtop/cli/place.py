@@ -201,8 +201,8 @@ def print_each(
     arguments: bool = False,
     named: bool = False,
 ) -> int:
-    """Print the job; without a name, if all live jobs are one system, each of them. `named`: with
-    its name above it then.
+    """Print the job; without a name, if all live jobs are one system, each of them; with a name,
+    each run that has it. `named`: with its name above it then.
 
     Returns:
         The lowest exit code of them that is not 0: 1, a critical finding, before 4, not heard.
@@ -211,9 +211,9 @@ def print_each(
         CommandError: as `place_of`.
     """
     from ddtop.cli.routing import from_here
-    from ddtop.cli.systems import live_system
+    from ddtop.cli.systems import live_system, runs_of
 
-    system = live_system() if job is None and not led() else ()
+    system = () if led() else live_system() if job is None else runs_of(job)
     if not system:
         return show(print_place(job, wait_s, asked_by, arguments))
     codes = []

@@ -7,7 +7,7 @@ import time
 
 from ddtop import registry
 from ddtop.diagnosis.finding import UNKNOWN, Verdict
-from ddtop.feeds.systems import System, own_systems, system_of, systems_of
+from ddtop.feeds.systems import System, of_one_name, own_systems, system_of, systems_of
 from ddtop.model.facts import Snapshot
 from ddtop.present.documents import system_json
 from ddtop.present.jobs import Health, Listed, Row, health_of, with_roles
@@ -28,6 +28,16 @@ def live_system() -> System:
     entries = meant_jobs() or []
     systems = systems_of(entries) if len(entries) > 1 else []
     return systems[0] if [len(system) for system in systems] == [len(entries)] else ()
+
+
+def runs_of(name: str) -> System:
+    """The live runs of this name, if there are several."""
+    try:
+        every, now = registry.read_entries(), time.time_ns()
+    except registry.RegistryError:
+        return ()
+    named = [one for one in every if one.job == name and one.live(now)]
+    return of_one_name(registry.without_parts(named, now))
 
 
 def rows_with_roles(rows: list[Row]) -> list[Row]:

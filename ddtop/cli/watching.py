@@ -13,51 +13,54 @@ import time
 from collections.abc import Callable
 
 import click
-import msgspec
 
 from ddtop import registry
 from ddtop.cli.actions import JobGuard, scheduler_of
 from ddtop.cli.attach_remote import NoJobThereError
+from ddtop.cli.by_words import ByWords
 from ddtop.cli.errors import NOT_HEARD, UNREACHABLE, CommandError
 from ddtop.cli.place import Local, Place, There, unwatched_hosts
 from ddtop.cli.sources import source_of
 from ddtop.diagnosis.finding import CRITICAL
-from ddtop.follow import live
+from ddtop.follow import session
 from ddtop.follow.engine import JOIN_S, why_silent
 from ddtop.follow.look import Look, Source
-from ddtop.follow.looks import looks
+from ddtop.follow.looks import OVER_S, RunFile, looks
 from ddtop.present.events import Changes, Event, event_json, event_line
 from ddtop.thresholds import chosen
 
 FIRST_S = 15.0
 """How long the first contact may take: agents replace a relay within 10 s."""
-REREAD_S = 2.0
-"""How often the job file is read while the relay is not heard."""
-LAST_WORD_S = 30.0
-"""How long reading a relay's files may take, with a large journal on a file server."""
 
 
-def watch(place: Place, as_json: bool, make_guard: Callable[[str], JobGuard] | None = None) -> int:
+def watch(
+    place: Place,
+    as_json: bool = False,
+    make_guard: Callable[[str], JobGuard] | None = None,
+    by_words: bool = False,
+) -> int:
     """Print what happens, and act on it. `make_guard`: makes what acts, from the job's name.
+    `by_words`: answer what is typed.
 
     Returns:
-        0 if the job ended well, 1 if it did not.
+        0 if the job ended well, or the user left; 1 if it ended badly.
 
     Raises:
         CommandError: 2, a folder that cannot be used; 3, no contact, or lost for good; 4, the relay
             is not heard, though the job may live.
     """
     try:
-        with source_of(place, "watch") as (source, name):
+        with source_of(place, "attach" if by_words else "watch") as (source, name):
             guard = make_guard(name) if make_guard is not None else None
             entry = place.entry if isinstance(place, Local) else None
-            code = asyncio.run(_Watch(source, name, entry, as_json, guard).until_the_end())
+            words = ByWords(source) if by_words else None
+            code = asyncio.run(_Watch(source, name, entry, as_json, guard, words).until_the_end())
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
     except NoJobThereError as error:
         if not isinstance(place, There):
             raise
-        return watch(unwatched_hosts(place.host, error), as_json, make_guard)
+        return watch(unwatched_hosts(place.host, error), as_json, make_guard, by_words)
     if guard is not None:
         guard.leave()
     return code
@@ -73,15 +76,15 @@ class _Watch:
         entry: registry.JobEntry | None,
         as_json: bool,
         guard: JobGuard | None,
+        words: ByWords | None = None,
     ) -> None:
         """`entry`: of a job whose file is read again."""
-        self._source, self._name, self._entry = source, name, entry
+        self._source, self._name = source, name
+        self._file = RunFile(entry) if entry is not None else None
         self._as_json = as_json
-        self._guard = guard
+        self._guard, self._words = guard, words
         self._changes = Changes(chosen())
         self._began = time.monotonic()
-        self._read = float("-inf")
-        self._over_since: float | None = None
         self._leaving = False
 
     async def until_the_end(self) -> int:
@@ -93,6 +96,8 @@ class _Watch:
         try:
             async with contextlib.aclosing(looks(self._source)) as found:
                 async for look in found:
+                    if self._words is not None and await self._words.turn(look):
+                        return 0
                     for change in self._changes.take(look):
                         self._tell(change, look)
                     if look.snapshot is not None and look.snapshot.ended is not None:
@@ -117,6 +122,9 @@ class _Watch:
             watching.cancel()
 
     def _tell(self, change: Event, look: Look) -> None:
+        if self._words is not None:
+            self._words.tell(change)
+            return
         event = event_json(change, self._name, look.snapshot)
         click.echo(json.dumps(event) if self._as_json else event_line(change))
         if self._guard is None or look.snapshot is None:
@@ -135,11 +143,8 @@ class _Watch:
                 not heard.
         """
         if look.snapshot is not None and look.contact is None:
-            self._over_since = None
-            if self._entry is not None and self._entry.sender == registry.ELSEWHERE:
-                # No job file renews the heartbeat of a relay that is known by its port.
-                now = time.time_ns()
-                self._entry = msgspec.structs.replace(self._entry, heartbeat_unix_ns=now)
+            if self._file is not None:
+                self._file.heard()
             return
         hopeless = self._why_no_more_events(look, time.monotonic())
         if hopeless is not None:
@@ -147,46 +152,34 @@ class _Watch:
 
     def _why_no_more_events(self, look: Look, now: float) -> tuple[str, int] | None:
         """Why no more events can arrive, and the exit code; None if more may arrive."""
-        if self._is_over(now):
-            return self._end_by_file(look, now)
+        over_s = self._file.over_s(now) if self._file is not None else None
+        if over_s is not None:
+            return self._end_by_file(look, over_s)
         tried_s = now - self._began
         if look.snapshot is not None:
             silent = (look.contact_age_s or 0.0) > chosen().relay_hopeless_s
             return (self._why_silent(look), NOT_HEARD) if silent else None
-        if look.contact in (None, live.NOT_HEARD) and tried_s > JOIN_S:
+        if look.contact in (None, session.NOT_HEARD) and tried_s > JOIN_S:
             return self._why_silent(look), NOT_HEARD
         if look.contact is not None and tried_s > FIRST_S:
             return look.contact, UNREACHABLE
         return None
 
     def _why_silent(self, look: Look) -> str:
-        if self._entry is not None:
-            return why_silent(self._entry)
+        if self._file is not None:
+            return why_silent(self._file.entry)
         return f"{self._name}: {look.contact or 'nothing was heard'}"
 
-    def _end_by_file(self, look: Look, now: float) -> tuple[str, int] | None:
-        """The same for a run that is over by its job file."""
+    def _end_by_file(self, look: Look, over_s: float) -> tuple[str, int] | None:
+        """The same for a run that has been over by its job file for so long."""
         if look.snapshot is None and look.contact is not None:
             return look.contact, UNREACHABLE
-        if self._over_since is None or now - self._over_since <= LAST_WORD_S:
+        if over_s <= OVER_S:
             return None
         job = self._name
         gone = f"the relay of {job} is gone and no other has followed"
         text = f"{gone}: how the job ended is not known"
         return f"{text}; what was last seen: ddtop diagnose {job}", UNREACHABLE
-
-    def _is_over(self, now: float) -> bool:
-        """True if this run is over by its job file."""
-        if self._entry is None or self._over_since is not None or now - self._read < REREAD_S:
-            return self._over_since is not None
-        self._read = now
-        try:
-            again = registry.of_run(self._entry.job, self._entry.run, self._entry.sender)
-        except registry.RegistryError:
-            return False
-        self._entry = again or self._entry
-        self._over_since = now if self._entry.over(time.time_ns()) else None
-        return self._over_since is not None
 
 
 def _reader_gone() -> bool:

@@ -7,7 +7,7 @@ import io
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -15,7 +15,7 @@ import click
 import ddtop
 from ddtop import private, registry
 from ddtop.cli.errors import UNREACHABLE, CommandError
-from ddtop.cli.look import Seen
+from ddtop.cli.look import STATUS_S, Seen
 from ddtop.cli.output import without_controls
 from ddtop.cli.place import Hosts, Local, Place, There, run_there, typed_command
 from ddtop.cli.sources import look_at
@@ -25,36 +25,64 @@ from ddtop.folders import call_patiently, state_dir_text
 from ddtop.follow.engine import LEFT_S, with_what_stood
 from ddtop.follow.looks import Joined, ask
 from ddtop.follow.recording import Recording, read_recording
+from ddtop.follow.tape import Past
 from ddtop.journal import JournalError
 from ddtop.model.facts import Snapshot
 from ddtop.present.events import ListedEvent, events
+from ddtop.present.filter import by_verdict
+from ddtop.present.html import report_html
 from ddtop.present.report import Material, file_name, report_text
 from ddtop.present.stacks import Shape, answers, last_request, merged_of
 from ddtop.wire.records import OF_LOOKS
 from ddtop.words.units import SECOND_NS
 
-WATCH_S = 1.2
-"""Two snapshots half a second apart confirm a finding."""
 STDOUT = "-"
+LANES_MAX, LANES_S = 16, 4.0
+"""The page shows the last minutes of so many ranks, those at fault first, as far as they can be
+read in this time: of a large job a rank takes a second."""
 
 
-def report_on(place: Place, output: str | None, source: bool) -> int:
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What the user wants. `output`: the file, `-` is stdout; None: one with the job's name and the
+    time. `html`: as a page for a browser."""
+
+    output: str | None = None
+    html: bool = False
+
+    def path(self, job: str, now_unix_ns: int) -> Path:
+        """The file to write.
+
+        Raises:
+            CommandError: 3, it exists, and the user has not named it.
+        """
+        if self.output is not None:
+            return Path(self.output)
+        path = Path(file_name(job, now_unix_ns, "html" if self.html else "md"))
+        if path.exists():
+            raise CommandError(
+                f"ddtop: {path} exists already; name the file: ddtop report -o FILE", UNREACHABLE
+            )
+        return path
+
+
+def report_on(place: Place, target: Output, source: bool) -> int:
     """Write the report about the job there, and print where. Returns the exit code.
 
     Raises:
         CommandError: 2, no such job; 3, no contact, or it cannot be written.
     """
     if isinstance(place, There):
-        written = _report_there(place, output)
+        written = _report_there(place, target)
         if isinstance(written, int):
             return written
         place = written
     if isinstance(place, Local):
-        return report(place.entry, output, source)
-    return _report_seen(look_at(place, "report"), output, source)
+        return report(place.entry, target, source)
+    return _report_seen(look_at(place, "report"), target, source)
 
 
-def report(entry: registry.JobEntry, output: str | None, source: bool = True) -> int:
+def report(entry: registry.JobEntry, target: Output = Output(), source: bool = True) -> int:
     """Write the report about a job with a relay, or what one left, and print where.
 
     `source`: with the lines of source around the frames.
@@ -62,14 +90,16 @@ def report(entry: registry.JobEntry, output: str | None, source: bool = True) ->
     Raises:
         CommandError: 3, no contact, or it cannot be written.
     """
-    now = time.time_ns()
-    target = _target(entry.job, now, output)
+    path = target.path(entry.job, time.time_ns())
     recording, why = recording_of(entry)
     known = ask(entry, lambda job: _from_relay(entry, job), _from_left)
-    return _print(_material(known, recording, why, now, source), target, output)
+    material = _material(known, recording, why, source)
+    if target.html and recording is not None:
+        material = _with_minutes(material, recording)
+    return _print(material, path, target)
 
 
-def _report_there(place: There, output: str | None) -> int | Hosts:
+def _report_there(place: There, target: Output) -> int | Hosts:
     """Make the report on the other host and write it here. Returns the exit code; or where to look
     from outside.
 
@@ -81,7 +111,7 @@ def _report_there(place: There, output: str | None) -> int | Hosts:
         word for word in typed_command(click.get_current_context()) if not word.startswith("-o=")
     ]
     words += ["-o", STDOUT]
-    if output == STDOUT:
+    if target.output == STDOUT:
         return run_there(place, words)
     text = io.StringIO()
     with contextlib.redirect_stdout(text):
@@ -89,34 +119,24 @@ def _report_there(place: There, output: str | None) -> int | Hosts:
     if ran != 0:
         return ran
     name = "-".join([*place.host.option.strip("-").split(), *([place.job] if place.job else [])])
-    return _write_report(_target(name, time.time_ns(), output), text.getvalue(), output is not None)
+    return _write_report(target.path(name, time.time_ns()), text.getvalue(), target)
 
 
-def _report_seen(found: Seen, output: str | None, source: bool) -> int:
-    now = time.time_ns()
-    target = _target(found.name, now, output)
+def _report_seen(found: Seen, target: Output, source: bool) -> int:
+    path = target.path(found.name, time.time_ns())
     seen = "its processes from outside: /proc, and stacks by py-spy --nonblocking"
     known = _begun(seen, found.snapshot, found.verdict), OF_LOOKS, None
     why = "nothing was recorded of a job that was started without DDTOP=1"
-    code = _print(_material(known, None, why, now, source), target, output)
+    code = _print(_material(known, None, why, source), path, target)
     return code if found.needed is None else UNREACHABLE
 
 
-def _target(job: str, now_unix_ns: int, output: str | None) -> Path:
-    target = Path(output) if output is not None else Path(file_name(job, now_unix_ns))
-    if output is None and target.exists():
-        raise CommandError(
-            f"ddtop: {target} exists already; name the file: ddtop report -o FILE", UNREACHABLE
-        )
-    return target
-
-
-def _print(material: Material, target: Path, output: str | None) -> int:
-    text = without_controls(report_text(material))
-    if output == STDOUT:
+def _print(material: Material, path: Path, target: Output) -> int:
+    text = report_html(material) if target.html else without_controls(report_text(material))
+    if target.output == STDOUT:
         click.echo(text, nl=False)
         return 0
-    return _write_report(target, text, output is not None)
+    return _write_report(path, text, target)
 
 
 _Known = tuple[Material, "str | None", "int | None"]
@@ -152,7 +172,7 @@ def _from_left(left: tuple[Snapshot, Verdict], why: str | None) -> _Known:
 async def _from_relay(entry: registry.JobEntry, job: Joined) -> _Known:
     """The data that its relay sends, with new stacks if the job is live."""
     request, asked, note = None, None, None
-    snapshot, verdict = await job.watch(WATCH_S)
+    snapshot, verdict = await job.watch(STATUS_S)
     if snapshot.ended is None:
         dump = await job.stacks()
         request, asked, note = dump.request, dump.asked_unix_ns, dump.refused
@@ -162,18 +182,18 @@ async def _from_relay(entry: registry.JobEntry, job: Joined) -> _Known:
         request, asked = last_request(snapshot), None
         note = f"no fresh stacks: {note}" if note else None
     seen = "its relay" + (", live" if snapshot.ended is None else "")
-    return _begun(seen, snapshot, verdict, note, job.source.joined.garbled), request, asked
+    return _begun(seen, snapshot, verdict, note, job.source.session.joined.garbled), request, asked
 
 
 def _material(
-    known: _Known, recording: Recording | None, why: str | None, now_unix_ns: int, source: bool
+    known: _Known, recording: Recording | None, why: str | None, source: bool
 ) -> Material:
     """The contents of the report. `why`: why there is no recording."""
     material, request, asked_unix_ns = known
     snapshot, verdict = material.snapshot, material.verdict
     events, note = recent_events(snapshot, verdict, recording)
     material = replace(
-        material, written_unix_ns=now_unix_ns, happened=events, timeline_note=note or why
+        material, written_unix_ns=time.time_ns(), happened=events, timeline_note=note or why
     )
     if request is None:
         state = _no_stacks(snapshot) if snapshot.ended else "no stacks have been taken"
@@ -181,6 +201,18 @@ def _material(
     merged = merged_of(answers(snapshot, request, asked_unix_ns), verdict, snapshot)
     setting = with_source(merged, snapshot, verdict, Shape(), source)
     return replace(material, merged=merged, around=setting)
+
+
+def _with_minutes(material: Material, recording: Recording) -> Material:
+    """The same with the last minutes of the job, and of some ranks."""
+    assert recording.tape.span is not None
+    lanes, began, until_unix_ns = {}, time.monotonic(), recording.tape.span[1]
+    past = Past(recording.tape, until_unix_ns)
+    for rank in by_verdict(material.snapshot, material.verdict)[:LANES_MAX]:
+        if time.monotonic() - began < LANES_S:
+            lanes[rank] = past.memory_of(rank)
+    points = tuple(recording.job_history.points(until_unix_ns))
+    return replace(material, lanes=lanes, points=points, until_unix_ns=until_unix_ns)
 
 
 def _no_stacks(snapshot: Snapshot) -> str:
@@ -191,31 +223,31 @@ def _no_stacks(snapshot: Snapshot) -> str:
     return "it has ended, and no stacks had been taken"
 
 
-def _write_report(target: Path, text: str, named: bool) -> int:
+def _write_report(path: Path, text: str, target: Output) -> int:
     """Write the file, readable by this user only, and print where. Returns the exit code.
 
     A file that exists is replaced only if the user named it.
     """
     data = text.encode("utf-8")
     try:
-        ours = not target.is_symlink() or target.lstat().st_uid in (0, os.getuid())
-        if not named:
+        ours = not path.is_symlink() or path.lstat().st_uid in (0, os.getuid())
+        if target.output is None:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-            with os.fdopen(private.open_file(target, flags), "wb") as file:
+            with os.fdopen(private.open_file(path, flags), "wb") as file:
                 file.write(data)
-        elif ours and target.exists() and not target.is_file():
+        elif ours and path.exists() and not path.is_file():
             # A pipe or a device, such as /dev/stdout.
-            with target.open("wb") as file:
+            with path.open("wb") as file:
                 file.write(data)
         else:
-            with private.written(target.resolve() if ours else target) as new:
+            with private.written(path.resolve() if ours else path) as new:
                 new.write(data)
     except OSError as error:
         raise CommandError(
-            f"ddtop: {target} cannot be written: {error.strerror}", UNREACHABLE
+            f"ddtop: {path} cannot be written: {error.strerror}", UNREACHABLE
         ) from None
     click.echo(
-        f"wrote {target} ({len(data) / 1024:,.0f} KiB); "
+        f"wrote {path} ({len(data) / 1024:,.0f} KiB); "
         "text that looks like a secret is redacted: read it before you share it"
     )
     return 0

@@ -8,19 +8,19 @@ what a user reads.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from ddtop.diagnosis.finding import Patience
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.shortage import timeout_s
-from ddtop.diagnosis.standstill import OUTSIDE, Idle, pauses
+from ddtop.diagnosis.standstill import OUTSIDE, REQUESTS, Idle, counts_steps, pauses
 from ddtop.diagnosis.waiters import makes_by_hand
 from ddtop.model.account import NOTHING, SHORT_SLEEPS, does, wakes_often
 from ddtop.model.chain import chain_of
 from ddtop.model.facts import Blame, RankFacts, Snapshot
-from ddtop.model.peer_waits import RPC_CALL
+from ddtop.model.peer_waits import ANSWERS, ASKED, RPC_CALL
 from ddtop.model.wait_graph import GONE, LOST, STILL, STOPPED, UNKNOWN, WORKING, waiters_of
 from ddtop.policy import Limits, Policy, Waits
 from ddtop.wire.names import FINALIZE
@@ -140,11 +140,24 @@ def _finishes(case: Case) -> bool:
     return last and does(case.rank).word in ("child", "sleep")
 
 
-def _serves_rpc(case: Case) -> bool:
-    """Whether it runs a call for the others that waits for another process. Such a wait has no
-    usual length."""
-    of_rpc = case.blame.peer_wait is not None and case.blame.peer_wait.call == RPC_CALL
-    return of_rpc and does(case.rank).word in OUTSIDE
+def _asks_others(case: Case) -> bool:
+    """Whether others wait for its answer, and it waits for another process. Such a wait has no
+    usual length, if there is that process."""
+    nobody = any(link.nobody for link in chain_of(case.rank)[-1:])
+    return _answers(case.blame) and does(case.rank).word in OUTSIDE and not nobody
+
+
+def _may_serve(case: Case) -> bool:
+    """Whether another thread of it may serve those that wait: its main thread may only wait for
+    the end."""
+    asked = case.blame.peer_wait is not None and case.blame.peer_wait.call == ASKED
+    return asked and does(case.rank).word in ("lock", "queue")
+
+
+def _answers(blame: Blame) -> bool:
+    """Whether others wait for its answer to something that is no call of a group."""
+    calls = (RPC_CALL, *ANSWERS.values())
+    return blame.peer_wait is not None and blame.peer_wait.call in calls
 
 
 def _has_limit(case: Case) -> bool:
@@ -193,7 +206,8 @@ GOES_ON = (
     ),
     Row("its await has a time limit", _has_limit, _working_s),
     Row("its child may work", _finishes, _working_s),
-    Row("the call that it runs waits for another process", _serves_rpc, _working_s),
+    Row("it waits for another process itself", _asks_others, _working_s),
+    Row("another of its threads may answer", _may_serve, _working_s),
     Row("it may work", lambda case: case.blame.condition == UNKNOWN, _working_s),
     Row("it works", lambda case: case.blame.condition == WORKING, _working_s),
 )
@@ -266,6 +280,8 @@ class Blamed:
             # Nothing is known about a rank that has never reported.
             or rank.hello is None
             or self._idle.gives_orders(blame)
+            # A server without a request; its clients only look as if they had asked.
+            or (_answers(blame) and does(rank).word in REQUESTS and not counts_steps(rank))
             # Waiting for a rollout has no usual length, so it is not a fault.
             or (blame.group in self._by_hand and not still)
             or _just_left(rank, policy)
@@ -333,6 +349,12 @@ def _just_left(rank: RankFacts, policy: Policy) -> bool:
 
 def has_fewer_batches(snapshot: Snapshot, rank: RankFacts, blame: Blame, policy: Policy) -> bool:
     """Whether its DataLoader is exhausted and has delivered fewer batches than that of a waiter."""
+    return ran_dry(rank, [snapshot.rank(waiter) for waiter in blame.waiters], policy)
+
+
+def ran_dry(rank: RankFacts, others: Sequence[RankFacts], policy: Policy) -> bool:
+    """Whether its DataLoader is exhausted and has delivered fewer batches than those of others that
+    are not."""
     loader = rank.loader.report
     if loader is None or loader.exhausted_unix_ns is None or not loader.exhausted:
         return False
@@ -342,7 +364,6 @@ def has_fewer_batches(snapshot: Snapshot, rank: RankFacts, blame: Blame, policy:
         and loader.exhausted_unix_ns < rank.progress.last_unix_ns - before_ns
     ):
         return False
-    others = [snapshot.rank(waiter) for waiter in blame.waiters]
     ahead = [
         facts
         for facts in others

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -323,85 +323,100 @@ def _pod_not_running(job: str, pod: dict[str, Any]) -> NoSuchJobError:
     )
 
 
-# -- LSF: `bjobs` says where a job runs, ssh goes there
+# -- Schedulers that answer about one job in JSON, and whose nodes let its owner in by ssh
 #
-# LSF's `blaunch` works inside a job only.
+# LSF's `blaunch` works inside a job only, and PBS Professional and OpenPBS have no command that
+# starts a program in a running job from outside.
 #
-# Never tried on a real LSF: the form of its answers is as other programs quote it. To compare:
-# "bjobs" and "Customize job information output" of IBM Spectrum LSF, `-o` with `-json`.
+# Never tried on a real LSF or PBS: the form of their answers is as other programs quote it. To
+# compare: "bjobs" and "Customize job information output" of IBM Spectrum LSF, `-o` with `-json`;
+# the reference guide of OpenPBS, "Job Attributes", "Job States" and "qstat".
 
 
-_LSF_JOB = re.compile(r"\d+(\[\d+\])?")
-_FIELDS = "jobid stat user exec_host pend_reason"
-_LSF_WAITING = ("PEND", "PSUSP", "WAIT", "FWD_PEND")
+@dataclass(frozen=True, slots=True)
+class BatchSystem:
+    """One of them.
+
+    `an_id`: what a job id is, with examples. `number`: how it looks. `command`: asks about a job.
+    `jobs`: where its answer has the job. `refusals`: what it says of a job that it does not show,
+    and the sentence for that. `read`: state, owner, hosts, and why it waits. `running`, `waiting`:
+    states, the latter with a reason for where the answer has none.
+    """
+
+    name: str
+    an_id: str
+    number: re.Pattern[str]
+    command: tuple[str, ...]
+    jobs: str
+    refusals: tuple[tuple[str, str], ...]
+    read: Callable[[dict[str, Any]], tuple[str, str, list[str], str]]
+    running: tuple[str, ...]
+    waiting: Mapping[str, str]
+
+    def target(self, job: str, ddtop: str | None) -> SchedulerTarget:
+        """The first host of the job."""
+        name = f"{self.name} job {job}"
+        if not self.number.fullmatch(job):
+            raise WrongNameError(f"{job!r} is not {self.an_id}")
+        code, out, err = ask(*self.command, job)
+        for said, sentence in self.refusals:
+            if said in err:
+                raise NoSuchJobError(sentence.format(name))
+        if code and not out.strip():
+            raise NoContactError(f"{self.command[0]} does not answer: {last_line(err)}")
+        facts = _only_job(out, self.command[0], self.jobs)
+        if "ERROR" in facts:
+            raise NoSuchJobError(f"there is no {name}: {facts['ERROR']}")
+        state, owner, hosts, because = self.read(facts)
+        if state in self.waiting:
+            raise NotYetError(f"{name} has no nodes yet: {because or self.waiting[state]}")
+        if state not in self.running or not hosts[0]:
+            raise NoSuchJobError(f"{name} does not run: its state is {state or 'unknown'}")
+        return through_ssh(name, f"--{self.name.lower()} {job}", hosts, owner, ddtop)
 
 
-def lsf_job(job: str, ddtop: str | None) -> SchedulerTarget:
-    """`--lsf JOBID`. The first host of EXEC_HOST."""
-    if not _LSF_JOB.fullmatch(job):
-        raise WrongNameError(f"{job!r} is not an LSF job id, such as 4711 or '4711[3]'")
-    code, out, err = ask("bjobs", "-json", "-o", _FIELDS, "-u", "all", job)
-    if code and not out.strip():
-        if "is not found" in err:
-            raise NoSuchJobError(f"there is no LSF job {job}")
-        raise NoContactError(f"bjobs does not answer: {last_line(err)}")
-    facts = _only_job(out, "bjobs", "RECORDS")
-    if "ERROR" in facts:
-        raise NoSuchJobError(f"there is no LSF job {job}: {facts['ERROR']}")
-    state, user = facts.get("STAT", ""), facts.get("USER", "")
-    if state in _LSF_WAITING:
-        because = str(facts.get("PEND_REASON") or state).strip()
-        raise NotYetError(f"LSF job {job} has no nodes yet: {because}")
+LSF = BatchSystem(
+    name="LSF",
+    an_id="an LSF job id, such as 4711 or '4711[3]'",
+    number=re.compile(r"\d+(\[\d+\])?"),
+    command=("bjobs", "-json", "-o", "jobid stat user exec_host pend_reason", "-u", "all"),
+    jobs="RECORDS",
+    refusals=(("is not found", "there is no {}"),),
     # With several slots on a host it is `4*host`.
-    hosts = [part.rpartition("*")[2] for part in str(facts.get("EXEC_HOST", "")).split(":")]
-    if state != "RUN" or not hosts[0]:
-        raise NoSuchJobError(f"LSF job {job} does not run: its state is {state or 'unknown'}")
-    return through_ssh(f"LSF job {job}", f"--lsf {job}", hosts, user, ddtop)
-
-
-# -- PBS Professional and OpenPBS: `qstat` says where a job runs, ssh goes there
-#
-# PBS has no command that starts a program in a running job from outside. Its nodes let the owner of
-# a job in by ssh.
-#
-# Never tried on a real PBS: the form of its answers is as other programs quote it. To compare: the
-# reference guide of OpenPBS, "Job Attributes", "Job States" and "qstat".
-
-
-_PBS_JOB = re.compile(r"\d+(\[\d+\])?(\.[A-Za-z0-9.-]+)?")
-_PBS_WAITING = {
-    "Q": "queued",
-    "H": "held",
-    "W": "waiting for its time",
-    "T": "in transit",
-    "M": "moved",
-}
-_PBS_RUNNING = ("R", "E")
-
-
-def pbs_job(job: str, ddtop: str | None) -> SchedulerTarget:
-    """`--pbs JOBID`. The first host of `exec_host`."""
-    if not _PBS_JOB.fullmatch(job):
-        raise WrongNameError(f"{job!r} is not a PBS job id, such as 4711 or 4711.server")
-    code, out, err = ask("qstat", "-f", "-F", "json", job)
-    if "Unknown Job" in err:
-        raise NoSuchJobError(f"there is no PBS job {job}")
-    if "has finished" in err:
-        raise NoSuchJobError(f"PBS job {job} has ended; ddtop jobs lists what it left")
-    if code:
-        raise NoContactError(f"qstat does not answer: {last_line(err)}")
-    facts = _only_job(out, "qstat", "Jobs")
-    state, owner = (
-        str(facts.get("job_state")),
+    read=lambda facts: (
+        str(facts.get("STAT", "")),
+        str(facts.get("USER", "")),
+        [part.rpartition("*")[2] for part in str(facts.get("EXEC_HOST", "")).split(":")],
+        str(facts.get("PEND_REASON") or "").strip(),
+    ),
+    running=("RUN",),
+    waiting={state: state for state in ("PEND", "PSUSP", "WAIT", "FWD_PEND")},
+)
+PBS = BatchSystem(
+    name="PBS",
+    an_id="a PBS job id, such as 4711 or 4711.server",
+    number=re.compile(r"\d+(\[\d+\])?(\.[A-Za-z0-9.-]+)?"),
+    command=("qstat", "-f", "-F", "json"),
+    jobs="Jobs",
+    refusals=(
+        ("Unknown Job", "there is no {}"),
+        ("has finished", "{} has ended; ddtop jobs lists what it left"),
+    ),
+    read=lambda facts: (
+        str(facts.get("job_state", "")),
         str(facts.get("Job_Owner", "")).partition("@")[0],
-    )
-    if state in _PBS_WAITING:
-        because = facts.get("comment") or _PBS_WAITING[state]
-        raise NotYetError(f"PBS job {job} has no nodes yet: {because}")
-    hosts = [part.partition("/")[0] for part in str(facts.get("exec_host", "")).split("+")]
-    if state not in _PBS_RUNNING or not hosts[0]:
-        raise NoSuchJobError(f"PBS job {job} does not run: its state is {state}")
-    return through_ssh(f"PBS job {job}", f"--pbs {job}", hosts, owner, ddtop)
+        [part.partition("/")[0] for part in str(facts.get("exec_host", "")).split("+")],
+        str(facts.get("comment") or ""),
+    ),
+    running=("R", "E"),
+    waiting={
+        "Q": "queued",
+        "H": "held",
+        "W": "waiting for its time",
+        "T": "in transit",
+        "M": "moved",
+    },
+)
 
 
 # -- Slurm: `squeue` says where a job runs, a step of it that overlaps runs the bridge
@@ -517,8 +532,8 @@ def _names(nodes: str) -> list[str]:
 SCHEDULERS: dict[str, Callable[[str, str | None], SchedulerTarget]] = {
     "--slurm": slurm_job,
     "--k8s": kubernetes_job,
-    "--pbs": pbs_job,
-    "--lsf": lsf_job,
+    "--pbs": PBS.target,
+    "--lsf": LSF.target,
 }
 """By the option that names its jobs: what finds the route into a job. It also gets how ddtop is
 called there, None to look for it.

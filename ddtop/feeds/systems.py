@@ -29,12 +29,7 @@ System = tuple[JobEntry, ...]
 def systems_of(entries: Iterable[JobEntry]) -> list[System]:
     """The systems of two or more of these jobs. The job that started first comes first, in each
     system and in the list."""
-    pids = {
-        entry: [pid for pid, ticks in entry.ranks if registry.start_ticks(pid) == ticks]
-        for entry in sorted(entries, key=lambda entry: entry.started_unix_ns)
-        if entry.is_here
-    }
-    living = {entry: ranks for entry, ranks in pids.items() if ranks}
+    living = _living(entries)
     if len(living) < 2:
         return []
     systems = {entry: frozenset((entry,)) for entry in living}
@@ -45,6 +40,23 @@ def systems_of(entries: Iterable[JobEntry]) -> list[System]:
         tuple(entry for entry in living if entry in system) for system in systems.values()
     )
     return [system for system in found if len(system) > 1]
+
+
+def of_one_name(entries: Iterable[JobEntry]) -> System:
+    """Those of the runs of one name whose ranks live here, if there are several: a world that
+    another one has spawned, programs to which one name was given. The oldest comes first."""
+    living = tuple(_living(entries))
+    return living if len(living) > 1 else ()
+
+
+def _living(entries: Iterable[JobEntry]) -> dict[JobEntry, list[int]]:
+    """The living ranks of the jobs that have some here, the oldest job first."""
+    pids = {
+        entry: [pid for pid, ticks in entry.ranks if registry.start_ticks(pid) == ticks]
+        for entry in sorted(entries, key=lambda entry: entry.started_unix_ns)
+        if entry.is_here
+    }
+    return {entry: ranks for entry, ranks in pids.items() if ranks}
 
 
 def own_systems() -> list[System]:

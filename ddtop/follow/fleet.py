@@ -19,13 +19,13 @@ from typing import Any, Generic, TypeVar, cast
 
 from ddtop import registry
 from ddtop.diagnosis.finding import Verdict
-from ddtop.feeds.route import Bounds, request
-from ddtop.follow.contact import Contact
-from ddtop.follow.engine import Engine, Follower, expect_ranks, short_turns, why_silent
+from ddtop.feeds.route import Bounds
+from ddtop.follow.engine import Engine, expect_ranks, short_turns, why_silent
+from ddtop.follow.session import JobSession
 from ddtop.link.viewer_side import ViewerLinks
 from ddtop.model.facts import Snapshot
 from ddtop.policy import Policy
-from ddtop.wire.records import LEAF, Command, is_loopback
+from ddtop.wire.records import LEAF, is_loopback
 
 READ_S = 2.0
 """How often the list of jobs is read."""
@@ -83,9 +83,7 @@ class _Followed(Generic[T]):
 
     def __init__(self, target: Target) -> None:
         self.target = target
-        self.engine: Engine | None = None
-        self.follower: Follower | None = None
-        self.heard = Contact(time.monotonic())
+        self.session: JobSession | None = None
         self.again = self.cost_s = 0.0
         # Here `age_s` is the moment of the look.
         self.job: FleetJob[T] = FleetJob(target.entry, None, None, time.monotonic(), 0)
@@ -156,7 +154,6 @@ class Fleet(Generic[T]):
         """The jobs, as soon as each has a settled verdict or is known to be silent; at the latest
         after this many seconds.
         """
-        until = time.monotonic() + seconds
 
         def known() -> bool:
             return self.failure is not None or (
@@ -166,7 +163,7 @@ class Fleet(Generic[T]):
             )
 
         with self._changed:
-            self._changed.wait_for(known, max(until - time.monotonic(), 0.0))
+            self._changed.wait_for(known, seconds)
         return self.jobs()
 
     # -- the thread that reads
@@ -217,10 +214,9 @@ class Fleet(Generic[T]):
         self._followed = kept
 
     def _disconnect(self, followed: _Followed[T]) -> None:
-        if followed.follower is not None and self._links is not None:
+        if followed.session is not None and self._links is not None:
             self._links.close_one(followed.target.key)
-        followed.engine = followed.follower = None
-        followed.again = 0.0
+        followed.session, followed.again = None, 0.0
         followed.note(settled=False)
 
     def _take_in(self) -> None:
@@ -231,33 +227,29 @@ class Fleet(Generic[T]):
             now, came = time.monotonic(), False
             for name, data in self._links.receive(0.0):
                 came, followed = True, self._followed.get(cast(Key, name))
-                if followed is not None and followed.engine and followed.follower:
-                    followed.heard.heard(now)
-                    followed.engine.put(followed.follower, data)
+                if followed is not None and followed.session is not None:
+                    followed.session.take(data, now)
 
     def _keep_contact(self) -> None:
         now = time.monotonic()
         for followed in self._followed.values():
-            if followed.follower is None:
+            session, entry = followed.session, followed.job.entry
+            if session is None:
                 if now >= followed.again:
                     self._connect(followed, now)
                 continue
-            follower = followed.follower
-            followed.heard.turn(now)
-            limit_s = follower.policy.relay_silent_s
-            is_silent = followed.heard.silent_s(now) > limit_s
-            if follower.refusal:
-                refuses = f"the relay of {followed.job.entry.job} refuses: {follower.refusal}"
-                followed.note(contact=refuses)
-            elif is_silent:
-                followed.note(contact=why_silent(followed.job.entry))
-            elif follower.live:
+            ping = session.turn(now)
+            if session.contact is not None:
+                followed.note(contact=f"the relay of {entry.job} refuses: {session.contact}")
+            elif session.silent_s(now) > session.joined.policy.relay_silent_s:
+                followed.note(contact=why_silent(entry))
+            elif session.joined.live:
                 followed.note(contact=None)
-            if follower.refusal or follower.rejoin or followed.heard.hopeless(now, limit_s):
+            if session.contact is not None or session.is_over(now):
                 self._disconnect(followed)
-                followed.again = now + (0.0 if follower.rejoin else AGAIN_S)
-            elif followed.heard.pings(now) and self._links is not None:
-                self._links.send(followed.target.key, request(Command("ping")))
+                followed.again = now + (0.0 if session.joined.rejoin else AGAIN_S)
+            elif ping is not None and self._links is not None:
+                self._links.send(followed.target.key, ping)
 
     def _connect(self, followed: _Followed[T], now: float) -> None:
         entry = followed.target.entry
@@ -272,12 +264,10 @@ class Fleet(Generic[T]):
             followed.note(contact=f"no connection to {entry.job}: {error.strerror}")
             return
         period, untaped = partial(self._period_s, followed), Bounds(tape_bytes=0)
-        followed.engine = Engine(entry.job, bounds=untaped, period=period)
-        followed.follower = followed.engine.follower()
-        followed.follower.compares = False
-        followed.heard = Contact(now)
-        followed.heard.opened(now)
-        self._links.send(followed.target.key, request(Command("join", history_s=0.0)))
+        engine = Engine(entry.job, bounds=untaped, period=period)
+        followed.session = JobSession(engine, 0.0, now)
+        self._links.send(followed.target.key, followed.session.opened(now))
+        followed.session.joined.compares = False
 
     def _period_s(self, followed: _Followed[T], cost_s: float, wavers: bool) -> float:
         """As `period_of_looks_s`, beside the other jobs."""
@@ -288,11 +278,11 @@ class Fleet(Generic[T]):
     def _look(self) -> None:
         self._total_s = sum(followed.cost_s for followed in self._followed.values())
         for followed in self._followed.values():
-            if followed.engine is None or self._stop.is_set():
+            if followed.session is None or self._stop.is_set():
                 continue
-            worked = time.thread_time()
-            followed.engine.turn()
-            seen, job = followed.engine.seen, followed.job
+            engine, job, worked = followed.session.engine, followed.job, time.thread_time()
+            engine.turn()
+            seen = engine.seen
             if seen is None or (snapshot := seen.look.snapshot) is None:
                 continue
             followed.note(
@@ -302,10 +292,10 @@ class Fleet(Generic[T]):
                 settled=job.settled or seen.follower.settled,
             )
             del seen, snapshot
-            followed.engine.forget()
+            engine.forget()
             followed.cost_s = time.thread_time() - worked
-        known = (one.follower for one in self._followed.values() if one.follower is not None)
-        expect_ranks(sum(len(follower.job.ranks) for follower in known))
+        sessions = (one.session for one in self._followed.values() if one.session is not None)
+        expect_ranks(sum(len(session.joined.job.ranks) for session in sessions))
 
     def _show(self) -> None:
         self._shown = tuple(followed.job for followed in self._followed.values())

@@ -1,14 +1,16 @@
-"""The looks at a job that is followed: one after the other, until the verdict has settled, or until
-the ranks that were asked for their stacks have answered."""
+"""The looks at a job that is followed: one after the other, until nothing more can come, until the
+verdict has settled, or until the ranks that were asked for their stacks have answered."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import replace
 from typing import TypeVar
+
+import msgspec
 
 from ddtop import registry
 from ddtop.diagnosis.finding import CRITICAL, Verdict
@@ -73,6 +75,44 @@ async def looks(source: Source, pause_s: float = LOOK_S) -> AsyncGenerator[Look,
             feeding.cancel()
             if (await asyncio.wait({feeding}, timeout=LOOK_S))[0]:
                 break
+
+
+# -- Whether more can come
+
+
+REREAD_S = 2.0
+"""How often the job file is read."""
+OVER_S = 30.0
+"""If the file has said for this time that the run is over, no end will be reported any more.
+Reading what a relay left may take that long, with a large journal on a file server."""
+
+
+class RunFile:
+    """The job file of a run, which says when the run is over. Times are monotonic, s."""
+
+    def __init__(self, entry: registry.JobEntry) -> None:
+        self.entry = entry
+        self._read_s = float("-inf")
+        self._over_since_s: float | None = None
+
+    def heard(self) -> None:
+        """The relay is heard, so the run is not over. Nothing but this renews the heartbeat of a
+        relay that is known by its port only."""
+        self._over_since_s = None
+        if self.entry.sender == registry.ELSEWHERE:
+            now_unix_ns = time.time_ns()
+            self.entry = msgspec.structs.replace(self.entry, heartbeat_unix_ns=now_unix_ns)
+
+    def over_s(self, now_s: float) -> float | None:
+        """How long the file has said that the run is over; None: it is not."""
+        if now_s - self._read_s >= REREAD_S:
+            self._read_s = now_s
+            with suppress(registry.RegistryError):
+                again = registry.of_run(self.entry.job, self.entry.run, self.entry.sender)
+                self.entry = again or self.entry
+            over = self.entry.over(time.time_ns())
+            self._over_since_s = (self._over_since_s or now_s) if over else None
+        return None if self._over_since_s is None else now_s - self._over_since_s
 
 
 # -- A job with a relay, which has told the past
@@ -140,7 +180,7 @@ async def joined(source: LiveSource, join_s: float | None = None) -> AsyncIterat
             known = look.snapshot is not None and look.snapshot.job
             if known or look.contact is not None or time.monotonic() > until:
                 break
-        follower = source.joined
+        follower = source.session.joined
         if follower.refusal is not None:
             relay = follower.job.name or "that port"
             raise UnreachableError(f"the relay of {relay} refuses: {follower.refusal}")
@@ -201,7 +241,7 @@ def present_of(job: registry.JobEntry | Route, seconds: float = 0.0) -> Follower
         async with joined(LiveSource(job, history_s=0.0)) as found:
             if seconds:
                 await found.watch(seconds)
-            return found.source.joined
+            return found.source.session.joined
 
     registry.secret()
     return asyncio.run(follow())

@@ -9,12 +9,14 @@ import msgspec
 from ddtop.model.account import other_threads
 from ddtop.model.facts import RankFacts, RankFields, Snapshot
 from ddtop.model.stacks import Owner, owner_of
-from ddtop.wire.records import KEY, PROCESS, RPC, Link, Place
+from ddtop.wire.records import ITSELF, KEY, PROCESS, RPC, Link, Place, ProcessState
 
 
-def chain_of(rank: RankFacts) -> tuple[Link, ...]:
+def chain_of(rank: RankFields) -> tuple[Link, ...]:
     """What it waits for, the nearest first: in Python, then in the kernel."""
     in_python, process = rank.reported.chain, rank.process.report
+    if in_python and in_python[0].resource == ITSELF:
+        return _through_itself(in_python, process)
     if process is None or not process.chain or (in_python and in_python[-1].resource == KEY):
         return in_python
     last, first = in_python[-1:], process.chain[0]
@@ -23,6 +25,23 @@ def chain_of(rank: RankFacts) -> tuple[Link, ...]:
         named = msgspec.structs.replace(first, resource=last[0].resource, named=last[0].named)
         return (*in_python[:-1], named, *process.chain[1:])
     return in_python if last and last[0].circle else in_python + process.chain
+
+
+def _through_itself(in_python: tuple[Link, ...], process: ProcessState | None) -> tuple[Link, ...]:
+    """The chain in the kernel; where that comes back to the process, through the thread that should
+    answer."""
+    in_kernel = process.chain if process is not None else ()
+    if process is None or not in_kernel or in_kernel[0].pid != process.pid:
+        return in_kernel
+    own = msgspec.structs.replace(
+        in_kernel[0],
+        who=in_python[0].who,
+        place=in_python[0].place,
+        pid=None,
+        process=None,
+        rank=None,
+    )
+    return (own, *in_python[1:])
 
 
 def waiting_end(snapshot: Snapshot, rank: RankFacts, waiters: Collection[int]) -> RankFacts | None:

@@ -18,7 +18,7 @@ from ddtop.model.errors import Says
 from ddtop.model.facts import CommFacts, Ended, RankFields
 from ddtop.model.memory import RankMemory
 from ddtop.policy import Limits, Policy
-from ddtop.wire.records import GroupProgress, HelperEnd
+from ddtop.wire.records import LEFT, GroupProgress, HelperEnd
 from ddtop.words.sentences import exit_text, ranks_text
 
 
@@ -61,7 +61,7 @@ program itself."""
 def fatal_exception(rank: RankFields) -> bool:
     """Whether an uncaught exception ended its main thread, or the thread that trained."""
     exception = rank.reported.exception
-    if exception is None or exception.type == "SystemExit":
+    if exception is None:
         return False
     return exception.thread == "main" or (exception.leads and not rank.reported.went_on)
 
@@ -438,7 +438,7 @@ def failed_helper(
 
 
 def _went_wrong(helper: HelperEnd) -> bool:
-    if helper.exception is not None and helper.exception.type != "SystemExit":
+    if helper.exception is not None and helper.exception.type != LEFT:
         return helper.exception.type != "KeyboardInterrupt"
     return helper.code not in (None, 0, *(128 + number for number in CANCEL_SIGNALS))
 

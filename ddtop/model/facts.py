@@ -418,6 +418,8 @@ class ReportedFacts(msgspec.Struct, frozen=True, gc=False):
     in_handler: Handling | None = None
     #: The exception that nothing caught, of its last report or of its exit.
     exception: LastException | None = None
+    #: Where its program has called `sys.exit` or `os._exit`.
+    left_at: Place | None = None
     #: It made progress after `exception`, so a thread of it still trains.
     went_on: bool = False
     #: Its last save that raised an exception.

@@ -136,6 +136,8 @@ _WCHANS: tuple[tuple[str, WordAndPhrase], ...] = (
     ("sk_wait", ("socket", "waiting on a socket")),
     ("inet_csk_accept", ("socket", "waiting for a connection")),
     ("wait_woken", ("socket", "waiting on a socket")),
+    ("mem_cgroup", ("file", "held back by the memory limit of its cgroup")),
+    ("reclaim", ("file", "waiting for the kernel to free memory")),
     ("jbd2", ("file", "waiting for the disk")),
     ("folio_wait", ("file", "waiting for the disk")),
     ("wait_on_page", ("file", "waiting for the disk")),

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from ddtop.model.chain import awaits_rpc, serving_rank
+from ddtop.model.chain import awaits_rpc, chain_of, serving_rank
 from ddtop.model.ending import has_failed
 from ddtop.model.facts import PeerWait, RankFields, State, Wait
 from ddtop.model.wait_graph import STILL, AnyWait, condition_of
@@ -36,13 +36,20 @@ from ddtop.wire.names import (
     SENDS,
 )
 from ddtop.wire.records import (
+    CONNECTION,
+    FILE_LOCK,
+    KEY,
     P2P,
+    PIPE,
+    PROCESS,
+    TAKES,
     UNCLEAR,
     Collective,
     Exit,
     Group,
     GroupMade,
     GroupProgress,
+    Link,
     OpenCall,
     OutsideLook,
     ProcessState,
@@ -704,33 +711,63 @@ def _finalizing_since(facts: RankFields) -> int | None:
     )
 
 
-# -- Waits for the answer to a call of torch.distributed.rpc
+# -- Waits for an answer of a rank that is no call of a group: of torch.distributed.rpc, a request
+#    over a socket or a pipe, a lock file, a key of the store
 #
-# torch does not tell to whom a call went. If only one worker runs calls, it is that one. One call
-# may be the whole training, so that is a wait only while the worker makes no progress. And what it
-# runs may wait for a worker that has not called yet, as a parameter server does, so all others must
-# wait for answers or have nothing to do.
+# torch does not tell to whom a call of RPC went, nor who sets a key. If only one rank waits for
+# nobody, it is that one. One call may be the whole training, so that is a wait only while that rank
+# makes no progress. And what it does may wait for a rank that has not called yet, as a parameter
+# server does, so all others must wait for answers or have nothing to do.
 
 
-def rpc_waits_of(
+KEPT, ASKED, GIVEN = "store.wait", "a request", "a wait for its lock"
+ANSWERS = {KEY: KEPT, CONNECTION: ASKED, PIPE: ASKED, PROCESS: ASKED, FILE_LOCK: GIVEN}
+"""`PeerWait.call` of a wait whose chain leads to another rank, or to the store."""
+
+
+def answer_waits_of(
     ranks: Mapping[int, RankFields], waits: Iterable[AnyWait], now_unix_ns: int, policy: Policy
 ) -> tuple[PeerWait, ...]:
-    """Waits for the only worker that runs calls of others and stands still. `waits`: the others. A
-    worker whose main thread is in one of them may work in another thread."""
-    serving = serving_rank(ranks.values())
-    if serving is None or condition_of(serving, now_unix_ns, policy) != STILL:
+    """Waits for the only rank that waits for nobody and stands still. `waits`: the others. A rank
+    whose main thread is in one of them may work in another thread."""
+    living = {rank: facts for rank, facts in sorted(ranks.items()) if not facts.gone}
+    serving = serving_rank(living.values())
+    calls = {
+        rank: RPC_CALL if serving is not None else call
+        for rank, facts in living.items()
+        if (call := _awaits(facts, serving)) is not None
+    }
+    roots = [facts for rank, facts in living.items() if rank not in calls and not _rests(facts)]
+    if not calls or len(roots) != 1 or condition_of(roots[0], now_unix_ns, policy) != STILL:
         return ()
-    if any(wait.rank == serving.rank for wait in waits):
+    (root,) = roots
+    if any(wait.rank == root.rank for wait in waits):
         return ()
     found = []
-    for rank, facts in sorted(ranks.items()):
+    for rank, call in calls.items():
+        facts = living[rank]
         place = facts.reported.place
-        if facts is serving or facts.gone or (place and place.waits_on == RPC_SHUTDOWN):
-            continue
-        idle = (facts.process.cpu_ratio or 0.0) < policy.cpu_working_ratio
-        if not idle or place is None or not awaits_rpc(facts):
+        if (facts.process.cpu_ratio or 0.0) >= policy.cpu_working_ratio or place is None:
             return ()
-        moved = [place.since_unix_ns, facts.progress.last_unix_ns, serving.progress.last_unix_ns]
+        moved = [place.since_unix_ns, facts.progress.last_unix_ns, root.progress.last_unix_ns]
         since = max((at for at in moved if at is not None), default=now_unix_ns)
-        found.append(PeerWait(rank, RPC_CALL, serving.rank, None, since, (serving.rank,)))
+        found.append(PeerWait(rank, call, root.rank, None, since, (root.rank,)))
     return tuple(found)
+
+
+def _awaits(facts: RankFields, serving: RankFields | None) -> str | None:
+    """In what it waits for another rank; None if it does not, as far as is known."""
+    if serving is not None:
+        return RPC_CALL if facts is not serving and awaits_rpc(facts) else None
+    first = next(iter(chain_of(facts)), None)
+    call = ANSWERS.get(first.resource) if first is not None and first.does != TAKES else None
+    return call if first and (first.resource == KEY or _of_other(first, facts)) else None
+
+
+def _of_other(link: Link, facts: RankFields) -> bool:
+    return link.rank not in (None, facts.rank)
+
+
+def _rests(facts: RankFields) -> bool:
+    """It has nothing more to do: its worker of torch.distributed.rpc ends with the last one."""
+    return facts.reported.place is not None and facts.reported.place.waits_on == RPC_SHUTDOWN

@@ -28,7 +28,15 @@ from ddtop.policy import Limits, Policy
 from ddtop.wire.frames import host_of
 from ddtop.wire.mpi import MpiState
 from ddtop.wire.names import INIT_CALLS
-from ddtop.wire.records import Collective, GroupProgress, Place, ProcessState, RankState, Stacks
+from ddtop.wire.records import (
+    LEFT,
+    Collective,
+    GroupProgress,
+    Place,
+    ProcessState,
+    RankState,
+    Stacks,
+)
 
 
 @dataclass(frozen=True)
@@ -130,6 +138,8 @@ def _reported_facts(
     if state.place:
         line_age_s = max(0.0, (memory.state_unix_ns - memory.line_since_unix_ns) / 1e9)
     exception = (memory.exit.exception if memory.exit else None) or state.exception
+    left = exception if exception is not None and exception.type == LEFT else None
+    exception = exception if left is None else None
     went_on = False
     if exception is not None:
         later_ns = (state.progress_unix_ns or 0) - exception.unix_ns
@@ -152,6 +162,7 @@ def _reported_facts(
         in_handler=state.in_handler,
         exception=exception,
         went_on=went_on,
+        left_at=left.place if left is not None else None,
         failed_save=state.failed_save,
         chain=state.chain,
     )

@@ -30,9 +30,9 @@ from ddtop.model.gpus import devices_of
 from ddtop.model.memory import JobMemory
 from ddtop.model.parallel import axes_of
 from ddtop.model.peer_waits import (
+    answer_waits_of,
     any_waits_of,
     peer_waits_of,
-    rpc_waits_of,
     stack_waits_of,
     unnumbered_waits_of,
 )
@@ -209,7 +209,7 @@ def _judge_waits(
     peer_waits += any_waits_of(facts, groups, waits, peer_waits, now_unix_ns, policy)
     peer_waits += unnumbered_waits_of(facts, waits, peer_waits, now_unix_ns, policy)
     peer_waits += stack_waits_of(facts, now_unix_ns, policy)
-    peer_waits += rpc_waits_of(facts, (*waits, *peer_waits), now_unix_ns, policy)
+    peer_waits += answer_waits_of(facts, (*waits, *peer_waits), now_unix_ns, policy)
     graph = wait_graph.Graph(waits, peer_waits)
     blames = wait_graph.blames_of(facts, graph, now_unix_ns, policy)
     cycles = wait_graph.cycles_of(graph)

@@ -5,6 +5,7 @@ Within a version, keys may be added, but none is removed or changes its meaning.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import isfinite
 from statistics import median
 from typing import Any
@@ -71,6 +72,15 @@ def status_json(
             for group in snapshot.groups
         ],
     }
+
+
+def each_text(found: Any, change: Callable[[str], str]) -> Any:
+    """The same JSON with each of its texts changed."""
+    if isinstance(found, dict):
+        return {change(name): each_text(value, change) for name, value in found.items()}
+    if isinstance(found, (list, tuple)):
+        return [each_text(value, change) for value in found]
+    return change(found) if isinstance(found, str) else found
 
 
 def diagnose_json(snapshot: Snapshot, verdict: Verdict, system: Json | None = None) -> Json:

@@ -309,7 +309,7 @@ class Losses:
             name = snapshot.seen[number].sender if number < len(snapshot.seen) else host.host
             for kind, count in _counts(host):
                 known = self._seen.get((name, kind))
-                if not count or (known is not None and count == known.now):
+                if count <= 0 or (known is not None and count == known.now):
                     continue
                 # A new relay counts from zero again.
                 if known is None or count < known.now:

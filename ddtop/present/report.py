@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from ddtop import redaction
 from ddtop.diagnosis.finding import Verdict
+from ddtop.follow.history import Memory, Point
 from ddtop.grouped import grouped
 from ddtop.launch import every_launcher
 from ddtop.model.facts import RankFacts, Snapshot
@@ -55,7 +56,8 @@ class Material:
 
     `seen`: a sentence about the source of the facts. `merged` None: no stacks, and `stacks_note`
     says why; with stacks it says what is missing. `happened`: the recent events; if they are not
-    known, `timeline_note` says why.
+    known, `timeline_note` says why. `lanes`: the last minutes of some ranks, those at fault first,
+    and `points` those of the job, up to `until_unix_ns`; for the page alone.
     """
 
     written_unix_ns: int
@@ -70,13 +72,25 @@ class Material:
     timeline_note: str | None = None
     garbled: int = 0
     home: str | None = None
+    lanes: Mapping[int, Memory] = field(default_factory=dict)
+    points: tuple[Point, ...] = ()
+    until_unix_ns: int = 0
 
 
 def report_text(material: Material) -> str:
     """The whole report: Markdown whose every table and listing is a block of plain text."""
-    snapshot = material.snapshot
-    verdict = _without_secrets(material.verdict)
-    sections = [
+    material = replace(material, verdict=without_secrets(material.verdict))
+    parts = [f"# ddtop report: {clean(material.snapshot.job)}", ""]
+    parts += [f"- {line}" for line in head_facts(material)]
+    for title, body in sections(material):
+        parts += ["", f"## {title}", "", "````text", body.replace("````", "'''' "), "````"]
+    return _cut(redacted("\n".join(parts), material.home), BYTES_MAX - 256) + "\n"
+
+
+def sections(material: Material) -> Iterator[tuple[str, str]]:
+    """The parts of the report, each with its title; redacted and bounded."""
+    snapshot, verdict = material.snapshot, material.verdict
+    found = [
         ("Verdict", diagnose_text(snapshot, verdict, WIDTH)),
         ("Ranks", status_text(snapshot, verdict, WIDTH)),
         *([("Tracebacks", raised)] if (raised := tracebacks_text(snapshot.ranks)) else []),
@@ -89,21 +103,19 @@ def report_text(material: Material) -> str:
         ("Process groups", "\n".join(_groups(snapshot))),
         ("ddtop itself", "\n".join(_health(material))),
     ]
-    parts = [f"# ddtop report: {clean(snapshot.job)}", "", *_head(material)]
-    for title, body in sections:
+    for title, body in found:
         # Redacted before it is cut, because half a secret cannot be recognised.
-        text = _cut(redacted(body.rstrip("\n"), material.home), SECTION_BYTES_MAX)
-        parts += ["", f"## {title}", "", "````text", text.replace("````", "'''' "), "````"]
-    return _cut(redacted("\n".join(parts), material.home), BYTES_MAX - 256) + "\n"
+        yield title, _cut(redacted(body.rstrip("\n"), material.home), SECTION_BYTES_MAX)
 
 
-def file_name(job: str, unix_ns: int) -> str:
+def file_name(job: str, unix_ns: int, ending: str = "md") -> str:
     """`ddtop-report-JOB-YYYYmmdd-HHMMSS.md`, in local time."""
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(unix_ns // units.SECOND_NS))
-    return f"ddtop-report-{job}-{stamp}.md"
+    return f"ddtop-report-{job}-{stamp}.{ending}"
 
 
-def _head(material: Material) -> list[str]:
+def head_facts(material: Material) -> list[str]:
+    """What the report is of: when, where, and the versions."""
     snapshot = material.snapshot
     hellos = {rank.rank: rank.hello for rank in snapshot.ranks if rank.hello is not None}
     started = min(
@@ -139,10 +151,10 @@ def _head(material: Material) -> list[str]:
         ("agent", {rank: hello.agent_version for rank, hello in hellos.items()}),
     ):
         lines.append(f"{what}: {'; '.join(_by_value(values))}")
-    return [f"- {line}" for line in lines]
+    return lines
 
 
-def _without_secrets(verdict: Verdict) -> Verdict:
+def without_secrets(verdict: Verdict) -> Verdict:
     """Redacted before its lines are wrapped, because a secret on two lines cannot be recognised."""
     findings = tuple(
         replace(

@@ -162,8 +162,9 @@ KEYS: Mapping[str, Keys] = {
         "ranks[].chain[].resource": (
             "string",
             (
-                "`child`, `process`, `pipe`, `file lock`, `connection`, `lock`, `object` (a"
-                " queue, a future, an event), `thread`, `task`, `loop` or `store key`"
+                "`child`, `process`, `pipe`, `file lock`, `connection`, `mount`, `name lookup`,"
+                " `signal`, `debugger`, `lock`, `object` (a queue, a future, an event), `thread`,"
+                " `task`, `loop`, `rpc` or `store key`"
             ),
         ),
         "ranks[].chain[].named": ("string", "a path, an address, the text of a condition"),

@@ -144,7 +144,7 @@ def _quiet_text(snapshot: Snapshot, policy: Policy) -> str:
     if unjudged:
         return (
             f"quiet: no rank has moved{since}; {ranks_text(unjudged)}"
-            f" {verb(unjudged, 'is', 'are')} in a torch.distributed call, but it is not known"
+            f" {verb(unjudged, 'is', 'are')} in a communication call, but it is not known"
             f" which ranks {verb(unjudged, 'it waits', 'they wait')} for"
         )
     if still is None:

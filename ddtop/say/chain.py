@@ -19,8 +19,11 @@ from ddtop.model.kernel_wait import short, wait_of
 from ddtop.wire.records import (
     CHILD,
     CONNECTION,
+    DEBUGGER,
     FILE_LOCK,
+    FROZEN,
     KEY,
+    LISTENS,
     LOCK,
     LOOKUP,
     LOOP,
@@ -30,6 +33,8 @@ from ddtop.wire.records import (
     PROCESS,
     REPLACES,
     RPC,
+    SIGNAL,
+    TAKES,
     TASK,
     THREAD,
     UNDONE,
@@ -42,7 +47,13 @@ from ddtop.words.sentences import WAITS, file_line, function_text
 
 OF_CHAIN = (Kind.NOT_IN_COLLECTIVE, Kind.WAIT_CYCLE, Kind.IO_STALL, Kind.INTERPRETER_FROZEN)
 """Kinds of findings that say the chain of their rank."""
-_STATES = {"R": "computes", "T": "is stopped", "t": "is held by a debugger", "Z": "has ended"}
+_STATES = {
+    "R": "computes",
+    "T": "is stopped",
+    "t": "is held by a debugger",
+    "Z": "has ended",
+    FROZEN: "is frozen by its cgroup",
+}
 _CONNECTS, _MAIN = "SYN_SENT", "MainThread"
 
 
@@ -141,6 +152,8 @@ def _of_pipe(link: Link) -> str:
 
 
 def _of_connection(link: Link) -> str:
+    if link.does == LISTENS:
+        return f"waits for a connection at {link.named or 'its socket'}, and nobody connects"
     if link.does != _CONNECTS:
         # A socket between a process and its child has no name.
         whose = f"waits for an answer on a socket, whose other end {_who(link)} has"
@@ -168,8 +181,12 @@ _WAITS: dict[str, Callable[[Link], str]] = {
     CHILD: lambda link: f"waits for {'' if link.does == REPLACES else 'its child '}{_who(link)}",
     CONNECTION: _of_connection,
     FILE_LOCK: lambda link: _owned(f"waits for the lock on {short(link.named)}", link, "has"),
+    DEBUGGER: lambda link: f"is held by {_who(link)}, which traces it",
     KEY: lambda link: (
-        f"waits for the key {link.named} of the store" + (f", and {link.does}" if link.does else "")
+        f"tries to take the key {link.named} of the store"
+        if link.does == TAKES
+        else f"waits for the key {link.named} of the store"
+        + (f", and {link.does}" if link.does else "")
     ),
     LOCK: lambda link: _owned(f"waits for `{link.named}`", link, "has"),
     LOOP: lambda link: (
@@ -182,6 +199,7 @@ _WAITS: dict[str, Callable[[Link], str]] = {
     OBJECT: _of_object,
     PROCESS: lambda link: f"waits for {_who(link)}",
     RPC: lambda link: f"waits for a call that {_who(link)} runs",
+    SIGNAL: lambda link: f"waits for {'the signal ' if link.named else 'a signal'}{link.named}",
     TASK: _of_task,
     THREAD: lambda link: f"waits for {_who(link)}",
     # A newer agent may send a kind of its own.
@@ -207,7 +225,7 @@ def _spot(link: Link) -> str:
 
 def _does(link: Link) -> str | None:
     """What the one does that has it: `is asleep`, `computes`; None where that is not known."""
-    if link.resource in (TASK, MOUNT, LOOKUP):
+    if link.resource in (TASK, MOUNT, LOOKUP, DEBUGGER):
         return None
     if link.does == REPLACES:
         return "has taken the place of one that ended, whose task is lost"
@@ -285,10 +303,42 @@ _CIRCLES = (
 
 ENDS = (
     End(
+        lambda link: _is(link, DEBUGGER),
+        lambda link: f"let {_who(link)} detach, or end it: it holds that process",
+    ),
+    End(
+        lambda link: _is(link, SIGNAL),
+        lambda link: (
+            f"find out who should send it {link.named or 'that signal'}, and why that has not come;"
+            " give that wait a time limit (signal.sigtimedwait)"
+        ),
+    ),
+    End(
+        lambda link: link.does == LISTENS,
+        lambda link: (
+            f"find out which process should connect to {_named(link)}, and why it does not; give"
+            " that wait a time limit (settimeout)"
+        ),
+    ),
+    End(
+        lambda link: link.does == TAKES,
+        lambda link: (
+            f"find out which rank has the key {link.named}, and has not given it back (an exception"
+            " between the two?); give that loop a time limit"
+        ),
+    ),
+    End(
         lambda link: link.process is not None and link.process.state in ("T", "t"),
         lambda link: (
             f"let {_who(link)} go on: kill -CONT {link.pid}; find out who stopped it (a debugger,"
             " a scheduler, a terminal)"
+        ),
+    ),
+    End(
+        lambda link: link.process is not None and link.process.state == FROZEN,
+        lambda link: (
+            f"thaw {_who(link)} (0 in cgroup.freeze of its cgroup, THAWED in freezer.state), or"
+            " find out who has frozen it (docker pause, a scheduler)"
         ),
     ),
     End(
@@ -356,6 +406,10 @@ ENDS = (
         ),
     ),
     End(
+        lambda link: _is(link, CONNECTION) and link.pid is None and link.who is not None,
+        lambda link: f"see why {_who(link)} does not answer at {_named(link)}: it {_does(link)}",
+    ),
+    End(
         lambda link: _is(link, CONNECTION) and link.pid is None,
         lambda link: f"find out why {link.named} does not answer; give that call a timeout",
     ),
@@ -400,6 +454,15 @@ ENDS = (
         lambda link: (
             f"find out who should end `{link.named}` ({_spot(link)}), and why it has not"
             + ("" if link.does else "; give that await a time limit (asyncio.timeout)")
+        ),
+    ),
+    End(
+        lambda link: (
+            _is(link, LOOP) and "exists(" in link.named and not link.named.startswith("not ")
+        ),
+        lambda link: (
+            f"find out which process should remove the file for which {_spot(link)} waits, and"
+            " whether that one has ended; give that loop a time limit"
         ),
     ),
     End(

@@ -261,7 +261,7 @@ def left_advice(rank: RankFacts, waiters: Collection[RankFacts]) -> str:
     or that one averages gradients.
     """
     if rank.progress.iteration is None or any(_is_ahead(facts, rank) for facts in waiters):
-        return _uneven_advice(rank)
+        return uneven_advice(rank)
     return (
         "make that call on every rank or on none, and leave the loop on all at the same step: even"
         " if one rank saves, all ranks must take part if a sharded model is gathered"
@@ -280,7 +280,8 @@ def _is_ahead(facts: RankFacts, rank: RankFacts) -> bool:
     return any("backward" in (function or "") for function in functions)
 
 
-def _uneven_advice(rank: RankFacts) -> str:
+def uneven_advice(rank: RankFacts) -> str:
+    """The advice if a rank has done all of its work while others still have some."""
     if rank.comm.mpi is not None:
         return (
             "uneven loops: let all ranks make the same number of collective calls, even a rank"

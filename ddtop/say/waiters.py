@@ -22,6 +22,8 @@ from ddtop.words.sentences import (
 )
 from ddtop.words.units import plural
 
+OPPOSITE_ORDERS = "give neighbours opposite orders (one sends first, one receives first)"
+
 
 def peer_text(wait: PeerWait) -> str:
     """`recv from rank 0, tag 7`, `send to rank 2`, `monitored_barrier`, `Wait for Irecv from rank

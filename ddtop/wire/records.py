@@ -997,8 +997,14 @@ class OpenCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
     any_of: bool = False
 
 
+LEFT = "SystemExit"
+"""`LastException.type` of a program that has called `sys.exit` or `os._exit`, and handled no
+exception then."""
+
+
 class LastException(msgspec.Struct, frozen=True, array_like=True):
-    """An exception that nothing caught; `text` is one line, at most 500 characters.
+    """An exception that nothing caught, or that the program handled when it ended itself; `text` is
+    one line, at most 500 characters.
 
     `leads`: it ended the thread that trained, which was not the main thread. `frames`: its
     traceback, innermost first; of a deep one `omitted` frames in the middle were left out.
@@ -1422,15 +1428,22 @@ class ProcessState(msgspec.Struct, frozen=True, array_like=True, gc=False):
 CHILD, PIPE, FILE_LOCK, CONNECTION = "child", "pipe", "file lock", "connection"
 LOCK, THREAD, TASK, LOOP, KEY = "lock", "thread", "task", "loop", "store key"
 OBJECT, PROCESS, RPC = "object", "process", "rpc"
-MOUNT, LOOKUP = "mount", "name lookup"
+MOUNT, LOOKUP, SIGNAL, DEBUGGER = "mount", "name lookup", "signal", "debugger"
+ITSELF = "itself"
 """What a process or a thread may wait for: `Link.resource`."""
 TIMED, REPLACES, UNDONE = "has a time limit", "replaces", "undone"
+LISTENS, TAKES = "listens", "takes"
 """`Link.does` of an await that ends by itself, of a worker of a pool that has taken the place of
-one that has ended, and of a queue whose taken items nobody has marked as done."""
+one that has ended, of a queue whose taken items nobody has marked as done, of a socket to which
+nobody connects, and of a key that a rank takes as a lock."""
+
+
+FROZEN = "F"
+"""`Sleeper.state` of a process in a frozen cgroup."""
 
 
 class Sleeper(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Where the main thread of a process is: as in `ProcessState`."""
+    """Where the main thread of a process is: as in `ProcessState`, or FROZEN."""
 
     state: str
     wchan: str | None = None

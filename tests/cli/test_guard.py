@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from ddtop import start_python
 from ddtop.cli import cli
 from ddtop.cli.actions import (
     SCHEDULER_VARIABLES,
@@ -190,6 +191,21 @@ def test_a_report_that_cannot_be_made_holds_the_event_up_no_further(home, tmp_pa
     assert "report" not in hook.events[0]
 
 
+@pytest.mark.parametrize(("html", "ending"), [(False, ".md"), (True, ".html")])
+def test_the_report_is_a_page_where_that_was_asked_for(home, tmp_path, monkeypatch, html, ending):
+    begun = []
+    monkeypatch.setattr(start_python, "module", lambda *words: begun.append(words) or ["true"])
+    hook = Sink()
+    guard = JobGuard("x", Rules(), Actions(None, hook, report=tmp_path, html=html), print)
+    change = Event(APPEARED, 0, finding=Finding(Kind.HOST_LOST, CRITICAL, (), (), 0, "x"))
+    guard.take(change, event_json(change, "x"))
+    guard.leave()
+
+    ((*_, path), more) = (begun[0][:5], begun[0][5:])
+    assert (path.endswith(ending), more) == (True, ("--html",) if html else ())
+    assert hook.events[0]["report"] == path
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [
@@ -199,6 +215,7 @@ def test_a_report_that_cannot_be_made_holds_the_event_up_no_further(home, tmp_pa
         (("--webhook-file", "/none"), "--webhook-file /none: No such file"),
         (("--report", "/none"), "there is no such folder"),
         (("--report", "/proc"), "--report /proc"),
+        (("--html", "--once"), "give --report too"),
         (("--then", "no-such-program x"), "--then: there is no program"),
         (("--then", ""), "--then needs a command"),
         (("--for", "30s"), "there is nothing to do"),

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 
 import click
 import pytest
@@ -111,6 +112,28 @@ def test_a_report_about_a_job_there_is_written_here(stand_in, here, tmp_path):
     for text in (target.read_text(), shown.stdout):
         assert "train" in text.splitlines()[0]
         assert "## Verdict" in text
+
+
+def test_the_page_about_a_job_there_is_written_here(stand_in, here, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ddtop("report", "--ssh", "there", "--html", exits=0, **stand_in.environment)
+
+    (path,) = tmp_path.glob("*.html")
+    assert path.read_text().startswith("<!doctype html>\n")
+
+
+def test_a_job_there_is_told_in_lines(stand_in, here):
+    done = subprocess.run(
+        [sys.executable, "-m", "ddtop", "attach", "--plain", "--ssh", "there"],
+        env={**os.environ, **stand_in.environment},
+        input=b"why\nquit\n",
+        capture_output=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.decode().count("train  1/2 ranks") == 2
 
 
 def test_the_report_there_has_all_that_was_typed_but_the_file(home, monkeypatch):

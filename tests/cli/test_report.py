@@ -59,6 +59,18 @@ def test_a_report_is_a_file_that_only_its_owner_reads(ended, tmp_path):
     assert "stacks were taken, because ranks made no progress" in text
 
 
+def test_as_a_page_it_is_private_too_and_has_the_last_minutes_of_each_rank(ended, tmp_path):
+    ddtop("report", NAME, "--html", exits=0)
+
+    (path,) = tmp_path.glob("ddtop-report-*.html")
+    page = path.read_text()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert page.startswith("<!doctype html>\n")
+    assert page.count('<div class="row ') >= 2
+    assert "abcdef" not in page
+    assert "train.py:7 save" in page
+
+
 def test_a_report_on_stdout_is_nothing_but_the_report(ended, tmp_path):
     done = ddtop("report", NAME, "-o", "-")
 

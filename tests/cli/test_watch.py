@@ -12,8 +12,9 @@ import pytest
 
 from ddtop import registry
 from ddtop.cli.errors import CommandError
-from ddtop.cli.watching import LAST_WORD_S, _Watch
+from ddtop.cli.watching import _Watch
 from ddtop.follow.look import Look
+from ddtop.follow.looks import OVER_S
 from tests.cli.commands import finished, killed, write_ended
 from tests.relay.stage import DEADLINE_S, Stage, sees_ranks
 from tests.ui import builders
@@ -95,7 +96,7 @@ def test_a_relay_that_is_known_by_its_port_alone_is_waited_for_as_long_as_any_ot
     for _ in range(int(registry.REVIVED_S) + 1):
         now += 1.0
         watch._give_up(lost)
-    now += LAST_WORD_S + 1.0
+    now += OVER_S + 1.0
 
     with pytest.raises(CommandError, match="no other has followed"):
         watch._give_up(lost)

@@ -18,7 +18,7 @@ NUMBERS = {
 OURS = {
     "advice", "_AGAIN", "_ADVICE", "_OF_SIGNALS.get(passed_on)", "NEW_GROUP_RULE", "verb", "it",
     "name", "how", "about", "end", "init", "left_advice", "_left_to_wait", "'every rank'",
-    "command", "free_text", "stacks", "shown", "steps",
+    "command", "free_text", "stacks", "shown", "steps", "OPPOSITE_ORDERS",
 }  # fmt: skip
 """Those whose text stands in our code."""
 QUOTED = {"quoted"}

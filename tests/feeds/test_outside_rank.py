@@ -38,6 +38,18 @@ def tracked(*looks):
     return track.look()
 
 
+def test_the_loop_in_which_a_thread_polls_is_told_by_its_text(tmp_path):
+    file = tmp_path / "wait.py"
+    file.write_text("def wait(path):\n    while not exists(path):\n        sleep(0.25)\n")
+    os.utime(file, (1, 1))
+    around, own = Surroundings(os.getpid()), StackFrame("wait", str(file), 3, user=True)
+    (link,) = around.loop((own,))
+
+    assert (link.resource, link.named, link.place.line) == ("loop", "not exists(path)", 3)
+    assert around.loop((StackFrame("get", "/usr/lib/python3.11/queue.py", 9), own)) == ()
+    assert around.loop(()) == ()
+
+
 def test_one_sleep_began_when_the_thread_ran_last():
     """The first look already shows it: a hang is minutes old when a person starts to look."""
     found = tracked((REDUCE, IN_CALL, 7, moment(100, 7, asleep_s=40)))

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from ddtop import registry
-from ddtop.feeds.systems import system_of, systems_of
+from ddtop.feeds.systems import of_one_name, system_of, systems_of
 from tests.entries import entry
 
 SERVE = """
@@ -90,3 +90,14 @@ def test_a_job_without_a_living_rank_here_belongs_to_nothing(gone):
         sender = "elsewhere" if gone == "host" else there.sender
 
         assert systems_of([entry("a", sender=sender, ranks=ranks, relay_pid=0), here]) == []
+
+
+def test_runs_of_one_name_belong_together_while_their_ranks_live():
+    """A world that has spawned another one: both are called what $DDTOP_JOB says."""
+    with ExitStack() as stack:
+        parent, child = (stack.enter_context(orphan(WAIT))[0] for _ in range(2))
+        first, second = job("train", parent), job("train", child, started=2)
+        ended = entry("train", sender=registry.host_identity(), ranks=((parent, 1),), relay_pid=0)
+
+        assert of_one_name([second, ended, first]) == (first, second)
+        assert of_one_name([first, ended]) == ()

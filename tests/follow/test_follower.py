@@ -81,10 +81,10 @@ def test_a_relay_that_is_gone_and_left_nothing_is_said_so_with_the_next_step(hom
 def test_what_is_no_frame_is_counted_and_another_version_is_reported():
     follower = feed.Follower("train")
     follower.take(b"GET / HTTP/1.1")
-    follower.take(b"\x9b\x02" + b"\x00" * 10)
+    follower.take(bytes([0x9B, frames.SCHEMA_MAJOR + 1, *10 * [0]]))
 
     assert follower.garbled == 1
-    assert "schema 2" in follower.refusal
+    assert f"schema {frames.SCHEMA_MAJOR + 1}" in follower.refusal
 
 
 def test_the_clock_of_a_host_that_is_an_hour_ahead_is_used_for_its_ages():

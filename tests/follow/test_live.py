@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from ddtop import registry, thresholds
-from ddtop.follow import live
+from ddtop.follow import live, session
 from ddtop.policy import POLICY
 from ddtop.wire.records import Hello, RankState
 from tests.follow.sources import running, seen, the_entry
@@ -141,7 +141,7 @@ async def test_a_relay_of_which_nothing_has_come_yet_is_said_to_be_silent(stage,
     async with running(source):
         look = await seen(source, lambda look: look.contact is not None)
 
-    assert (look.snapshot, look.contact) == (None, live.NOT_HEARD)
+    assert (look.snapshot, look.contact) == (None, session.NOT_HEARD)
 
 
 async def test_a_relay_is_not_silent_while_this_process_does_not_run(stage, monkeypatch):

@@ -4,6 +4,7 @@ from ddtop.diagnosis.kinds import Kind
 from ddtop.wire.records import (
     CONNECTION,
     FILE_LOCK,
+    ITSELF,
     LOCK,
     PIPE,
     PROCESS,
@@ -51,6 +52,37 @@ def test_threads_of_a_rank_that_wait_for_each_other_are_a_circle():
     assert (finding.kind, finding.ranks, finding.severity) == (Kind.WAIT_CYCLE, (1,), "critical")
     assert "which waits for `self.lock`, which its main thread has: a circle" in finding.summary
     assert finding.advice.startswith("they wait for each other: release that lock")
+
+
+HANDLES = (
+    Link(ITSELF, who="handler", place=SAVES),
+    Link(LOCK, "self.lock", "MainThread", place=SAVES, circle=True),
+)
+
+
+def served_by(pid):
+    return (Link(CONNECTION, "127.0.0.1:4455", "python", pid, ASLEEP, does="ESTABLISHED"),)
+
+
+def test_a_rank_that_waits_for_its_own_thread_over_a_socket_is_a_circle():
+    job = stands(*HANDLES)
+    job.ranks[1].seen_outside["chain"] = served_by(job.ranks[1].pid)
+    finding = found(job)
+
+    assert (finding.kind, finding.ranks) == (Kind.WAIT_CYCLE, (1,))
+    assert (
+        "waits for an answer of 127.0.0.1:4455, which its thread handler serves, which waits for"
+        " `self.lock`, which its main thread has: a circle" in finding.summary
+    )
+
+
+def test_a_thread_that_might_answer_says_nothing_of_a_wait_for_another_process():
+    finding = found(stands(*HANDLES, in_kernel=served_by(4712)))
+    alone = found(stands(*HANDLES))
+
+    assert finding.kind == Kind.NOT_IN_COLLECTIVE
+    assert "127.0.0.1:4455, which python (pid 4712) serves" in finding.summary
+    assert "handler" not in finding.summary + alone.summary
 
 
 def test_an_await_with_a_time_limit_is_waited_for():

@@ -49,6 +49,11 @@ def test_a_quiet_relay_says_nothing():
     assert texts((0, {}), (1, {})) == []
 
 
+def test_a_count_below_zero_is_no_loss():
+    """A relay that sends nonsense must not end the screen."""
+    assert told((0, {"dropped": -5}), (1, {"dropped": -9, "refused": -1})) == []
+
+
 def test_what_goes_on_is_one_entry_that_counts():
     assert texts((0, {}), (1, {"refused": 1}), (2, {"refused": 4}), (3, {"refused": 4})) == [
         "node?[2J001: 4 connections refused: wrong key, no key, or not ddtop"

@@ -6,7 +6,9 @@ from ddtop.say.chain import chain_clause, chain_lines, chain_step
 from ddtop.wire.records import (
     CHILD,
     CONNECTION,
+    DEBUGGER,
     FILE_LOCK,
+    KEY,
     LOCK,
     LOOKUP,
     LOOP,
@@ -14,6 +16,7 @@ from ddtop.wire.records import (
     OBJECT,
     PIPE,
     REPLACES,
+    SIGNAL,
     TASK,
     THREAD,
     UNDONE,
@@ -36,6 +39,42 @@ def waiting(*links):
 
 
 CASES = {
+    "a debugger": (
+        (
+            Link(PIPE, process=Sleeper("t"), who="cut.py", pid=88, does="writes"),
+            Link(DEBUGGER, who="gdb", pid=91, process=ASLEEP),
+        ),
+        ": it waits for a pipe, which cut.py (pid 88) writes, which is held by gdb (pid 91), which"
+        " traces it",
+        "let gdb (pid 91) detach, or end it",
+    ),
+    "a frozen child": (
+        (Link(CHILD, who="cut.py", pid=88, process=Sleeper("F")),),
+        ": cut.py (pid 88) is frozen by its cgroup",
+        "thaw cut.py (pid 88)",
+    ),
+    "a signal": (
+        (Link(SIGNAL, "SIGUSR1"),),
+        ": it waits for the signal SIGUSR1",
+        "find out who should send it SIGUSR1",
+    ),
+    "any signal": ((Link(SIGNAL),), ": it waits for a signal", "find out who should send it that"),
+    "a connection that nobody makes": (
+        (Link(CONNECTION, "127.0.0.1:4455", does="listens", nobody=True),),
+        ": it waits for a connection at 127.0.0.1:4455, and nobody connects",
+        "find out which process should connect to 127.0.0.1:4455",
+    ),
+    "a key that is taken": (
+        (Link(KEY, "'kernels/lock'", does="takes", place=TAKE),),
+        ": it tries to take the key 'kernels/lock' of the store",
+        "find out which rank has the key 'kernels/lock', and has not given it back",
+    ),
+    "a thread of its own that should answer": (
+        (Link(CONNECTION, "127.0.0.1:4455", "handler", place=REFRESH, does="ESTABLISHED"),),
+        ": it waits for an answer of 127.0.0.1:4455, which its thread handler serves, which is"
+        " waiting on a socket in refresh (cache.py:22)",
+        "see why its thread handler does not answer at 127.0.0.1:4455: it is waiting",
+    ),
     "a pipe that nobody writes": (
         (
             Link(CHILD, who="cat", pid=88, process=ASLEEP),
@@ -53,6 +92,11 @@ CASES = {
         (Link(LOOP, "not os.path.exists(path)", place=COLLECT, does="path is '/d/x.ok'"),),
         ": it goes on while `not os.path.exists(path)` (train.py:31), and path is '/d/x.ok'",
         "find out which process should write the file for which train.py:31 waits",
+    ),
+    "a file that should go": (
+        (Link(LOOP, "os.path.exists(path)", place=COLLECT, does="path is '/d/x.lock'"),),
+        ": it goes on while `os.path.exists(path)` (train.py:31), and path is '/d/x.lock'",
+        "find out which process should remove the file for which train.py:31 waits",
     ),
     "a file server": (
         (Link(MOUNT, "/d/7.pt", does="nfs4 from 10.0.0.7:/d"),),

@@ -268,6 +268,7 @@ def _wrappers(mpi: Any, lines: Lines) -> dict[tuple[str, str], Make]:
 
     put("*comm", OPENINGS, lambda n, o: wrappers.opening(lines, n, o, adopt))
     put("*comm", ("Free", "free"), lambda _, o: wrappers.wrap_ending(lines, o, known.drop))
+    put("*comm", ("Abort",), lambda _, o: wrappers.aborting(o))
     put("Request", wrappers.WAITS, partial(waiting, lines, wrappers.one_request(lines)))
     put("Request", wrappers.MANY_WAITS, partial(wrappers.wait_many, lines))
     put("Request", ("Free", "free"), lambda _, o: wrappers.wrap_ending(lines, o, lines.forget))

@@ -19,9 +19,11 @@ from struct import Struct
 from threading import get_ident
 from typing import Any
 
+from ddtop.agent import current
 from ddtop.agent.guard import guard, suppressed
 from ddtop.agent.mpi.communicators import Comm, Communicators
 from ddtop.agent.plain import module_of, whole
+from ddtop.agent.probes import exceptions
 from ddtop.agent.tracebacks import leave_out, without_ours
 from ddtop.wire import mpi as layout
 from ddtop.wire.mpi import ANY, NONE, SEQ_MARK
@@ -322,6 +324,19 @@ def opening(lines: Lines, name: str, original: Method, adopt: Callable[..., None
 def wrap_ending(lines: Lines, original: Method, drop: Callable[[int], object]) -> Method:
     """Free, Disconnect and the Close of a file: a new one may get the same handle."""
     return _followed(original, lines.communicators.handle_of, lambda handle, *_: drop(handle))
+
+
+def aborting(original: Method) -> Method:
+    """Abort ends the process: the exception that is handled there is why."""
+
+    @functools.wraps(original)
+    def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        running = current.get()
+        if running is not None:
+            exceptions.note_handled(running)
+        return original(self, *args, **kwargs)
+
+    return call
 
 
 def _started(lines: Lines, read: Callable[[Any, Args, Kwargs], Mark], original: Method) -> Method:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
 import time
 from collections import deque
 from functools import partial
-from types import CodeType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ddtop.agent import current
@@ -16,8 +17,17 @@ from ddtop.agent.guard import guard
 from ddtop.agent.plain import is_a, name_of, peek, text_of, traceback_of
 from ddtop.agent.probe import Fields, Probe, Tick
 from ddtop.agent.stacks.frames import frames_of, user_frame_of
+from ddtop.agent.wrapper import replace
 from ddtop.wire import page as layout
-from ddtop.wire.records import CATCHES_TOLD, Catching, Caught, LastException, Place, RankState
+from ddtop.wire.records import (
+    CATCHES_TOLD,
+    LEFT,
+    Catching,
+    Caught,
+    LastException,
+    Place,
+    RankState,
+)
 
 if TYPE_CHECKING:
     from ddtop.agent.rank import Rank
@@ -243,18 +253,22 @@ class ExceptionsCaught(Probe):
             _monitoring.set_events(tool, 0)
 
 
-# -- Exceptions that nothing caught
+# -- Exceptions that nothing caught, and those after which the program has ended itself
 #
-# Source: `sys.excepthook` and `threading.excepthook`. Existing hooks still run; ours runs first and
-# only reads. Caveat: `os._exit`, a signal and a crash in C code raise nothing. Check: the program's
-# stderr.
+# Source: `sys.excepthook` and `threading.excepthook`; what is handled at the time of `sys.exit`,
+# `os._exit` or MPI's Abort. Existing hooks still run; ours runs first and only reads. Caveat: a
+# signal and a crash in C code raise nothing. Check: the program's stderr.
 
 
 TEXT_CHARACTERS = 500
+EXITS_NS = 30_000_000_000
+"""From `sys.exit` to the end of the interpreter. After more, the program has gone on."""
 
 
 def install(rank: Rank) -> None:
-    """Chain `sys.excepthook` and `threading.excepthook`."""
+    """Chain `sys.excepthook` and `threading.excepthook`, and read what is handled at an exit."""
+    replace(sys, "exit", lambda given, _: guard.run("exceptions", _keep, rank, given))
+    replace(os, "_exit", lambda given, _: guard.run("exceptions", _leave, rank, given))
     before, thread_before = sys.excepthook, threading.excepthook
 
     def hook(
@@ -303,16 +317,82 @@ def note(
     """
     if current.get() is not rank:
         return
+    if rank.exception is not None and thread != "main" and not (leads and not rank.exception.leads):
+        return
+    _tell(rank, _described(rank, kind, error, traceback, thread, leads))
 
+
+def _tell(rank: Rank, found: LastException) -> None:
+    rank.exception = found
+    rank.page.write(layout.EXCEPTION, _encode_to_fit(found))
+    rank.wake()
+
+
+def _fails(given: tuple[Any, ...]) -> bool:
+    """Whether an exit with these arguments says that something has failed."""
+    return bool(given) and type(given[0]) in (int, str) and given[0] != 0
+
+
+def _handled() -> BaseException | None:
+    """What the calling thread handles."""
+    error = sys.exc_info()[1]
+    return None if error is None or is_a(error, SystemExit) else error
+
+
+def note_handled(rank: Rank) -> None:
+    """The process ends now, from a thread that handles this exception."""
+    error = _handled()
+    if error is not None:
+        guard.run("exceptions", note, rank, type(error), error, traceback_of(error), "main", True)
+
+
+def _leave(rank: Rank, given: tuple[Any, ...]) -> None:
+    """`os._exit`."""
+    if not _fails(given) or current.get() is not rank:
+        return
+    note_handled(rank)
+    if rank.exception is None:
+        _tell(rank, _exit_of(rank, given))
+
+
+def _keep(rank: Rank, given: tuple[Any, ...]) -> None:
+    """`sys.exit`: it counts once the interpreter exits, because the program may catch that too."""
+    error = _handled()
+    if not _fails(given) or threading.get_ident() != rank.main_id:
+        return
+    rank.leaves_after = (
+        _described(rank, type(error), error, traceback_of(error), "main", leads=False)
+        if error is not None
+        else _exit_of(rank, given)
+    )
+
+
+def _exit_of(rank: Rank, given: tuple[Any, ...]) -> LastException:
+    """The call itself, where the program's code made it."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not rank.frames.is_user(frame.f_code.co_filename):
+        frame = frame.f_back
+    place = None
+    if frame is not None:
+        place = Place(frame.f_code.co_name, frame.f_code.co_filename, frame.f_lineno)
+    return LastException(LEFT, f"{given[0]}"[:TEXT_CHARACTERS], time.time_ns(), place)
+
+
+def _described(
+    rank: Rank,
+    kind: type[BaseException],
+    error: BaseException | None,
+    traceback: TracebackType | None,
+    thread: str,
+    leads: bool,
+) -> LastException:
     from ddtop.agent.notes import LoaderNotes
     from ddtop.agent.probes.loader import first_failed
 
-    if rank.exception is not None and thread != "main" and not (leads and not rank.exception.leads):
-        return
     found = user_frame_of(traceback, rank.frames)
     text = one_line(error)
     stack, omitted = frames_of(traceback, rank.frames)
-    rank.exception = LastException(
+    return LastException(
         name_of(kind),
         text,
         time.time_ns(),
@@ -323,8 +403,6 @@ def note(
         omitted,
         first_failed(rank.notes[LoaderNotes]) if "DataLoader worker" in text else None,
     )
-    rank.page.write(layout.EXCEPTION, _encode_to_fit(rank.exception))
-    rank.wake()
 
 
 def _encode_to_fit(exception: LastException) -> bytes:
@@ -343,6 +421,9 @@ def _encode_to_fit(exception: LastException) -> bytes:
     return data
 
 
+_WORKER = re.compile(r"Caught \S+ in (DataLoader worker process \d+|[^\n]{1,60}?)\.\nOriginal ")
+_FRAME = re.compile(r' +File "([^"]+)", line (\d+), in (\S+)')
+_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3|^<frozen")
 _TRACEBACK, QUOTED_MAX = "Traceback (most recent call last):", 1 << 16
 
 
@@ -351,7 +432,7 @@ def one_line(error: BaseException | None) -> str:
     an ellipsis."""
     from ddtop.redaction import TEXT_CHARACTERS_MAX, redacted_start
 
-    said = _without_frames(text_of(error) if error is not None else "")
+    said = _without_frames(text_of(error) if error is not None else "", name_of(type(error)))
     # Cut first, because the text of an exception may be a whole batch. Keep one character more, so
     # that the next cut shows that something is missing.
     text = redacted_start(said[: TEXT_CHARACTERS_MAX + 1], TEXT_CHARACTERS_MAX)
@@ -359,17 +440,31 @@ def one_line(error: BaseException | None) -> str:
     return text if len(text) <= TEXT_CHARACTERS else text[: TEXT_CHARACTERS - 1] + "…"
 
 
-def _without_frames(text: str) -> str:
+def _without_frames(text: str, kind: str) -> str:
     """The text without the frames of tracebacks of other processes that it quotes: the errors at
-    their ends would be cut."""
+    their ends would be cut. `kind`: the name of its exception."""
     if _TRACEBACK not in text:
         return text
     lines = text[:QUOTED_MAX].splitlines()
-    return "\n".join(line for line in lines if line[:2] != "  ").replace(_TRACEBACK, "")
+    said = "\n".join(line for line in lines if line[:2] != "  ").replace(_TRACEBACK, "")
+    found = _WORKER.match(text)
+    if found is None:
+        return said
+    # What torch raises again for a worker: its error, and where the program's code raised it.
+    error = said.partition("Original ")[2].strip()
+    whole, _, only = error.partition(": ")
+    named = only if only and whole.rpartition(".")[2] == kind else error
+    own = [one for one in map(_FRAME.match, lines) if one and not _LIBRARY.search(one[1])]
+    at = f", {os.path.basename(own[-1][1])}:{own[-1][2]} {own[-1][3]}" if own else ""
+    return f"{named} (in {found[1]}{at})"
 
 
 def note_last(rank: Rank) -> None:
-    """At exit: an exception whose hook somebody replaced is still in `sys.last_value`."""
+    """At exit: an exception whose hook somebody replaced is still in `sys.last_value`; that after
+    which the program has called `sys.exit` was kept."""
     error: Any = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     if rank.exception is None and is_a(error, BaseException):
         note(rank, type(error), error, traceback_of(error), "main")
+    kept = rank.leaves_after
+    if rank.exception is None and kept is not None and time.time_ns() - kept.unix_ns < EXITS_NS:
+        _tell(rank, kept)

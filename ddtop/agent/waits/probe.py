@@ -35,11 +35,13 @@ from ddtop.wire import page as layout
 from ddtop.wire.records import (
     CHILD,
     FILE_LOCK,
+    ITSELF,
     KEY,
     LOCK,
     LOOP,
     OBJECT,
     REPLACES,
+    TAKES,
     TASK,
     THREAD,
     TIMED,
@@ -79,12 +81,19 @@ _OBJECTS = ("/threading.py", "/queue.py", "concurrent/futures/_base.py")
 """Files whose classes let threads wait for each other."""
 POOL = ("concurrent/futures/thread.py", "_worker")
 _ON_THREADS = ("run_in_executor", "to_thread")
+_LOOP_THREADS = (("fsspec/asyn.py", "fsspecIO"),)
+"""Libraries that talk on a thread of their own: a file on the stack of the thread that waits for
+it, and its name."""
 _SUBPROCESS = ("asyncio/subprocess.py", "asyncio/base_subprocess.py")
 _TASKS, _TIMED = "asyncio/tasks.py", ("wait_for", "sleep")
 _ASKS_CHILD = re.compile(r"\.(?:poll|is_alive)\(\)|\.(?:returncode|exitcode)\b")
+_LIMIT = re.compile(r"timeout(?!=None\b)|fail_after|move_on_after")
+"""Of a block that ends its awaits by itself."""
 STORE = re.compile(
-    r"""\w*store\w*(?:\(\))?\.(?:get|wait)\(\[?(f?"[^"]*"|f?'[^']*'|[^\],)]+)""", re.IGNORECASE
+    r"""\w*store\w*(?:\(\))?\.(get|wait|check|add|compare_set)\(\[?(f?"[^"]*"|f?'[^']*'|[^\],)]+)""",
+    re.IGNORECASE,
 )
+_AWAIT_KEY, _TAKE_KEY = ("get", "wait", "check"), ("add", "compare_set")
 
 
 class _Spot(NamedTuple):
@@ -248,7 +257,23 @@ class WaitChain(Probe):
             passed.append(other)
             thread = other
         loops = any(link.resource == LOOP for link in chain)
-        return tuple(chain), self._on_with(thread, lead, texts) or loops * layout.ENDED_CHILD
+        on_with = self._on_with(thread, lead, texts) or loops * layout.ENDED_CHILD
+        return tuple(chain or self._of_itself(lead, texts)), on_with
+
+    def _of_itself(self, lead: _Thread, texts: _Texts) -> list[Link]:
+        """The thread of this process that should answer if the other end of its socket or pipe is
+        here, as only the relay can see: one that waits for what the rank's thread has, else the
+        only one; and what that one waits for."""
+        taken = [lines.taken_at(texts.of(one.spots[0]), one.spots[0].line) for one in self._threads]
+        pairs = list(zip(self._threads, taken, strict=True))
+        waits = [one for one, lock in pairs if lock and self._holder(one, lock, texts) is lead]
+        found = waits or (self._threads if len(self._threads) == 1 else ())
+        if not found:
+            return []
+        links, other = self._step(found[0], texts)
+        if other is lead:
+            links[-1] = msgspec.structs.replace(links[-1], circle=True)
+        return [_of_thread(ITSELF, found[0]), *links]
 
     def _on_with(self, thread: _Thread, lead: _Thread, texts: _Texts) -> int:
         if thread is not lead:
@@ -263,7 +288,16 @@ class WaitChain(Probe):
             layout.ITS_CHILDREN
             if asks
             else _CHILDREN.get(thread.waits_on, layout.OF_CHILDREN if of_semaphore else 0)
-        )
+        ) or self._talker(thread)
+
+    def _talker(self, thread: _Thread) -> int:
+        """The kernel's number of the thread of a library that talks for this one; 0 if none."""
+        names = [
+            name for end, name in _LOOP_THREADS if any(at.endswith(end) for at, _ in thread.stack)
+        ]
+        known = threading._active.items() if names else ()  # type: ignore[attr-defined]
+        found = (ident for ident, one in list(known) if text(peek(one, "_name")) in names)
+        return next(map(self._rank.frames.walk.native_id, found), 0)
 
     def _step(self, thread: _Thread, texts: _Texts) -> tuple[list[Link], _Thread | None]:
         """What this thread waits for, and the thread that has it."""
@@ -327,14 +361,22 @@ class WaitChain(Probe):
         """The key of a store for which it waits, or the condition of its loop."""
         spot = thread.spots[0]
         key = STORE.search(lines.statement(source, spot.line))
-        named = key[1] if key is not None else lines.condition_of(source, spot.line)
+        key = key if key is not None and key[1].lower() in _AWAIT_KEY else None
+        condition = lines.condition_of(source, spot.line) if key is None else None
+        key = key or STORE.search(condition or "")
+        named = key[2] if key is not None else condition
         if named is None:
             return None
         walk, names = self._rank.frames.walk, lines.names_in(named)
         values = walk.values(thread.ident, names[:_NAMES_MAX])
         shown = ", ".join(f"{name} is {redact(value)}" for name, value in values.items())
         place = Place(spot.function, spot.file, spot.line)
-        return Link(KEY if key else LOOP, redact(named), place=place, does=shown)
+        if key is None:
+            return Link(LOOP, redact(named), place=place, does=shown)
+        # Of a variable the value says more than the name.
+        named = redact(values.get(named.strip(), named))
+        shown = shown if named == redact(key[2]) else ""
+        return Link(KEY, named, place=place, does=TAKES if key[1].lower() in _TAKE_KEY else shown)
 
     def _joined(self, thread: _Thread) -> _Thread | None:
         """The thread that it joins."""
@@ -368,7 +410,7 @@ class WaitChain(Probe):
         function, file, line, _ = task.spot
         source = texts.of(task.spot)
         awaited = redact(lines.statement(source, line))
-        timed = task.timed or any("timeout" in held for held in lines.held_at(source, line))
+        timed = task.timed or any(map(_LIMIT.search, lines.held_at(source, line)))
         place = Place(function, file, line)
         link = Link(TASK, awaited, _shown(task.name), place=place, does=TIMED if timed else "")
         on_thread = any(word in awaited for word in _ON_THREADS)

@@ -11,7 +11,7 @@ import click
 from ddtop import registry
 from ddtop.cli.errors import NOT_HEARD, DdtopCommand, Trait
 from ddtop.cli.options import JOB, READONLY, WAIT
-from ddtop.cli.output import echo, explain_no_dashboard, no_dashboard
+from ddtop.cli.output import DUMB, echo, explain_no_dashboard, no_dashboard
 from ddtop.cli.place import (
     LOCALS,
     PLACE,
@@ -30,19 +30,43 @@ from ddtop.cli.place import (
 @click.command(
     "attach",
     cls=DdtopCommand,
-    exits="0; 3 no such job; without a terminal as `status`",
+    exits="0; 3 no such job; without a terminal as `status`, with --plain as `watch`",
     traits=Trait.FROM_OUTSIDE,
 )
 @JOB
 @WAIT
 @READONLY
+@click.option(
+    "--plain",
+    is_flag=True,
+    help="Lines of text in place of the dashboard, for screen readers, logs and slow lines: what"
+    " changes, who is at fault, what to do. It answers typed words: help lists them.",
+)
 @LOCALS
 @PLACE
-def command(job: str | None, wait_s: float, readonly: bool, arguments: bool) -> int:
+def command(job: str | None, wait_s: float, readonly: bool, plain: bool, arguments: bool) -> int:
     """The dashboard on a live or ended job."""
+    if plain or no_dashboard() == DUMB:
+        return by_words(place_of(job, wait_s, "attach", arguments))
     if not led() and not arguments:
         return attach(job, wait_s, readonly)
     return attach_to(place_of(job, wait_s, "attach", arguments), readonly)
+
+
+def by_words(place: Place) -> int:
+    """Lines of text about a job, until it ends or the user leaves; of an ended job, its status.
+
+    Returns:
+        0; 1, the job ended badly; 4, it has ended or its relay is gone, and how is not known.
+
+    Raises:
+        CommandError: 3, no contact, or lost for good; 4, the relay is not heard.
+    """
+    from ddtop.cli import look, sources, watching
+
+    if isinstance(place, Local) and place.entry.over(time.time_ns()):
+        return look.status(sources.look_at(place, "status"))
+    return watching.watch(place, by_words=True)
 
 
 def attach_to(place: Place, readonly: bool) -> int:

@@ -41,6 +41,7 @@ from ddtop.cli.place import LOCALS, PLACE, place_of
     help="The shape of what is posted.  [default: what fits the URL]",
 )
 @click.option("--report", "folder", metavar="DIR", help="Write a report there first.")
+@click.option("--html", is_flag=True, help="With --report: as a page for a browser.")
 @click.option(
     "--then",
     metavar="CMD",

@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from math import prod
 from typing import NamedTuple
 
+from ddtop.diagnosis.patience import ran_dry
 from ddtop.diagnosis.rule import (
     CRITICAL,
     RUNS,
@@ -50,7 +51,7 @@ class OtherCalls(NamedTuple):
     """Calls of the ranks that cannot be one. `sides`: the ranks that agree, the odd ones first.
 
     `since_unix_ns`: since when ranks wait, or when gloo has `aborted` ranks for it. Then `last` has
-    what is known of the calls.
+    what is known of the calls. `dry`: those whose DataLoader has ended before that of the others.
     """
 
     calls: Mapping[int, Collective]
@@ -58,6 +59,7 @@ class OtherCalls(NamedTuple):
     since_unix_ns: int
     last: Mapping[int, LastCall] | None = None
     aborted: Sequence[int] = ()
+    dry: tuple[int, ...] = ()
 
 
 class MadeAlone(NamedTuple):
@@ -99,7 +101,7 @@ def rule(context: Context) -> list[Finding]:
     for (group, seq), by_rank in sorted(calls.items(), key=lambda item: item[0][1]):
         stuck = group in last and last[group] >= seq
         if len(by_rank) > 1 and stuck and _differ(by_rank.values()):
-            return [_finding(snapshot, group, seq, by_rank)]
+            return [_finding(context, group, seq, by_rank)]
     return []
 
 
@@ -144,8 +146,16 @@ def _signature(call: Collective) -> tuple[object, ...]:
     return (call.op, sum(prod(shape) for shape in call.sizes), tuple(sorted(set(call.dtypes))))
 
 
-def _finding(snapshot: Snapshot, group: str, seq: int, by_rank: dict[int, Collective]) -> Finding:
+def _finding(context: Context, group: str, seq: int, by_rank: dict[int, Collective]) -> Finding:
+    snapshot = context.snapshot
     odd, sides = _sides(by_rank)
+    facts = {rank: snapshot.rank(rank) for rank in by_rank}
+    dry = tuple(
+        rank
+        for rank in odd
+        if ran_dry(facts[rank], [facts[one] for one in facts if one != rank], context.policy)
+    )
+    odd = dry or odd
     waits = [wait for wait in snapshot.waits if wait.group == group and wait.seq >= seq]
     since = min(wait.since_unix_ns for wait in waits)
     return Finding(
@@ -157,7 +167,7 @@ def _finding(snapshot: Snapshot, group: str, seq: int, by_rank: dict[int, Collec
         group=group,
         op=_same_op(by_rank),
         seq=seq,
-        seen=OtherCalls(by_rank, sides, since),
+        seen=OtherCalls(by_rank, sides, since, dry=dry),
     )
 
 

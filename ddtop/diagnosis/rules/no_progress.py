@@ -146,13 +146,16 @@ def _needs_numbers(still: Standstill) -> bool:
 def _parted(still: Standstill, policy: Policy) -> bool:
     """Whether all ranks sleep in communication calls at different places, and run nothing at all.
 
-    Then nothing is on its way, and no rank can come to the call of another.
+    Then nothing is on its way, and no rank can come to the call of another. Between two looks from
+    outside, more may happen.
     """
     looks = [rank.comm.outside for rank in still.active]
     sleep = all(look is not None and look.waits and look.quiet_since_unix_ns for look in looks)
-    if not sleep or any(rank.from_outside for rank in still.active):
+    if not sleep or still.unseen:
         return False
-    return still.quiet_s >= policy.still_limit_s and len(classes_of(still.active)) > 1
+    seldom = any(rank.from_outside for rank in still.active)
+    limit_s = policy.no_progress_s if seldom else policy.still_limit_s
+    return still.quiet_s >= limit_s and len(classes_of(still.active)) > 1
 
 
 def classes_of(alive: Iterable[RankFacts]) -> list[AtOnePlace]:

@@ -291,9 +291,10 @@ class _Watched:
 
     @property
     def stands_s(self) -> float:
-        """How long it has slept at one place outside of communication, seconds."""
+        """How long it has been at one place outside of communication, seconds. A wait that has a
+        timeout of its own wakes again and again."""
         track, reading = self.track, self.track.reading
-        if reading is None or reading.kind is not None or not track.asleep:
+        if reading is None or reading.kind is not None:
             return 0.0
         return (time.time_ns() - track.there_since_unix_ns) / 1e9
 
@@ -443,7 +444,8 @@ class OutsideFeed(LocalFeed):
         self._note_waits()
         inside_since = {watched.target.pid: self._inside_since(watched) for watched in living}
         here, now = [watched.process for watched in living], time.monotonic_ns()
-        waiting = {one.target.pid: 0 for one in living if one.stands_s > WAITS_S}
+        after_s = EAGER_LOOK_S if self._is_eager else WAITS_S
+        waiting = {one.target.pid: 0 for one in living if one.stands_s > after_s}
         states = self._chains.look(waiting, processes, now)
         for record in self._surface.look(here, states, inside_since):
             if isinstance(record, HostState):
@@ -493,6 +495,7 @@ class OutsideFeed(LocalFeed):
             loader=loader,
             progress_unix_ns=track.progress_unix_ns,
             outside=track.look() if fresh else None,
+            chain=watched.around.loop(track.frames) if fresh and reading.kind is None else (),
         )
 
     def _some_joins(self, living: Sequence[_Watched]) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from ddtop.agent.waits.lines import condition_of
 from ddtop.feeds.outside.stacks import StackReading, ThreadSeen, user_frame
 from ddtop.patience import at_most
 from ddtop.procfs import (
@@ -28,8 +29,19 @@ from ddtop.procfs import (
     tasks,
     wchan,
 )
+from ddtop.redaction import redact
 from ddtop.wire.names import is_from_root
-from ddtop.wire.records import COLLECTIVE, INIT, P2P, Loader, OutsideLook, StackFrame
+from ddtop.wire.records import (
+    COLLECTIVE,
+    INIT,
+    LOOP,
+    P2P,
+    Link,
+    Loader,
+    OutsideLook,
+    Place,
+    StackFrame,
+)
 
 # -- Since when a thread sleeps: the kernel's scheduler remembers when it last ran
 #
@@ -315,11 +327,23 @@ class Surroundings:
         """NCCL is in the process, or a torch for GPUs, which may have it inside."""
         return _NCCL in self.libraries or {_TORCH, _CUDA} <= self.libraries
 
+    def loop(self, frames: tuple[StackFrame, ...]) -> tuple[Link, ...]:
+        """The loop in which the thread polls, by the text of its program; empty if it is in
+        none."""
+        at = frames[0] if frames and user_frame(frames) is frames[0] else None
+        condition = condition_of(self._lines_of(at), at.line) if at is not None else None
+        if at is None or condition is None:
+            return ()
+        return (Link(LOOP, redact(condition), place=Place(at.function, at.file, at.line)),)
+
     def _line(self, frame: StackFrame) -> str | None:
+        lines = self._lines_of(frame)
+        return lines[frame.line - 1] if 0 < frame.line <= len(lines) else None
+
+    def _lines_of(self, frame: StackFrame) -> list[str]:
         if frame.file not in self._lines:
             self._lines[frame.file] = _read_lines(self.pid, frame.file)
-        lines = self._lines[frame.file]
-        return lines[frame.line - 1] if lines is not None and 0 < frame.line <= len(lines) else None
+        return self._lines[frame.file] or []
 
 
 def _state_then(now: ThreadMoment, asleep: bool | None) -> str:

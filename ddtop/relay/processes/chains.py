@@ -1,6 +1,6 @@
 """What a rank that makes no progress waits for in the kernel, and what that one waits for: its
 child, the other end of a pipe, the holder of a file lock, the process at the other end of a TCP
-connection or a unix socket.
+connection or a unix socket, a signal, a debugger.
 
 Source: /proc/PID/syscall, fd and fdinfo, /proc/locks, the TCP table. Nothing is opened or asked by
 name, so that a dead file server holds up nothing. Caveat: processes of another user show only that
@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
@@ -28,12 +29,15 @@ from ddtop.procfs import (
     names_in,
     own_letter,
     parent_of,
+    parents,
     read,
     stat_fields,
+    status,
+    status_of,
     tasks,
     wchan,
 )
-from ddtop.relay.processes import sockets
+from ddtop.relay.processes import cgroup, sockets
 from ddtop.relay.processes.pyspy import PySpy
 from ddtop.relay.processes.sample import Watched, ending, stands_for
 from ddtop.wire.names import is_birth
@@ -41,11 +45,15 @@ from ddtop.wire.page import ENDED_CHILD, ITS_CHILDREN, OF_CHILDREN
 from ddtop.wire.records import (
     CHILD,
     CONNECTION,
+    DEBUGGER,
     FILE_LOCK,
+    FROZEN,
+    LISTENS,
     LOOKUP,
     MOUNT,
     PIPE,
     PROCESS,
+    SIGNAL,
     Link,
     Place,
     ProcessState,
@@ -55,7 +63,7 @@ from ddtop.wire.records import (
 
 WAITS_S, EVERY_S = 2.0, 5.0
 """A rank that makes no progress is looked at after this time, and then this often."""
-LINKS_MAX, DESCRIPTORS_MAX, POLLED_MAX, ENDS_MAX = 8, 4096, 4, 8
+LINKS_MAX, DESCRIPTORS_MAX, POLLED_MAX, ENDS_MAX = 8, 4096, 16, 8
 """Links of a chain, descriptors of other processes that are read for one rank, descriptors in a
 poll that are looked at, and addresses for which other hosts are asked."""
 _READS = frozenset({"read", "readv", "pread64"})
@@ -66,11 +74,16 @@ _EPOLLS = frozenset({"epoll_wait", "epoll_pwait", "epoll_pwait2"})
 _TALKS = {"recvfrom", "recvmsg", "connect", "sendto", "sendmsg"}
 _TALKS |= _READS | _WRITES | _POLLS | _EPOLLS
 _SELECTS = frozenset({"select", "pselect6"})
-_WAITS_FOR_NOBODY = frozenset("TtZX")
+_ACCEPTS = frozenset({"accept", "accept4"})
+_SIGNALS = frozenset({"rt_sigtimedwait", "rt_sigsuspend", "pause"})
+_SIGNALS_NAMED = 3
+"""More signals than these are not named."""
+_WAITS_FOR_NOBODY = frozenset("TtZX" + FROZEN)
 """States of a process that makes nothing ready, whatever it waits for."""
+_ASLEEP = ("S", "D")
 _OPENS, _SLEEPS = frozenset({"open", "openat"}), frozenset({"nanosleep", "clock_nanosleep"})
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen")
-READS_AT_ONCE = 2
+READS_AT_ONCE, ALIKE_MAX, ABOVE_MAX = 2, 8, 32
 _CHILDS = frozenset({"wait4", "waitid"})
 _O_ACCMODE, _O_WRONLY, _ANY_CHILD = 3, 1, 0xFFFFFFFF
 _WAITS_INSIDE = ("/threading.py", "/queue.py", "/selectors.py", "concurrent/futures/_base.py")
@@ -80,7 +93,15 @@ _TALKING = ("ZMQbg/IO", "event_engine")
 and gRPC."""
 _SERVERS = ("fuse", "request_wait_answer", "nfs", "rpc_wait", "cifs", "ceph", "ldlm", "cl_sync_io")
 """Parts of the names of functions of the kernel that wait for a file server."""
-_POLLFD = struct.Struct("=ihh")
+_POLLFD, _SIGSET = struct.Struct("=ihh"), struct.Struct("=Q")
+
+
+class _Found(NamedTuple):
+    """Where py-spy has found the thread of a process that counts, and the kernel's number of it."""
+
+    process: Sleeper | None
+    place: Place
+    tid: int
 
 
 class Chains:
@@ -91,7 +112,8 @@ class Chains:
         self._found: dict[int, tuple[Link, ...]] = {}
         self._served: dict[str, tuple[Link, ...]] = {}
         self._reads: dict[int, PySpy] = {}
-        self._places: dict[int, tuple[Sleeper | None, Place]] = {}
+        self._places: dict[int, _Found] = {}
+        self._alike: set[int] = set()
 
     def look(
         self,
@@ -109,9 +131,14 @@ class Chains:
             self._due = now_mono_ns + EVERY_S * 1e9
             ranks = {state.pid: state.rank for state in states}
             self._found = {
-                pid: _with_ranks(chain_of(pid, awaited), ranks) for pid, awaited in waiting.items()
+                pid: _with_ranks(
+                    self._through(chain_of(pid, awaited) or self._busy_child(pid, awaited)), ranks
+                )
+                for pid, awaited in waiting.items()
             }
-            served = {address: _with_ranks(serving(address), ranks) for address in asked}
+            served = {
+                address: _with_ranks(self._through(serving(address)), ranks) for address in asked
+            }
             self._served = {address: chain for address, chain in served.items() if chain}
             self._read_ends(set(ranks))
         self._take()
@@ -126,7 +153,8 @@ class Chains:
     def elsewhere(self) -> tuple[str, ...]:
         """The addresses at which chains end, because no process of this host serves them."""
         ends = (chain[-1] for chain in self._found.values() if chain)
-        found = (end.named for end in ends if end.resource == CONNECTION and end.pid is None)
+        away = (end for end in ends if end.pid is None and end.does != LISTENS)
+        found = (end.named for end in away if end.resource == CONNECTION)
         return tuple(dict.fromkeys(found))[:ENDS_MAX]
 
     def served(self, host: str) -> tuple[tuple[Link, ...], ...]:
@@ -145,7 +173,8 @@ class Chains:
     def _read_ends(self, ranks: set[int]) -> None:
         """Ask py-spy for the line of the Python at the end of a chain, without stopping it."""
         every = (*self._found.values(), *self._served.values())
-        ends = {found[-1].pid for found in every if found}
+        ends = {found[-1].pid for found in every if found} | self._alike
+        self._alike = set()
         for pid in ends - ranks - self._reads.keys():
             if pid is not None and is_python(pid) and len(self._reads) < READS_AT_ONCE:
                 self._reads[pid] = PySpy(pid, nonblocking=True)
@@ -160,14 +189,34 @@ class Chains:
             if at is not None:
                 thread, place = at
                 tid = spy.tids.get(thread.thread_id or 0, pid)
-                self._places[pid] = _sleeper(pid, tid), place
+                self._places[pid] = _Found(_sleeper(pid, tid), place, tid)
+                # The chain goes on there.
+                self._due = 0.0
+
+    def _busy_child(self, pid: int, awaited: int) -> tuple[Link, ...]:
+        """Of several children that sleep alike, the one in which py-spy has found the program's
+        code: others of a pool wait for their next task."""
+        alike = children(pid)[:ALIKE_MAX] if awaited == ITS_CHILDREN else []
+        known = [child for child in alike if child in self._places]
+        self._alike.update(alike if not known else ())
+        return (_held(Link(CHILD), known[0]),) if known else ()
+
+    def _through(self, links: tuple[Link, ...]) -> tuple[Link, ...]:
+        """The chain, on through the thread that counts in the process at its end."""
+        pid = links[-1].pid if links and not links[-1].circle else None
+        known = self._places.get(pid or 0)
+        if pid is None or known is None or known.tid == pid:
+            return links
+        passed = [link.pid for link in links[:-1] if link.pid is not None]
+        return (*links, *_follow(pid, known.tid, _Budget(DESCRIPTORS_MAX), passed))
 
     def _with_place(self, links: tuple[Link, ...]) -> tuple[Link, ...]:
-        known = self._places.get(links[-1].pid or 0) if links else None
-        if known is None:
-            return links
-        process, place = known
-        return (*links[:-1], msgspec.structs.replace(links[-1], process=process, place=place))
+        return tuple(
+            msgspec.structs.replace(link, process=known.process, place=known.place)
+            if (known := self._places.get(link.pid or 0)) is not None
+            else link
+            for link in links
+        )
 
 
 def _with_ranks(chain: Sequence[Link], ranks: Mapping[int, int | None]) -> tuple[Link, ...]:
@@ -225,6 +274,8 @@ def _sleeper(pid: int, tid: int) -> Sleeper | None:
     if fields is None:
         return None
     letter = own_letter(pid, fields[0])
+    if letter in _ASLEEP and cgroup.is_frozen(cgroup.freezer(pid)):
+        letter = FROZEN
     return Sleeper(letter, wchan(f"{pid}/task/{tid}"), sleep.call, sleep.file)
 
 
@@ -240,6 +291,8 @@ def chain_of(pid: int, awaited: int = 0) -> tuple[Link, ...]:
             # It was a thread, and has ended.
             return ()
         return (_held(Link(PROCESS), awaited), *_follow(awaited, awaited, budget, [pid]))
+    if (stat_fields(pid) or "?")[0] == "t":
+        return tuple(_debugger(pid))
     found = tuple(_follow(pid, max(awaited, 0) or pid, budget))
     if not found and not awaited:
         # The main thread waits for a thread of a library that talks for it.
@@ -288,9 +341,11 @@ def _follow(pid: int, tid: int, budget: _Budget, passed: Sequence[int] = ()) -> 
     seen = [*passed, pid]
     while len(seen) <= LINKS_MAX:
         found = _link_of(pid, tid, budget)
-        if found is None or found.pid is None or found.process is None:
-            if found is not None:
-                yield found
+        if found is None or (found.does == LISTENS and pid != seen[0]):
+            # A server that waits for its next client.
+            return
+        if found.pid is None or found.process is None or found.pid == pid:
+            yield found
             return
         circle = found.pid in seen
         if not circle and pid != seen[len(passed)] and parent_of(pid) == found.pid:
@@ -298,6 +353,7 @@ def _follow(pid: int, tid: int, budget: _Budget, passed: Sequence[int] = ()) -> 
             return
         yield msgspec.structs.replace(found, circle=circle)
         if circle or found.process.state in _WAITS_FOR_NOBODY:
+            yield from _debugger(found.pid)
             return
         pid = tid = found.pid
         seen.append(pid)
@@ -327,13 +383,10 @@ def _link_of(pid: int, tid: int, budget: _Budget) -> Link | None:
     call = _Call(pid, tid, name, arguments)
     if (stat_fields(f"{pid}/task/{tid}") or "?")[0] == "D" or call.sleeps_in(*_SERVERS):
         return _on_disk(call)
-    if name in _CHILDS:
-        return _child(call, budget)
-    if name in _LOCKS:
-        return _file_lock(call)
     if name in _SLEEPS or (name in _SELECTS and not arguments[0]):
         return _locked_by_other(pid)
-    return _opening(call, budget) if name in _OPENS else _of_descriptor(call, budget)
+    how = next((how for names, how in _HOW if name in names), _of_descriptor)
+    return how(call, budget)
 
 
 def _on_disk(call: _Call) -> Link | None:
@@ -351,13 +404,44 @@ def _on_disk(call: _Call) -> Link | None:
     return Link(MOUNT, path, does=mounts[max(mounts, key=len)])
 
 
+def _debugger(pid: int) -> Iterator[Link]:
+    """Who holds this process, as a debugger does."""
+    tracer = int(status_of(status(pid), "TracerPid") or 0)
+    if tracer:
+        yield _held(Link(DEBUGGER), tracer)
+
+
+def _signal(call: _Call, _budget: _Budget) -> Link:
+    return Link(SIGNAL, _signals(call))
+
+
+def _signals(call: _Call) -> str:
+    """`SIGUSR1`: the signals for which it waits; empty for any."""
+    if call.name != "rt_sigtimedwait":
+        return ""
+    (mask,) = _SIGSET.unpack(_memory(call, call.arguments[0], _SIGSET.size) or bytes(8))
+    found = [one.name for one in signal.Signals if mask >> (one - 1) & 1]
+    return " or ".join(found) if len(found) <= _SIGNALS_NAMED else ""
+
+
+def _listener(call: _Call, _budget: _Budget) -> Link | None:
+    """Where it waits for somebody to connect."""
+    inode = sockets.inode(call.pid, call.arguments[0] & 0xFFFFFFFF)
+    if inode is None:
+        return None
+    tcp = (one for one in sockets.table(call.pid) or () if one.inode == inode)
+    named = next((f"{one.local}:{one.port}" for one in tcp), None)
+    return Link(CONNECTION, named or sockets.unix_peer(inode)[1], does=LISTENS, nobody=True)
+
+
 def _of_descriptor(call: _Call, budget: _Budget) -> Link | None:
-    """The other end of the pipe or the socket that it reads or writes, or of the only one of those
-    that it polls."""
+    """The other end of the pipe or the socket that it reads or writes, or of those that it polls,
+    if all lead to the same."""
     first = call.arguments[0] & 0xFFFFFFFF
     numbers = _watched(call, first)
     found = [link for one in numbers if (link := _far_end(call, one, budget)) is not None]
-    return found[0] if len(found) == 1 or (found and len(numbers) == 1) else None
+    ends = {link.pid or link.named for link in found}
+    return found[0] if len(ends) == 1 else None
 
 
 def _watched(call: _Call, number: int) -> list[int]:
@@ -446,7 +530,7 @@ def _locks() -> list[list[str]]:
     return []
 
 
-def _file_lock(call: _Call) -> Link | None:
+def _file_lock(call: _Call, _budget: _Budget) -> Link | None:
     """The lock for which it is queued in /proc/locks, and who holds it."""
     lines = _locks()
     for words in lines:
@@ -522,13 +606,19 @@ def _polled(call: _Call) -> list[int]:
     count = call.arguments[1]
     if not 0 < count <= POLLED_MAX:
         return []
+    data = _memory(call, call.arguments[0], count * _POLLFD.size)
+    return [number for number, _, _ in _POLLFD.iter_unpack(data) if number >= 0]
+
+
+def _memory(call: _Call, address: int, size: int) -> bytes:
+    """What stands there in the memory of the process; empty if that cannot be read."""
     try:
         with open(f"/proc/{call.pid}/mem", "rb", buffering=0) as memory:
-            memory.seek(call.arguments[0])
-            data = memory.read(count * _POLLFD.size)
+            memory.seek(address)
+            data = memory.read(size)
     except (OSError, ValueError, OverflowError):
-        return []
-    return [number for number, _, _ in _POLLFD.iter_unpack(data) if number >= 0]
+        return b""
+    return data if len(data) == size else b""
 
 
 def _connection(call: _Call, number: int) -> Link | None:
@@ -550,11 +640,28 @@ def _connection(call: _Call, number: int) -> Link | None:
     far = next((inode for one, inode in sockets.both_ends(table) if one.inode == own.inode), None)
     pid = sockets.owner(far, ()) if far is not None else None
     found = Link(CONNECTION, own.far_end, does=own.state)
-    return found if pid is None or pid == call.pid else _held(found, pid)
+    return found if pid is None else _held(found, pid)
 
 
 def _unix_socket(call: _Call, inode: int) -> Link | None:
     """The process at the other end of a unix socket."""
     far, path = sockets.unix_peer(inode)
-    pid = sockets.owner(far, children(call.pid)) if far else None
-    return _held(Link(CONNECTION, path), pid) if pid not in (None, call.pid) else None
+    users = sockets.sharers(far) if far else ()
+    # With both ends of a pair, a program wakes its own poll.
+    if len(users) == 1 and call.pid in users and call.name in _POLLS | _EPOLLS:
+        return None
+    if len(users) > 1:
+        # What has started it, and its own copy of the other end, do not answer.
+        above = {call.pid, *parents(call.pid, ABOVE_MAX)}
+        users = tuple(pid for pid in users if pid not in above) or users[:1]
+    return _held(Link(CONNECTION, path), users[0]) if len(users) == 1 else None
+
+
+_HOW: tuple[tuple[frozenset[str], Callable[[_Call, _Budget], Link | None]], ...] = (
+    (_CHILDS, _child),
+    (_LOCKS, _file_lock),
+    (_SIGNALS, _signal),
+    (_ACCEPTS, _listener),
+    (_OPENS, _opening),
+)
+"""How the link of a call is found; of all others by their descriptor."""

@@ -236,6 +236,13 @@ def owner(inode: int, first: Iterable[int]) -> int | None:
     return next((pid for pid in others if pid not in asked and inode in (inodes(pid) or ())), None)
 
 
+def sharers(inode: int) -> tuple[int, ...]:
+    """All processes of this user that have this socket open: what has made a pair of sockets still
+    has both ends, and so has each child that it has forked."""
+    every = (int(name) for name in os.listdir("/proc") if name.isdigit())
+    return tuple(pid for pid in every if inode in (inodes(pid) or ()))
+
+
 def is_local(address: str) -> bool:
     """This host has that address. A name is none: to look it up may take long."""
     try:

@@ -10,7 +10,7 @@ from ddtop.diagnosis.waiters import makes_by_hand
 from ddtop.model.account import CPU, FRAMES, OTHER_WORLD, awaited_path, does
 from ddtop.model.chain import waiting_end
 from ddtop.model.facts import Blame, RankFacts, Snapshot, State
-from ddtop.model.peer_waits import RPC_CALL
+from ddtop.model.peer_waits import ANSWERS, RPC_CALL
 from ddtop.model.wait_graph import STILL
 from ddtop.policy import Policy
 from ddtop.say.chain import OF_CHAIN, chain_clause, chain_lines, chain_step
@@ -56,6 +56,7 @@ from ddtop.words.sentences import (
     file_line,
     framework_text,
     function_text,
+    quoted,
     ranks_text,
     verb,
 )
@@ -74,6 +75,9 @@ def held_up(finding: Finding, seen: HeldUp, at: Context) -> Said:
     lead = snapshot.rank(ranks[0])
     where = _places(snapshot, ranks, lasts_text(at, first.since_unix_ns))
     subject = f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {where}"
+    told = ""
+    if kind in OF_CHAIN and len(ranks) == 1:
+        told = chain_clause(lead, waiting_end(snapshot, lead, first.waiters))
     if kind == Kind.INTERPRETER_FROZEN:
         subject = (
             f"{ranks_text(ranks)} {verb(ranks, 'runs', 'run')}, but C code holds the GIL: "
@@ -100,7 +104,11 @@ def held_up(finding: Finding, seen: HeldUp, at: Context) -> Said:
         subject = f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} {phase}"
     elif severity == WARNING and (helped := _helped_text(lead)) is not None:
         subject += helped
-    elif severity == WARNING and all(polls_or_works(snapshot.rank(rank)) for rank in ranks):
+    elif (
+        severity == WARNING
+        and not told
+        and all(polls_or_works(snapshot.rank(rank)) for rank in ranks)
+    ):
         tries = verb(ranks, "it polls, or works", "they poll, or work")
         subject += f": {tries} in short steps"
     elif severity == WARNING and _only_around_it(lead):
@@ -120,9 +128,7 @@ def held_up(finding: Finding, seen: HeldUp, at: Context) -> Said:
             else where_text(lead)
         )
         subject = f"{ranks_text(ranks)} {busy}, {spot}, {duration(waited_s)}"
-    end = waiting_end(snapshot, lead, first.waiters)
-    if kind in OF_CHAIN and len(ranks) == 1:
-        subject += chain_clause(lead, end)
+    subject += told
     tail = waits_clause(snapshot, first, ranks, victims)
     if kind == Kind.LEFT_EARLY:
         tail += called_at(snapshot, first.waiters)
@@ -282,13 +288,25 @@ def _next_step(finding: Finding, rank: RankFacts, blame: Blame, at: Context) -> 
             f" {_stacks(rank)} shows all its threads"
         )
     elif (path := awaited_path(rank)) is not None:
-        text = (
-            f"find out which process should have made, opened or removed {path}; give that wait a"
-            " time limit"
-        )
+        text = _about_path(rank, path)
     else:
         return _by_rule(rank, blame, word)
     return text, ""
+
+
+def _about_path(rank: RankFacts, path: str) -> str:
+    """What to do about a file for which it polls."""
+    tried = rank.reported.handling
+    if tried is not None and tried.type == FileExistsError.__name__:
+        # It makes the file that says that it has the lock.
+        return (
+            f"find out which process has made {path}; if that one has ended, the file is stale:"
+            f" rm {quoted(path)}"
+        )
+    return (
+        f"find out which process should have made, opened or removed {path}; give that wait a time"
+        " limit"
+    )
 
 
 def _by_rule(rank: RankFacts, blame: Blame, word: str) -> tuple[str, str]:
@@ -359,6 +377,10 @@ def _rule_of(blame: Blame) -> str:
         (single.by_stack or single.call in NAME_ONLY, f"{OF_ALL} calls"),
         (single.call == "monitored_barrier", "all ranks must reach the barrier"),
         (single.call == RPC_CALL, "the call must return, or give up after a time"),
+        (
+            single.call in ANSWERS.values(),
+            "it must answer, or the others must give up after a time",
+        ),
         (single.call in SENDS, "each send needs a recv on that rank"),
         (True, "each recv needs a send from that rank"),
     )[0]

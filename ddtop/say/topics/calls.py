@@ -12,7 +12,7 @@ from ddtop.diagnosis.rules import calls_differ, group_calls, mismatch, stuck, th
 from ddtop.model.ending import went_unix_ns
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.say import nccl, waiters
-from ddtop.say.evidence import NEW_GROUP_RULE, SAME_CALLS
+from ddtop.say.evidence import NEW_GROUP_RULE, SAME_CALLS, uneven_advice
 from ddtop.say.said import (
     CRITICAL,
     Around,
@@ -136,7 +136,9 @@ def other_calls(finding: Finding, seen: mismatch.OtherCalls, at: Context) -> Sai
     """What each side has called."""
     name = group_text(at, finding.group or "")
     texts = tuple(_side_text(ranks, seen) for ranks in seen.sides)
+    dry = [at.snapshot.rank(rank) for rank in seen.dry]
     advice = that_hold(
+        (bool(dry), uneven_advice(dry[0]) if dry else ""),
         (finding.op is None or _are_apart(seen, at.snapshot), SAME_CALLS),
         (
             len({call.root for call in seen.calls.values()} - {None}) > 1,
@@ -166,9 +168,21 @@ def other_calls(finding: Finding, seen: mismatch.OtherCalls, at: Context) -> Sai
     )
     return Said(
         f"the ranks made different calls at #{finding.seq} of {name}: {', '.join(texts)};"
-        f" no progress{lasts_text(at, seen.since_unix_ns)}",
+        f" no progress{lasts_text(at, seen.since_unix_ns)}{_dry_text(dry)}",
         (*(f"{text} (#{finding.seq})" for text in texts), *places),
         advice,
+    )
+
+
+def _dry_text(dry: Sequence[RankFacts]) -> str:
+    """Which ranks have no more batches."""
+    ends = [one.loader.report.batches for one in dry if one.loader.report is not None]
+    if not ends:
+        return ""
+    ranks = [one.rank for one in dry]
+    return (
+        f"; the {verb(ranks, 'DataLoader', 'DataLoaders')} of {ranks_text(ranks)}"
+        f" {verb(ranks, 'has', 'have')} ended after batch {min(ends):,}, and the others have more"
     )
 
 

@@ -20,6 +20,7 @@ from ddtop.say.said import (
     spot_text,
     that_hold,
 )
+from ddtop.say.waiters import OPPOSITE_ORDERS
 from ddtop.wire.names import GROUP_MAKERS, RECEIVES, SENDS
 from ddtop.words.sentences import collective_text, quoted, ranks_text, verb
 
@@ -75,8 +76,7 @@ def _order_advice(single: Sequence[PeerWait], with_others: bool) -> str:
         ),
         (
             single,
-            "give neighbours opposite orders (one sends first, one receives first), or use one "
-            + ("Sendrecv" if of_mpi else "batch_isend_irecv"),
+            OPPOSITE_ORDERS + ", or use one " + ("Sendrecv" if of_mpi else "batch_isend_irecv"),
         ),
         (True, "use the groups in the same order on all ranks, and leave out no call of them"),
     )[0].format(*stray or ())

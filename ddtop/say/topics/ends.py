@@ -41,6 +41,7 @@ from ddtop.words.sentences import (
     collective_text,
     exit_text,
     file_line,
+    function_text,
     quoted,
     ranks_text,
     verb,
@@ -168,9 +169,11 @@ def _exited(ranks: Sequence[int], rank: RankFacts) -> Said:
     code = rank.process.exit.code if rank.process.exit is not None else None
     passed_on, lost = (code or 0) - _PASSED_ON, lost_launcher(rank)
     how = "MPI's Abort, sys.exit" if rank.comm.mpi is not None else "sys.exit"
+    at = rank.reported.left_at
+    where = f": it left at {file_line(at)} in {function_text(at)}" if at is not None else ""
     return Said(
         f"{ranks_text(ranks) if lost else f'rank {rank.rank}'} ended with exit code {code}"
-        + (": their launcher is gone" if lost else ""),
+        + (": their launcher is gone" if lost else where),
         (),
         that_hold(
             (
@@ -179,6 +182,11 @@ def _exited(ranks: Sequence[int], rank: RankFacts) -> Said:
                 f" {_OF_SIGNALS.get(passed_on)}",
             ),
             (lost, "find out who killed mpirun, or its daemon on that host: dmesg | grep -i kill"),
+            (
+                at is not None,
+                f"look why rank {rank.rank} left there (its output may say so), and let all ranks"
+                " decide that alike: all_reduce the flag that ends the loop",
+            ),
             (
                 True,
                 f"read the output of rank {rank.rank}: it ended itself with {how} or os._exit,"

@@ -6,10 +6,27 @@ from ddtop.diagnosis.rules.no_progress import AtOnePlace, ForOutside, NoSteps, S
 from ddtop.diagnosis.standstill import COMMUNICATES, STILL, Standstill, word_of
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.say.chain import chain_lines, chain_step
-from ddtop.say.evidence import call_lines, place_line, process_line, stack_lines, whom_to_ask
+from ddtop.say.evidence import (
+    SAME_CALLS,
+    call_lines,
+    place_line,
+    process_line,
+    stack_lines,
+    whom_to_ask,
+)
 from ddtop.say.places import where_text
-from ddtop.say.said import Context, Finding, Said, Writer, lasting, lasts_text, stacks
-from ddtop.say.waiters import foreign_text
+from ddtop.say.said import (
+    Context,
+    Finding,
+    Said,
+    Writer,
+    lasting,
+    lasts_text,
+    stacks,
+    that_hold,
+)
+from ddtop.say.waiters import OPPOSITE_ORDERS, foreign_text
+from ddtop.wire.names import SENDS
 from ddtop.words.sentences import quoted, ranks_text, verb
 from ddtop.words.units import plural
 
@@ -53,7 +70,7 @@ def stands(finding: Finding, seen: Stands, at: Context) -> Said:
     return Said(
         f"{lead_in}{lasts_text(at, still.since_unix_ns)}: {'; '.join(shown)}",
         _evidence(snapshot, classes, still),
-        _advice(lead, still, idle, stacks(finding, at)),
+        _advice(lead, still, idle, stacks(finding, at), len(classes) > 1),
     )
 
 
@@ -105,30 +122,44 @@ def _evidence(snapshot: Snapshot, classes: list[AtOnePlace], still: Standstill) 
     return tuple(line for line in lines if line is not None)
 
 
-def _advice(lead: RankFacts, still: Standstill, idle: bool, shown: str) -> str:
-    place = lead.reported.place
-    if still.unseen:
-        return (
-            f"{ranks_text(still.unseen)} may be on other hosts (look there too: --ssh HOST,HOST)"
-            " or may have ended"
-        )
-    if idle:
-        return "nothing to fix: it continues with the next request, order or input"
-    if place is not None and place.waits_for is not None:
-        return (
-            "find out which process holds the lock; if no process is building there, the lock is"
-            f" stale: rm {quoted(place.waits_for)}"
-        )
-    if all(word_of(rank) in COMMUNICATES for rank in still.alive):
-        return (
-            "all ranks must make the same calls in the same order: compare their lines,"
-            f" {shown} shows them side by side"
-        )
-    if not still.any_is(STILL):
-        return f"let it finish, or check whether its loop ends: {shown}"
+def _advice(lead: RankFacts, still: Standstill, idle: bool, shown: str, apart: bool) -> str:
+    """`apart`: the ranks are at different places."""
+    place, calls = lead.reported.place, all(word_of(rank) in COMMUNICATES for rank in still.alive)
+    lock = place.waits_for if place is not None else None
     ask = whom_to_ask(lead)
     about = f"; give the wait of rank {lead.rank} a timeout, and see {ask}" if ask else ""
-    return chain_step(lead) or f"see what each rank waits for: {shown}{about}"
+    return that_hold(
+        (
+            still.unseen,
+            f"{ranks_text(still.unseen)} may be on other hosts (look there too: --ssh HOST,HOST)"
+            " or may have ended",
+        ),
+        (idle, "nothing to fix: it continues with the next request, order or input"),
+        (
+            lock is not None,
+            "find out which process holds the lock; if no process is building there, the lock is"
+            f" stale: rm {quoted(lock or '')}",
+        ),
+        (
+            all(map(_sends, still.alive)),
+            f"all send, and none receives: {OPPOSITE_ORDERS}",
+        ),
+        (calls and apart, SAME_CALLS),
+        (
+            calls,
+            "all ranks must make the same calls in the same order: compare their lines,"
+            f" {shown} shows them side by side",
+        ),
+        (
+            not still.any_is(STILL),
+            f"let it finish, or check whether its loop ends: {shown}",
+        ),
+        (True, chain_step(lead) or f"see what each rank waits for: {shown}{about}"),
+    )[0]
+
+
+def _sends(rank: RankFacts) -> bool:
+    return rank.comm.outside is not None and rank.comm.outside.call in SENDS
 
 
 WRITERS: dict[type, Writer] = {Stands: stands, ForOutside: for_outside, NoSteps: no_steps}

@@ -273,6 +273,10 @@ _COMPILES = (
     " dynamic (torch.compile with dynamic=True, torch._dynamo.mark_dynamic); TORCH_LOGS=recompiles"
     " names the guard"
 )
+_EXCHANGED = (
+    "look for what is exchanged more often, or has grown: lists that all_gather_object pickles,"
+    " statistics that are gathered each step; else compare the network with before"
+)
 _OF_PART = {
     "backward": (
         "look for a graph that grows: a state, a loss or a metric that is kept over steps without"
@@ -282,16 +286,14 @@ _OF_PART = {
         "look for parameters that are added again and again (add_param_group), or for hooks of the"
         " optimizer that do more work each step"
     ),
+    "collective": _EXCHANGED,
 }
 _OF_CAUSE = {
     DATA: (
         "see what loads its samples there: a slow disk or server, another job on it, larger"
         " samples; more workers (num_workers) load more of them at a time"
     ),
-    COLLECTIVES: (
-        "look for what is exchanged more often, or has grown: lists that all_gather_object pickles,"
-        " statistics that are gathered each step; else compare the network with before"
-    ),
+    COLLECTIVES: _EXCHANGED,
 }
 
 

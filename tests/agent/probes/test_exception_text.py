@@ -1,5 +1,7 @@
 """What the text of an exception keeps."""
 
+import pytest
+
 from ddtop.agent.probes.exceptions import one_line
 
 FRAMES = "".join(
@@ -18,3 +20,35 @@ def test_a_quoted_traceback_is_told_by_the_error_at_its_end():
 
 def test_a_text_without_a_traceback_keeps_its_indented_lines():
     assert one_line(RuntimeError("a\n  b\n    c")) == "a b c"
+
+
+WORKER = (
+    "Caught {kind} in DataLoader worker process 0.\n"
+    "Original Traceback (most recent call last):\n"
+    '  File "/v/lib/python3.11/site-packages/torch/fetch.py", line 54, in fetch\n'
+    "    data = self.dataset[index]\n"
+    '  File "/home/ada/faces.py", line 12, in __getitem__\n'
+    "    return decode(path)\n"
+    '  File "/v/lib/python3.11/site-packages/PIL/Image.py", line 3580, in open\n'
+    "    raise UnidentifiedImageError(msg)\n"
+    "{error}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("raised", "error", "told"),
+    [
+        (ValueError, "ValueError: bad image 'x.png'", "bad image 'x.png'"),
+        (ValueError, "lib.ValueError: bad image 'x.png'", "bad image 'x.png'"),
+        (RuntimeError, "lib.Unreadable: bad image", "lib.Unreadable: bad image"),
+        (ValueError, "ValueError", "ValueError"),
+    ],
+)
+def test_the_error_of_a_loaders_worker_is_told_first_and_where_its_code_raised_it(
+    raised, error, told
+):
+    text = WORKER.format(kind="ValueError", error=error)
+
+    assert one_line(raised(text)) == (
+        f"{told} (in DataLoader worker process 0, faces.py:12 __getitem__)"
+    )

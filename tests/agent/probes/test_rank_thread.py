@@ -216,6 +216,8 @@ def test_an_exception_that_ends_the_thread_that_trains_is_the_ranks(monkeypatch,
     """In a thread that only logs, the exception belongs to that thread."""
     monkeypatch.setattr(threading, "excepthook", lambda _arguments: None)
     monkeypatch.setattr("sys.excepthook", lambda *_: None)
+    monkeypatch.setattr("sys.exit", lambda *_: None)
+    monkeypatch.setattr("os._exit", lambda *_: None)
     rank = FakeRank()
     monkeypatch.setattr(current, "_rank", rank)
     exceptions.install(rank)

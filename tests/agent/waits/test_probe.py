@@ -111,6 +111,28 @@ def test_a_loop_that_polls_is_told_with_the_values_of_its_condition(ended):
     assert link.does == "len(SEEN) is 1, need is 3"
 
 
+class Shelf:
+    """A store of torch, whose keys a program takes as locks."""
+
+    def add(self, *_):
+        return 2
+
+
+def takes_key(release):
+    store, name = Shelf(), "kernels/lock"
+    while store.add(name, 1) != 1:
+        if SEEN[1:]:
+            return
+        time.sleep(0.01)
+    release.release()
+
+
+def test_a_loop_that_takes_a_key_of_a_store_is_told_by_the_key(ended):
+    (link,), _ = chain_of(ended(takes_key, "lead").ident)
+
+    assert (link.resource, link.named, link.does) == ("store key", "'kernels/lock'", "takes")
+
+
 def test_code_that_gives_a_named_pipe_as_its_file_is_not_opened(ended, tmp_path):
     fifo, scope = str(tmp_path / "code"), {"LOCK": threading.Lock()}
     os.mkfifo(fifo)
@@ -220,7 +242,8 @@ def test_a_thread_that_waits_for_the_same_object_is_not_who_has_it(ended):
     ended(other, "other").release.release()
     second.thread.join(20)
 
-    assert chain == ()
+    # Only where the relay sees that it waits for its own process, that thread counts.
+    assert [link.resource for link in chain] == ["itself"]
 
 
 def of_pool(release):
@@ -254,6 +277,50 @@ def test_the_thread_of_an_executor_that_computes_a_future_is_told(ended, lead):
     )
 
     assert chain[-1].who.startswith(("embed", "asyncio"))
+
+
+def asks(release):
+    with LOCK:
+        release.acquire()
+
+
+def answers(_release):
+    with LOCK:
+        pass
+
+
+def idles(release):
+    release.acquire()
+
+
+def test_of_several_threads_the_one_that_waits_for_the_ranks_lock_should_answer(ended):
+    lead = ended(asks, "lead")
+    while not LOCK.locked():
+        time.sleep(0.01)
+    handler, idle = ended(answers, "handler"), ended(idles, "idle")
+    chain, awaited = chain_of(lead.ident, lambda chain: len(chain) == 2)
+
+    assert [(link.resource, link.who, link.circle) for link in chain] == [
+        ("itself", "handler", False),
+        ("lock", "lead", True),
+    ]
+    assert awaited == 0
+    assert handler.thread.is_alive()
+    assert idle.thread.is_alive()
+
+
+def test_the_thread_on_which_a_library_talks_is_followed(ended, tmp_path):
+    scope = {}
+    text = "def sync(release):\n    release.acquire()\n"
+    exec(compile(text, str(tmp_path / "fsspec" / "asyn.py"), "exec"), scope)
+
+    def reads(release):
+        scope["sync"](release)
+
+    talks = ended(idles, "fsspecIO")
+    _, awaited = chain_of(ended(reads, "lead").ident)
+
+    assert awaited == talks.thread.native_id
 
 
 BOTH = threading.Semaphore()
@@ -379,7 +446,7 @@ def test_a_queue_whose_items_are_taken_and_not_marked_as_done_is_told(ended):
 def test_the_key_of_a_store_is_the_first_one_of_the_call(text, key):
     found = STORE.search(text)
 
-    assert (found and found[1]) == key
+    assert (found and found[2]) == key
 
 
 class Watched(asyncio.Task):

@@ -537,6 +537,18 @@ def test_a_rank_that_has_taken_more_batches_has_uneven_inputs_after_as_many_iter
     assert finding.advice.startswith("uneven inputs")
 
 
+def test_where_a_rank_has_ended_itself_is_told():
+    """ "Loss is nan, stopping training", on one rank."""
+    job = trained(3)
+    job.ranks[1].raises("SystemExit", "1", line=52)
+    job.passes(0.5)
+    job.ranks[1].ends(1)
+    finding = job.passes(3).finds("critical", "rank-crashed", 1)
+
+    assert "rank 1 ended with exit code 1: it left at data.py:52 in load" in finding.summary
+    assert finding.advice.startswith("look why rank 1 left there")
+
+
 @pytest.mark.parametrize(("before_s", "kind"), [(1, "left-early"), (4, "not-in-collective")])
 def test_a_rank_whose_loader_ended_just_before_its_last_progress_has_uneven_inputs(before_s, kind):
     job = trained()

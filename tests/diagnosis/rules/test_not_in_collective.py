@@ -128,6 +128,24 @@ def test_a_file_for_which_a_rank_polls_is_named():
     )
 
 
+def test_a_lock_file_that_it_cannot_make_may_be_stale():
+    handling = Handling("FileExistsError", "[Errno 17] File exists", place("take", line=9))
+    job = trained()
+    job.ranks[1].stands_at("take", line=28, polls="cache/7.lock")
+    job.ranks[1].wchan, job.ranks[1].wakes_per_s = "hrtimer_nanosleep", 10.0
+    job.ranks[1].says = {"handling": handling}
+    job.others_wait(1)
+
+    assert (
+        job.passes(20)
+        .finding()
+        .advice.startswith(
+            "find out which process has made cache/7.lock; if that one has ended, the file is"
+            " stale: rm 'cache/7.lock'"
+        )
+    )
+
+
 @pytest.mark.parametrize(("idle", "severity"), [(True, "critical"), (False, "warning")])
 def test_a_rank_that_waits_for_an_actor_of_ray_names_it(idle, severity):
     """An actor that works for its answer is no fault: a rollout takes minutes."""

@@ -170,12 +170,12 @@ def test_who_stops_with_data_left_is_told_to_agree_on_the_end():
     [
         (
             (2,),
-            ("rank 2 is in a torch.distributed call, but it is not known which ranks it waits for"),
+            ("rank 2 is in a communication call, but it is not known which ranks it waits for"),
         ),
         (
             (1, 2),
             (
-                "ranks 1,2 are in a torch.distributed call, but it is not known which ranks they"
+                "ranks 1,2 are in a communication call, but it is not known which ranks they"
                 " wait for"
             ),
         ),

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack, suppress
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,7 +17,7 @@ from ddtop.relay.processes import sockets
 from ddtop.relay.processes.chains import LINKS_MAX, Chains, chain_of, serving
 from ddtop.relay.processes.sockets import sleeping_in
 from ddtop.wire.page import ITS_CHILDREN, OF_CHILDREN
-from ddtop.wire.records import LOOKUP, MOUNT, ProcessState
+from ddtop.wire.records import LOOKUP, MOUNT, ProcessState, StackFrame, ThreadStack
 from tests.silent_fs import NEEDS_FUSE, hangs
 
 SLEEPING = ("clock_nanosleep", "select", "pselect6")
@@ -423,6 +424,191 @@ def test_a_worker_that_has_a_lock_and_waits_for_its_parents_next_order_ends_the_
 
 
 @NEEDS_FUSE
+def test_a_process_that_accepts_is_told_with_its_address(start):
+    code = (
+        "import socket; one = socket.create_server(('127.0.0.1', 0))\n"
+        "print(one.getsockname()[1], flush=True); one.accept()"
+    )
+    process = start(code, stdout=subprocess.PIPE, text=True)
+    with process.stdout:
+        port = int(process.stdout.readline())
+        (link,) = told(process)
+
+    assert (link.resource, link.named, link.nobody) == ("connection", f"127.0.0.1:{port}", True)
+    assert link.does == "listens"
+
+
+def test_a_server_that_waits_for_its_next_client_ends_the_chain(start):
+    """The thread that serves the rank is another one."""
+    code = (
+        "import socket; one = socket.create_server(('127.0.0.1', 0))\n"
+        "print(one.getsockname()[1], flush=True); kept = one.accept(); one.accept()"
+    )
+    server = start(code, stdout=subprocess.PIPE, text=True)
+    with server.stdout:
+        asks = (
+            "import socket, sys; socket.create_connection(('127.0.0.1', int(sys.argv[1]))).recv(1)"
+        )
+        process = start(asks, server.stdout.readline())
+        (link,) = told(process)
+
+    assert (link.pid, link.does) == (server.pid, "ESTABLISHED")
+
+
+@pytest.mark.parametrize(
+    ("wait", "named"),
+    [
+        ("sigwait({signal.SIGUSR1, signal.SIGUSR2})", "SIGUSR1 or SIGUSR2"),
+        ("sigwait(signal.valid_signals())", ""),
+        ("pause()", ""),
+    ],
+)
+def test_the_signals_for_which_a_process_waits(start, wait, named):
+    process = start(f"import signal; signal.{wait}")
+    (link,) = told(process)
+
+    assert (link.resource, link.named) == ("signal", named)
+
+
+def test_who_holds_a_child_as_a_debugger_does(start, tmp_path):
+    fifo = tmp_path / "held"
+    os.mkfifo(fifo)
+    attaches = (
+        "import ctypes, os, sys, time; libc = ctypes.CDLL(None, use_errno=True)\n"
+        "assert libc.ptrace(16, int(sys.argv[1]), 0, 0) == 0, os.strerror(ctypes.get_errno())\n"
+        "os.waitpid(int(sys.argv[1]), 0x40000000); print('holds', flush=True); time.sleep(99)"
+    )
+    process = start(f"import subprocess, sys; subprocess.run([sys.executable, '-c', '{SLEEPS}'])")
+    child = once(lambda: children(process.pid))[0]
+    tracer = start(attaches, child, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with tracer.stdout, tracer.stderr:
+        if not tracer.stdout.readline():
+            pytest.skip(f"no process may be traced here: {tracer.stderr.read()}")
+    held, by = once(lambda: found if len(found := chain_of(process.pid)) == 2 else None)
+
+    assert (held.resource, held.process.state) == ("child", "t")
+    assert (by.resource, by.pid) == ("debugger", tracer.pid)
+    assert [one.pid for one in chain_of(child)] == [tracer.pid]
+
+
+def test_a_child_in_a_frozen_cgroup_is_told_and_not_followed(start, monkeypatch):
+    process = start(f"import subprocess, sys; subprocess.run([sys.executable, '-c', '{SLEEPS}'])")
+    told(process)
+    monkeypatch.setattr("ddtop.relay.processes.cgroup.is_frozen", lambda _: True)
+
+    def frozen():
+        """One that is still about to start does not sleep yet."""
+        found = chain_of(process.pid)
+        return found if found and found[0].process.state == "F" else None
+
+    assert [link.resource for link in once(frozen)] == ["child"]
+
+
+def test_a_process_that_waits_for_its_own_answer_is_no_circle(start):
+    """Another thread of it may answer."""
+    code = (
+        "import socket; server = socket.create_server(('127.0.0.1', 0))\n"
+        "one = socket.create_connection(server.getsockname()); kept = server.accept()\n"
+        "one.recv(1)"
+    )
+    process = start(code)
+    (link,) = told(process)
+
+    assert (link.resource, link.pid, link.circle) == ("connection", process.pid, False)
+
+
+def test_both_ends_of_a_pair_are_told_where_it_reads_and_not_where_it_polls(start):
+    pair = "import select, socket; here, there = socket.socketpair()\n"
+    reads, polls = (
+        start(pair + "here.recv(1)"),
+        start(pair + "p = select.poll(); p.register(here, select.POLLIN); p.poll()"),
+    )
+    (link,) = told(reads)
+    once(lambda: sleeping_in(polls.pid).call == "poll")
+
+    assert (link.resource, link.named, link.pid) == ("connection", "", reads.pid)
+    assert chain_of(polls.pid) == ()
+
+
+def test_several_connections_to_one_server_are_one_wait(start):
+    code = (
+        "import select, socket, sys\n"
+        "many = [socket.create_connection(('127.0.0.1', int(sys.argv[1]))) for _ in range(3)]\n"
+        "poll = select.epoll(); [poll.register(one, select.EPOLLIN) for one in many]; poll.poll()"
+    )
+    with ExitStack() as stack:
+        server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        process = start(code, server.getsockname()[1])
+        for _ in range(3):
+            stack.enter_context(server.accept()[0])
+        (link,) = told(process)
+
+    assert link.pid == os.getpid()
+
+
+def test_the_chain_goes_on_in_the_thread_of_a_server_that_serves(start, tmp_path, monkeypatch):
+    """Its main thread only waits for the next client."""
+    path = tmp_path / "features.idx"
+    code = (
+        "import fcntl, socket, sys, threading; one = socket.create_server(('127.0.0.1', 0))\n"
+        "def serve(): kept = one.accept(); fcntl.flock(open(sys.argv[1]), fcntl.LOCK_EX)\n"
+        "t = threading.Thread(target=serve); t.start()\n"
+        "print(one.getsockname()[1], t.native_id, flush=True); t.join()"
+    )
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        server = start(code, path, stdout=subprocess.PIPE, text=True)
+        with server.stdout:
+            port, tid = server.stdout.readline().split()
+            asks = f"import socket; socket.create_connection(('127.0.0.1', {port})).recv(1)"
+            process = start(asks)
+            told(process)
+            once(lambda: sleeping_in(server.pid, int(tid)).call == "flock")
+            frame = StackFrame("serve", "/d/features.py", 2)
+            thread = ThreadStack((frame,), "serve", thread_id=7)
+            spy = SimpleNamespace(poll=lambda: (thread,), tids={7: int(tid)}, kill=lambda: None)
+            monkeypatch.setattr("ddtop.relay.processes.chains.PySpy", lambda *_, **__: spy)
+            chains, state = Chains(), ProcessState(0, process.pid, "S")
+            chains.look({process.pid: 0}, [state], 10**9)
+            (found,) = chains.look({process.pid: 0}, [state], 10**9 + 1)
+
+    serves, lock = found.chain
+    assert (serves.pid, serves.place.function) == (server.pid, "serve")
+    assert (lock.resource, lock.named, lock.pid) == ("file lock", str(path), os.getpid())
+
+
+def test_of_workers_that_sleep_alike_the_one_in_the_programs_code_is_told(start, monkeypatch):
+    """The others of the pool wait for their next task, as a lock is waited for."""
+    code = (
+        "import subprocess as s, sys, time\n"
+        f"[s.Popen([sys.executable, '-c', '{SLEEPS}']) for _ in range(2)]; time.sleep(99)"
+    )
+    pool = start(code)
+    idle, busy = once(
+        lambda: (
+            len(found := children(pool.pid)) == 2
+            and all(sleeping_in(one).call in SLEEPING for one in found)
+            and found
+        )
+    )
+
+    def spy(pid, **_):
+        file = "/d/augment.py" if pid == busy else "/usr/lib/python3.11/queue.py"
+        thread = ThreadStack((StackFrame("augment", file, 6),), "main", thread_id=7, main=True)
+        return SimpleNamespace(poll=lambda: (thread,), tids={7: pid}, kill=lambda: None)
+
+    monkeypatch.setattr("ddtop.relay.processes.chains.PySpy", spy)
+    monkeypatch.setattr("ddtop.relay.processes.chains.is_python", lambda _: True)
+    chains, state = Chains(), ProcessState(0, pool.pid, "S")
+    first = chains.look({pool.pid: ITS_CHILDREN}, [state], 10**9)
+    (found,) = chains.look({pool.pid: ITS_CHILDREN}, [state], 10**9 + 1)
+    (link,) = found.chain
+
+    assert first == (state,)
+    assert (link.resource, link.pid, link.place.function) == ("child", busy, "augment")
+    assert link.pid != idle
+
+
 def test_a_file_system_that_does_not_answer_is_named_with_what_is_behind_it(start, tmp_path):
     """The file system of silent_fs answers nothing, as a file server that is gone."""
     share = tmp_path / "share"
