@@ -100,6 +100,14 @@ METRICS = (
         "py-spy top --pid PID",
     ),
     Metric(
+        "lane",
+        "one second a cell",
+        "what its thread did in each of the last seconds: the height is the share at work, the sign"
+        " what the rest went to; asleep: in no known wait, and next to no CPU used",
+        "the growth of the agent's samples between two reports, and /proc/PID/stat",
+        "py-spy dump --pid PID, a few times",
+    ),
+    Metric(
         "spots",
         "share of the last 30 s",
         "the functions of the program's own code in which the rank was found most often",

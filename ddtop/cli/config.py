@@ -51,7 +51,12 @@ class Setting:
 SETTINGS = (
     Setting("theme", str, "what suits the terminal", "The colours of the dashboard."),
     Setting("interval_s", float, 0.5, "Seconds between two frames of the dashboard."),
-    Setting("hidden", list, [], "Columns of the rank table that are not shown, by their keys."),
+    Setting(
+        "hidden",
+        list,
+        ["comm", "phases"],
+        "Columns of the rank table that are not shown, by their keys.",
+    ),
     Setting("hosts", list, [], "Hosts that the shell offers after --ssh."),
     Setting("ssh", str, "ssh", "The ssh command of --ssh, with its options.", "DDTOP_SSH"),
     Setting(

@@ -3,34 +3,54 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from math import isfinite
 from statistics import fmean, median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from ddtop.model.facts import RankFacts, Snapshot
+from ddtop.follow.lanes import ASLEEP, COLLECTIVE, GONE, cell_of, joined_cells, lane_cell
+from ddtop.model.facts import Device, RankFacts, Snapshot, State
 from ddtop.policy import Policy
 
 DEPTH = 240
 """Values kept of each series: four minutes at one a second, more than any pane is wide."""
 ALL_UP_TO = 1024
-"""Up to this many ranks, all are remembered; above it, only those that a user has opened (65,536
-would need a quarter GB)."""
+"""Up to this many ranks, all are remembered; above it, only those that somebody has looked at, at
+most `WATCHED_MOST`, and `DRAWN` others that stand for all (65,536 would need a quarter GB)."""
+WATCHED_MOST, DRAWN = 512, 64
 PERIOD_NS = 1_000_000_000
-SERIES = ("step_ms", "wait_ratio", "loader_depth", "rss_bytes")
+LANE_HELD_S = 3.0
+"""A rank that has not reported for longer has no cell in its lane."""
 
 SeriesOfRank = deque[float | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The last values of one rank, oldest first; None where nothing was measured."""
+    """The last values of one rank, oldest first; None where nothing was measured. `lane`: cells of
+    `ddtop.follow.lanes`. `seconds`: when each was taken (unix s); the last ones of all series are
+    of the same second."""
 
     step_ms: SeriesOfRank
     wait_ratio: SeriesOfRank
     loader_depth: SeriesOfRank
     rss_bytes: SeriesOfRank
+    lane: deque[int | None]
+    seconds: deque[int]
+
+    def lane_until(self, second: int, cells: int, each: int = 1) -> list[int | None]:
+        """One cell for each of the last times of `each` seconds; a second that is missing has that
+        of the second before it."""
+        taken = dict(zip(reversed(self.seconds), reversed(self.lane), strict=False))
+        # The same seconds are together from look to look.
+        begin = second - second % each - (cells - 1) * each
+        return [
+            joined_cells([taken.get(one) for one in range(at, at + each)])
+            if each > 1 or taken.get(at) is not None
+            else taken.get(at - 1)
+            for at in range(begin, second + 1, each)
+        ]
 
 
 class SeriesHistory:
@@ -39,6 +59,8 @@ class SeriesHistory:
     def __init__(self) -> None:
         self._memories: dict[int, Memory] = {}
         self._watched: set[int] = set()
+        self._sampled: dict[int, tuple[int, ...]] = {}
+        self._seconds: deque[int] = deque(maxlen=DEPTH)
         self._run = ""
         self._last_ns = 0
 
@@ -50,30 +72,93 @@ class SeriesHistory:
         """The memory of a rank; empty series if there is none."""
         return self._memories.get(rank) or empty_memory()
 
+    def read(self, ranks: Iterable[int]) -> None:
+        """Somebody looks at these ranks."""
+        if len(self._watched) < WATCHED_MOST:
+            self._watched.update(ranks)
+
+    def one_of(self, ranks: Collection[int]) -> int | None:
+        """One of these ranks that is remembered."""
+        return next(
+            (rank for rank, one in self._memories.items() if rank in ranks and one.lane), None
+        )
+
     def record(self, snapshot: Snapshot) -> None:
         """Take the values of a snapshot; a new run of the job forgets the old one."""
         if snapshot.run != self._run:
             self._memories.clear()
+            self._sampled.clear()
+            self._seconds.clear()
             self._run, self._last_ns = snapshot.run, 0
         if snapshot.time_unix_ns < self._last_ns + PERIOD_NS:
             return
         self._last_ns = snapshot.time_unix_ns
-        few = len(snapshot.ranks) <= ALL_UP_TO
-        ranks = snapshot.ranks if few else [snapshot.rank(number) for number in self._watched]
+        self._seconds.append(snapshot.time_unix_ns // PERIOD_NS)
+        ranks = snapshot.ranks
+        if (count := len(ranks)) > ALL_UP_TO:
+            known = self._watched.union(range(0, count, count // DRAWN))
+            ranks = tuple(snapshot.rank(number) for number in known)
         for rank in ranks:
-            _append(self._memories.setdefault(rank.rank, empty_memory()), rank)
+            memory = self._memories.get(rank.rank)
+            if memory is None:
+                memory = self._memories[rank.rank] = empty_memory(self._seconds)
+            cell = self._cell(rank, memory, snapshot.time_unix_ns)
+            _append(memory, rank, cell)
+
+    def _cell(self, rank: RankFacts, memory: Memory, now_unix_ns: int) -> int | None:
+        sampled = rank.reported.activity_samples
+        before = self._sampled.get(rank.rank)
+        self._sampled[rank.rank] = sampled
+        if rank.gone:
+            return cell_of(GONE, 0.0)
+        if rank.state is State.STOPPED:
+            return cell_of(ASLEEP, 0.0)
+        if any(call.since_unix_ns <= now_unix_ns - PERIOD_NS for call in rank.comm.open_calls):
+            # It has been in a call for other ranks all that second.
+            return cell_of(COLLECTIVE, 0.0)
+        if sampled == before and (rank.agent.report_age_s or 0.0) <= LANE_HELD_S:
+            # It has sent no report since.
+            return memory.lane[-1] if memory.lane else None
+        if before is None:
+            return None
+        cpu = None if rank.process.lacks_cpu else rank.process.cpu_ratio
+        on_gpu = rank.gpu.own is not None
+        return lane_cell(before, sampled, cpu, on_gpu, rank.wait is not None)
+
+    def absorb(self, earlier: SeriesHistory) -> None:
+        """Take over what another history knows of the time before this one began."""
+        if earlier._run != self._run or not self._seconds:
+            return
+        first = self._seconds[0]
+        known = sum(second < first for second in earlier._seconds)
+        begin = known - min(known, DEPTH - len(self._seconds))
+        for rank, memory in self._memories.items():
+            then = earlier._memories.get(rank) or empty_memory()
+            for own, old in zip(_series_of(memory), _series_of(then), strict=True):
+                own.extendleft([None] * (len(self._seconds) - len(own)))
+                whole = [*[None] * (len(earlier._seconds) - len(old)), *old]
+                own.extendleft(reversed(whole[begin:known]))
+        self._seconds.extendleft(reversed([*earlier._seconds][begin:known]))
 
 
-def empty_memory() -> Memory:
-    """A memory with nothing in it."""
-    return Memory(*(deque(maxlen=DEPTH) for _ in SERIES))
+def _series_of(memory: Memory) -> tuple[deque[Any], ...]:
+    return memory.step_ms, memory.wait_ratio, memory.loader_depth, memory.rss_bytes, memory.lane
 
 
-def _append(memory: Memory, rank: RankFacts) -> None:
+def empty_memory(seconds: deque[int] | None = None) -> Memory:
+    """A memory with nothing in it. `seconds`: those of all ranks."""
+    step, wait, depth, rss, lane = (deque[Any](maxlen=DEPTH) for _ in range(5))
+    own: deque[int] = deque(maxlen=DEPTH)
+    return Memory(step, wait, depth, rss, lane, own if seconds is None else seconds)
+
+
+def _append(memory: Memory, rank: RankFacts, cell: int | None) -> None:
     memory.step_ms.append(rank.progress.step_now_ms)
     memory.wait_ratio.append(rank.comm.wait_ratio)
-    memory.loader_depth.append(rank.loader.report.depth if rank.loader.report else None)
-    memory.rss_bytes.append(rank.process.rss_bytes)
+    here = not rank.gone
+    memory.loader_depth.append(rank.loader.report.depth if rank.loader.report and here else None)
+    memory.rss_bytes.append(rank.process.rss_bytes if here else None)
+    memory.lane.append(cell)
 
 
 # -- A short and a long memory of a whole job's numbers, for the lines of the job strip
@@ -99,13 +184,7 @@ class Numbers(NamedTuple):
     iterations_per_s: float | None = None
     #: The longest step of the ranks, milliseconds.
     step_most_ms: float | None = None
-    #: Mean over the ranks: share of the time in which they wait in a collective.
-    comm_ratio: float | None = None
-    #: Mean over the ranks: share of the time in which they wait for data.
-    loader_ratio: float | None = None
-    #: Mean over the ranks: share of the time in which they compute, or wait for their GPU.
-    compute_ratio: float | None = None
-    #: Mean utilisation of the job's GPUs, from the driver.
+    #: Mean share of the time in which the job's GPUs work: one that only waits for others does not.
     gpu_ratio: float | None = None
     #: Memory in use on the job's GPUs.
     gpu_bytes: float | None = None
@@ -113,6 +192,8 @@ class Numbers(NamedTuple):
     gpu_total_bytes: float | None = None
     #: The total power of the job's GPUs.
     gpu_watts: float | None = None
+    #: The memory of the rank that has most of it resident.
+    rss_bytes: float | None = None
     #: For the whole job, as its program counts them.
     samples_per_s: float | None = None
     tokens_per_s: float | None = None
@@ -235,8 +316,8 @@ class JobHistory:
     def line(
         self, field: Field, cells: int, span_ns: int, until_unix_ns: int
     ) -> list[float | None]:
-        """One value for each of `cells` equal parts of the time `span_ns` up to a moment; of a
-        shorter history, from its beginning on, and then None.
+        """One value for each of `cells` equal parts of the time `span_ns` up to a moment; None
+        before a shorter history began.
 
         The parts begin at multiples of their length, so that a line moves by whole cells and does
         not flicker. A part without a point has the previous value, if the points are that far
@@ -262,17 +343,22 @@ class JobHistory:
                 if before is not None:
                     reach[at] = max(reach[at], point.unix_ns - before)
             before = point.unix_ns
-        return _cell_means(sums, reach, part, held) + [None] * ahead
+        return [None] * ahead + _cell_means(sums, reach, part, held)
 
     def now(self, until_unix_ns: int, newest: bool = False) -> Numbers:
         """The means over the last seconds before the newest point, or only that point: until the
-        next one comes, all that ask get the same. The loss is the newest one, as elsewhere."""
+        next one comes, all that ask get the same. Speed, step and loss are the newest ones, as
+        elsewhere: those of a rank are medians of its last steps, and a mean would mix in a time
+        before a fault."""
         points = [*self.points(until_unix_ns)]
         if not points:
             return Numbers()
         begin = points[-1].unix_ns - (1 if newest else _ns(self.policy.job_now_s))
         mean = _mean(point for point in points if point.unix_ns > begin)
-        return mean.numbers._replace(loss=points[-1].numbers.loss)
+        last = points[-1].numbers
+        return mean.numbers._replace(
+            iterations_per_s=last.iterations_per_s, step_most_ms=last.step_most_ms, loss=last.loss
+        )
 
     def recent_median(self, field: Field, until_unix_ns: int) -> Then | None:
         """The ten minutes up to a minute ago, without the start; None while there are not five."""
@@ -305,42 +391,38 @@ def numbers_of(snapshot: Snapshot) -> Numbers:
     steps = [
         own.step_ms for rank in snapshot.ranks if (own := rank.progress).step_ms and not own.stale
     ]
-    # Without the loader and collectives, whose waits are measured, and without "other"; of a large
-    # job, some of its ranks are enough.
-    computes = [
-        sum(ratios[1:4]) + ratios[5]
-        for rank in snapshot.ranks[:: 1 + len(snapshot.ranks) // ALL_UP_TO]
-        if len(ratios := rank.reported.activity_ratios) > 5
-    ]
     progress = snapshot.progress
     still = snapshot.still_since_unix_ns is not None and snapshot.iteration is not None
-    used = [device.gpu for device in snapshot.devices if device.ranks]
-    sized = [gpu for gpu in used if gpu.used_bytes is not None and gpu.total_bytes]
-    watts = [gpu.power_watts for gpu in used if gpu.power_watts is not None]
+    used = [device for device in snapshot.devices if device.ranks]
+    gpus = [device.gpu for device in used]
+    sized = [gpu for gpu in gpus if gpu.used_bytes is not None and gpu.total_bytes]
+    watts = [gpu.power_watts for gpu in gpus if gpu.power_watts is not None]
+    per_s = snapshot.iterations_per_s
+    stopped = still or (per_s is None and any(rank.progress.stale for rank in snapshot.ranks))
     return Numbers(
-        iterations_per_s=0.0 if still else snapshot.iterations_per_s,
+        iterations_per_s=0.0 if stopped else per_s,
         step_most_ms=None if still or not steps else max(steps),
-        comm_ratio=_mean_of(
-            [rank.comm.wait_ratio for rank in snapshot.ranks if rank.comm.wait_ratio is not None]
+        gpu_ratio=_mean_of(
+            [_work_of(device) for device in used if device.gpu.util_ratio is not None]
         ),
-        loader_ratio=_mean_of(
-            [
-                rank.loader.wait_ratio
-                for rank in snapshot.ranks
-                if rank.loader.wait_ratio is not None
-            ]
-        ),
-        compute_ratio=_mean_of(computes),
-        gpu_ratio=_mean_of([gpu.util_ratio for gpu in used if gpu.util_ratio is not None]),
         gpu_bytes=float(sum([gpu.used_bytes or 0 for gpu in sized])) if sized else None,
         gpu_total_bytes=float(sum([gpu.total_bytes or 0 for gpu in sized])) if sized else None,
         gpu_watts=float(sum(watts)) if watts else None,
+        rss_bytes=max(
+            (float(size) for rank in snapshot.ranks if (size := rank.process.rss_bytes)),
+            default=None,
+        ),
         samples_per_s=progress.samples_per_s if progress else None,
         tokens_per_s=progress.tokens_per_s if progress else None,
         loss=progress.loss
         if progress and progress.loss is not None and isfinite(progress.loss)
         else None,
     )
+
+
+def _work_of(device: Device) -> float:
+    """The share of the time in which this GPU works."""
+    return 0.0 if device.waits else device.gpu.util_ratio or 0.0
 
 
 def _earlier_median(field: Field, points: Iterable[Point]) -> Then | None:

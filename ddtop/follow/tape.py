@@ -19,13 +19,14 @@ from ddtop.diagnosis.finding import INFO, Finding, Verdict
 from ddtop.diagnosis.judge import STEP_NS, Judge, began_to_end_unix_ns, is_over, with_what_stood
 from ddtop.feeds.route import LIVE_BYTES
 from ddtop.follow.history import DEPTH, PERIOD_NS, Memory, SeriesHistory, empty_memory
+from ddtop.follow.lanes import COLLECTIVE, GONE, cell_of, lane_cell
 from ddtop.model.facts import Snapshot
 from ddtop.model.job import Job
 from ddtop.model.memory import Series
 from ddtop.policy import Policy
 from ddtop.say import told
 from ddtop.wire import frames
-from ddtop.wire.records import HostState, RankState
+from ddtop.wire.records import HostState, ProcessState, RankState
 
 FRAME_COST_BYTES = 128
 """Bytes that Python needs for each frame beside its data."""
@@ -294,50 +295,82 @@ class Past(SeriesHistory):
 
     def memory_of(self, rank: int) -> Memory:
         """The rank's numbers up to that moment, one a second."""
-        memory = self._memories.get(rank)
-        if memory is None:
-            memory = self._memories[rank] = self._read(rank)
-        return memory
+        self.read([rank])
+        return self._memories[rank]
 
-    def _read(self, rank: int) -> Memory:
-        memory, waits = empty_memory(), Series(self._tape.policy.window_s)
-        state: RankState | None = None
-        rss_bytes: int | None = None
-        due_unix_ns = 0
-        for at, data in self._tape.between(self._unix_ns - DEPTH * PERIOD_NS, self._unix_ns):
+    def read(self, ranks: Iterable[int]) -> None:
+        """Those of these ranks, in one pass over the tape."""
+        found = {rank: _Read(self._tape.policy) for rank in ranks if rank not in self._memories}
+        self._memories |= {rank: read.memory for rank, read in found.items()}
+        begin = self._unix_ns - DEPTH * PERIOD_NS
+        for at, data in self._tape.between(begin, self._unix_ns) if found else ():
             envelope = frames.open_envelope(data)
-            if envelope.kind != "HostState" and (envelope.kind, envelope.rank) != (
-                "RankState",
-                rank,
-            ):
-                continue
-            record = frames.open_record(envelope)
-            if isinstance(record, HostState):
-                found = [process.rss_bytes for process in record.processes if process.rank == rank]
-                rss_bytes = found[0] if found else rss_bytes
-            elif isinstance(record, RankState):
-                state = record
-                waits.add(at, record.wait_samples, record.all_samples)
-                if at >= due_unix_ns:
-                    due_unix_ns = at + PERIOD_NS
-                    _append(memory, state, waits, at, rss_bytes, self._tape.policy)
-        return memory
+            if envelope.kind == "RankState" and envelope.rank in found:
+                record = frames.open_record(envelope)
+                if isinstance(record, RankState):
+                    found[envelope.rank].take(at, record)
+            elif envelope.kind == "Exit" and envelope.rank in found:
+                found[envelope.rank].end(at)
+            elif envelope.kind == "HostState":
+                record = frames.open_record(envelope)
+                for process in record.processes if isinstance(record, HostState) else ():
+                    if process.rank in found:
+                        found[process.rank].look(at, process)
 
 
-def _append(
-    memory: Memory,
-    state: RankState,
-    waits: Series,
-    at: int,
-    rss_bytes: int | None,
-    policy: Policy,
-) -> None:
-    grown = waits.growth(policy.window_s, at)
-    measured = grown is not None and grown[0] >= policy.window_min_s and grown[1][1] > 0
-    progress, step_ms = state.progress_unix_ns, state.step_ms
-    old_ms = max(policy.step_old_s * 1e3, policy.step_old_factor * (step_ms or 0.0))
-    stale = progress is not None and at - progress > old_ms * 1e6
-    memory.step_ms.append(None if stale else step_ms)
-    memory.wait_ratio.append(min(1.0, grown[1][0] / grown[1][1]) if measured and grown else None)
-    memory.loader_depth.append(state.loader.depth if state.loader else None)
-    memory.rss_bytes.append(rss_bytes)
+class _Read:
+    """The memory of one rank, while its records are read."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.memory = empty_memory()
+        self._policy, self._waits = policy, Series(policy.window_s)
+        self._cpu = Series(policy.cpu_window_s)
+        self._state: RankState | None = None
+        self._process: ProcessState | None = None
+        self._due_unix_ns = 0
+
+    def look(self, at: int, process: ProcessState) -> None:
+        """Take what the relay saw of its process."""
+        self._process = process
+        if process.cpu_ns is not None:
+            self._cpu.add(at, process.cpu_ns)
+
+    def take(self, at: int, state: RankState) -> None:
+        """Take a report of the rank; at most one a second is remembered."""
+        self._waits.add(at, state.wait_samples, state.all_samples)
+        if at < self._due_unix_ns:
+            return
+        self._append(at, state, self._cell(at, state))
+        self._state = state
+
+    def end(self, at: int) -> None:
+        """Take the end of the rank."""
+        if self._state is not None:
+            self._append(at, self._state, cell_of(GONE, 0.0))
+
+    def _append(self, at: int, state: RankState, cell: int | None) -> None:
+        self._due_unix_ns = at + PERIOD_NS
+        policy, memory = self._policy, self.memory
+        grown = self._waits.growth(policy.window_s, at)
+        measured = grown is not None and grown[0] >= policy.window_min_s and grown[1][1] > 0
+        progress, step_ms = state.progress_unix_ns, state.step_ms
+        old_ms = max(policy.step_old_s * 1e3, policy.step_old_factor * (step_ms or 0.0))
+        stale = progress is not None and at - progress > old_ms * 1e6
+        memory.seconds.append(at // PERIOD_NS)
+        memory.step_ms.append(None if stale else step_ms)
+        memory.wait_ratio.append(
+            min(1.0, grown[1][0] / grown[1][1]) if measured and grown else None
+        )
+        memory.loader_depth.append(state.loader.depth if state.loader else None)
+        memory.rss_bytes.append(self._process.rss_bytes if self._process is not None else None)
+        memory.lane.append(cell)
+
+    def _cell(self, at: int, state: RankState) -> int | None:
+        if self._state is None:
+            return None
+        if any(call.since_unix_ns <= at - PERIOD_NS for call in state.open_calls):
+            return cell_of(COLLECTIVE, 0.0)
+        used = self._cpu.growth(self._policy.cpu_window_s, at)
+        cpu = used[1][0] / (used[0] * 1e9) if used is not None else None
+        before, pending = self._state.activity_samples, bool(state.open_collectives)
+        return lane_cell(before, state.activity_samples, cpu, state.cuda is not None, pending)

@@ -396,6 +396,8 @@ class ReportedFacts(msgspec.Struct, frozen=True, gc=False):
     activity: str | None = None
     #: Share of each of `ACTIVITIES` in the samples of the last `window_s`.
     activity_ratios: tuple[float, ...] = ()
+    #: As `RankState.activity_samples`: the growth between two looks says what the rank did then.
+    activity_samples: tuple[int, ...] = ()
     #: Seconds over which `activity_ratios` and `CommFacts.wait_ratio` are measured.
     window_s: float | None = None
     place: Place | None = None

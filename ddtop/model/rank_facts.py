@@ -149,6 +149,7 @@ def _reported_facts(
         phase_since_unix_ns=memory.phase_since_unix_ns or None,
         activity=state.activity,
         activity_ratios=ratios.of_each(ratios.part(counters, ratios.ACTIVITIES)),
+        activity_samples=state.activity_samples,
         window_s=waits[0] if waits else None,
         place=state.place,
         own_place=memory.own_place or (state.place if state.phase != "leaving" else None),

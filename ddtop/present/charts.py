@@ -8,24 +8,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import accumulate, groupby, pairwise
+from itertools import groupby
 
-from ddtop.present.text import UNICODE, Glyphs, Line, Span
+from ddtop.present.text import UNICODE, Glyphs, Line, Span, fit
 
 LEAST_SPREAD = 0.2
 """The smallest range of a scale, as a share of the largest value: noise looks flat."""
 
 
-def scale(values: Sequence[float | None], least: float = LEAST_SPREAD) -> tuple[float, float]:
+def scale(
+    values: Sequence[float | None], filled: bool = True, least: float = LEAST_SPREAD
+) -> tuple[float, float]:
     """The lower and the upper end of a scale, both round, so that they do not move with every
-    value. The lower end is zero, unless all values are far from it.
+    value. What is filled begins at zero: its height must not lie. A line may show a narrow range.
 
-    `least`: the smallest range, as a share of the largest value.
+    `least`: the smallest range of a line, as a share of the largest value.
     """
     known = [value for value in values if value is not None]
     low, high = min(known, default=0.0), max(known, default=0.0)
-    if 0 <= low < high / 2:
-        low = 0.0
+    if filled or 0 <= low < high / 2:
+        low = min(low, 0.0)
     room = max(high - low, least * abs(high)) or 1.0
     size = 10.0 ** math.floor(math.log10(room / 4))
     step = next(size * factor for factor in (1, 2, 5, 10) if room / 4 <= size * factor)
@@ -34,6 +36,14 @@ def scale(values: Sequence[float | None], least: float = LEAST_SPREAD) -> tuple[
         high = low + room
     # The small part keeps an end that is a whole number of steps in its place.
     return math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
+
+
+def size_scale(values: Sequence[float | None]) -> tuple[float, float]:
+    """The ends of a scale of bytes, round in the unit that they are written in."""
+    most = max((value for value in values if value is not None), default=0.0)
+    unit = 1024.0 ** max(int(math.log(max(most, 1.0) / 999, 1024) + 1), 0)
+    low, high = scale([value and value / unit for value in values])
+    return low * unit, high * unit
 
 
 def chart(
@@ -57,54 +67,63 @@ def chart(
     lines: list[Line] = []
     for row in reversed(range(rows)):
         text = "".join(signs[min(max(height - row * steps, 0), steps)] for height in heights)
-        colour = round((row + 0.5) / rows * 3)
-        lines.append(((text, "bar" if quiet else f"chart{colour}"),))
+        lines.append(((text, _colour(row, rows, quiet)),))
     return lines
 
 
-def stack(
-    bands: Sequence[tuple[Span, Sequence[float | None]]], rows: int, glyphs: Glyphs = UNICODE
+_DOTS = ((0x40, 0x04, 0x02, 0x01), (0x80, 0x20, 0x10, 0x08))
+"""The bits of a sign of Braille: of its left and its right column, from the bottom up."""
+
+
+def dotted(
+    values: Sequence[float | None],
+    ends: tuple[float, float],
+    rows: int,
+    glyphs: Glyphs = UNICODE,
+    quiet: bool = False,
 ) -> list[Line]:
-    """Shares of a whole on top of each other in `rows` lines, one value a column.
-
-    Each of the `bands` has a sign and a style; what they leave of the whole stays empty. The style
-    of a cell with two of them has both names: `band0:band1`.
-    """
-    looks, steps = [look for look, _ in bands], len(glyphs.levels) + 1
-    columns = [
-        tuple(
-            _height(edge, 0.0, 1.0, rows * steps)
-            for edge in accumulate(value or 0.0 for value in column)
+    """Like `chart`, as a line in dots of Braille; without such signs, one mark a column."""
+    each = 4 if glyphs.dots else 1
+    cells = [[0] * len(values) for _ in range(rows)]
+    before: int | None = None
+    for column, value in enumerate(values):
+        at = None if value is None else _height(value, *ends, rows * each - 1)
+        if at is not None:
+            last = at if before is None or each == 1 else before
+            # From the value before upwards or downwards, so that the line has no holes.
+            path = range(min(last, at), max(last, at) + 1)
+            for side, dots in ((0, path), (1, range(at, at + 1))):
+                for dot in dots:
+                    cells[dot // each][column] |= _DOTS[side][dot % each]
+        before = at
+    mark = glyphs.thin
+    return [
+        (
+            (
+                "".join(
+                    " " if not bits else chr(ord(glyphs.dots) + bits) if glyphs.dots else mark
+                    for bits in cells[row]
+                ),
+                _colour(row, rows, quiet),
+            ),
         )
-        for column in zip(*(values for _, values in bands), strict=True)
+        for row in reversed(range(rows))
     ]
-    # Most columns are alike.
-    drawn = {edges: _pile(edges, looks, rows, glyphs) for edges in set(columns)}
-    return [joined(row) for row in zip(*(drawn[edges] for edges in columns), strict=True)]
 
 
-def _pile(edges: Sequence[int], looks: Sequence[Span], rows: int, glyphs: Glyphs) -> list[Span]:
-    """One column of a stack, from top to bottom."""
-    steps = len(glyphs.levels) + 1
-    cells: list[Span] = []
-    for row in reversed(range(rows)):
-        cut = [min(max(edge - row * steps, 0), steps) for edge in (0, *edges)]
-        parts = [
-            (above - below, sign, style)
-            for (below, above), (sign, style) in zip(
-                pairwise((*cut, steps)), (*looks, (" ", "")), strict=True
-            )
-            if above > below
-        ]
-        # The two largest parts, in their order: a cell has two colours.
-        least = sorted(part for part, _, _ in parts)[-2:][0]
-        shown = [part for part in parts if part[0] >= least][:2]
-        (part, sign, style), (above, _, behind) = shown[0], shown[-1]
-        if style != behind:
-            part = min(max(steps * part // (part + above), 1), steps - 1)
-            sign, style = glyphs.levels[part - 1], f"{style}:{behind}".rstrip(":")
-        cells.append((sign, style))
-    return cells
+def _colour(row: int, rows: int, quiet: bool) -> str:
+    return "bar" if quiet else f"chart{round((row + 0.5) / rows * 3)}"
+
+
+def with_scale(
+    drawn: Sequence[Line], ends: tuple[str, str], columns: int, glyphs: Glyphs = UNICODE
+) -> list[Line]:
+    """A chart with the ends of its scale at its left, in so many columns each, touching it."""
+    texts = {0: ends[1], len(drawn) - 1: ends[0]}
+    return [
+        ((fit(texts.get(row, ""), columns, True) + glyphs.tick, "dim"), *line)
+        for row, line in enumerate(drawn)
+    ]
 
 
 def joined(cells: Sequence[Span]) -> Line:

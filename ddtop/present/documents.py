@@ -27,6 +27,7 @@ from ddtop.wire.records import (
     Stage,
     TrainingProgress,
 )
+from ddtop.words.sentences import names_of_groups
 
 STATUS_SCHEMA = "ddtop.status/1"
 DIAGNOSE_SCHEMA = "ddtop.diagnose/1"
@@ -208,8 +209,16 @@ def finding_json(finding: Finding, snapshot: Snapshot | None = None) -> Json:
         "op": finding.op,
         "seq": finding.seq,
         "group_meaning": _meaning(group),
+        "group_name": _name_of(snapshot, finding.group),
         "group_ranks": list(group.ranks) if group is not None else None,
     }
+
+
+def _name_of(snapshot: Snapshot | None, group: str | None) -> str | None:
+    """The group as the sentence names it."""
+    if snapshot is None or group is None:
+        return None
+    return names_of_groups(snapshot.groups).of(group)
 
 
 def _meaning(group: Group | None) -> str | None:
@@ -234,7 +243,7 @@ def _rank(snapshot: Snapshot, rank: RankFacts, blamed: bool) -> Json:
         "chain": [_link(link) for link in chain_of(rank)],
         "iteration": rank.progress.iteration,
         "iteration_source": rank.progress.iteration_source,
-        "step_ms": rank.progress.step_ms,
+        "step_ms": rank.progress.step_now_ms,
         "collective": _collective(snapshot, rank),
         "calls": [_call(call) for call in rank.comm.open_calls],
         "wait_ratio": rank.comm.wait_ratio,

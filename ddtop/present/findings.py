@@ -38,6 +38,8 @@ from ddtop.present.text import (
     clip,
     clip_line,
     line_width,
+    middle,
+    short_names,
     table_for,
     wrap,
     wrap_clauses,
@@ -48,12 +50,17 @@ from ddtop.thresholds import chosen
 from ddtop.words import units
 from ddtop.words.sentences import collective_text, ranks_text
 
-MOST_LINES = 10
+MOST_LINES = 16
+USUAL_LINES = 10
+"""More lines are taken only for what must not be cut: the sentence, and what to do."""
+NAME_PART, NAME_LEAST = 3, 12
+"""A name is cut to this part of the width, but not to fewer columns, before the verdict takes more
+than its usual lines."""
 UNTIL_LEAST = 12
 """Characters by which the line is recognised that says when a warning becomes critical."""
 MORE_FROM = 3
 """With at least this many lines for the verdict, one is reserved for the other findings."""
-_SUMMARY_LINES, _EVIDENCE_LINES, _ADVICE_LINES = 5, 2, 3
+_EVIDENCE_LINES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +89,12 @@ def banner_lines(
     per_s: float | None = None,
     glyphs: Glyphs = UNICODE,
     most: int = MOST_LINES,
+    usual: int = USUAL_LINES,
     hint: str = "",
     past: Sequence[Entry] = (),
 ) -> list[Line]:
-    """Header, contact, verdict and notes, at most `most` lines of at most `width` columns.
+    """Header, contact, verdict and notes, at most `most` lines of at most `width` columns; more
+    than `usual` only for the sentence and what to do.
 
     `hint` ("e: why") is put at the right end of the verdict if it fits; the banner then leaves out
     what that page says. `past`: the timeline, so that a healthy job shows what went wrong last.
@@ -96,9 +105,10 @@ def banner_lines(
         header_line(snapshot, width, contact, glyphs, per_s),
         *_contact_lines(snapshot, contact, width, glyphs),
     ]
-    room = max(most - len(head), 1)
+    room, usual = max(most - len(head), 1), max(min(usual, most) - len(head), 1)
     others = verdict.findings[1:] if room >= MORE_FROM else ()
-    body = verdict_lines(verdict, width, glyphs, room - bool(others), brief=bool(hint))
+    fixed = bool(others)
+    body = verdict_lines(verdict, width, glyphs, room - fixed, usual - fixed, brief=bool(hint))
     until = verdict.findings[0].until if verdict.findings else ""
     if until and not any(until[:UNTIL_LEAST] in text for line in body for text, _ in line):
         head[0] = header_line(snapshot, width, contact, glyphs, per_s, until.partition(",")[0])
@@ -107,11 +117,11 @@ def banner_lines(
     if hint and verdict.findings:
         more = len(verdict.findings) - 1
         text = hint if others or not more else f"{hint}, {more} more"
-        body = _with_hint(body, text, width, room, 0 if others else _growth(verdict, body[-1]))
+        body = _with_hint(body, text, width, 0 if others else _growth(verdict, body[-1]))
     if verdict.health == OK and snapshot.live and (stood := last_stood(past, snapshot)):
         text, style = body[-1][-1]
         body[-1] = ((f"{text} {glyphs.bullet} {stood}", style),)
-    notes = _note_lines(snapshot, width, glyphs) if len(body) < room else []
+    notes = _note_lines(snapshot, width, glyphs) if len(body) < usual else []
     return [clip_line(line, width, glyphs.ellipsis) for line in [*head, *body, *notes]]
 
 
@@ -130,7 +140,7 @@ def header_line(
     shortened last. `per_s`: the speed over the last seconds, where somebody has followed the job.
     """
     everyone = snapshot.reporting >= snapshot.world_size or not snapshot.live
-    job = clip(clean(snapshot.job), max(width // 3, 12), glyphs.ellipsis)
+    job = middle(clean(snapshot.job), max(width // 3, 12), glyphs.ellipsis)
     ranks = f"{snapshot.reporting:,}/{snapshot.world_size:,} ranks"
     left: list[tuple[int, Span]] = [
         (0, (job, "title")),
@@ -186,11 +196,8 @@ def _progress(snapshot: Snapshot, per_s: float | None) -> list[tuple[int, Span]]
 
 
 def _ended(snapshot: Snapshot) -> str:
-    """`ENDED 45 s ago`; the clock beside it is left out, because nothing happens at that time."""
-    if snapshot.ended is None:
-        return "ENDED"
-    ago = (snapshot.time_unix_ns - snapshot.ended.time_unix_ns) / units.SECOND_NS
-    return f"ENDED {units.duration(ago)} ago" if ago >= 1 else "ENDED"
+    """`ENDED 17:10:42`; no age: whoever looks later, or at a recording, has another clock."""
+    return f"ENDED {units.clock(snapshot.ended.time_unix_ns)}" if snapshot.ended else "ENDED"
 
 
 def _time(snapshot: Snapshot, contact: ContactShown) -> Span:
@@ -200,7 +207,7 @@ def _time(snapshot: Snapshot, contact: ContactShown) -> Span:
     if contact.text and contact.age_s is not None and snapshot.live:
         return f"silent for {units.duration(contact.age_s)}", "warning"
     if contact.behind_s is not None:
-        return f"BEHIND {units.duration(contact.behind_s)}", "warning"
+        return f"BEHIND {units.duration(contact.behind_s)}, at {time}", "warning"
     return time, ""
 
 
@@ -252,33 +259,35 @@ def verdict_lines(
     width: int,
     glyphs: Glyphs = UNICODE,
     most: int = MOST_LINES,
+    usual: int = USUAL_LINES,
     *,
     brief: bool = False,
 ) -> list[Line]:
     """The worst finding as a sentence with a hanging indent, its first evidence and the next step;
     `brief`: only when it becomes critical, and without rules.
 
-    If `most` lines are too few, the evidence is left out first, then the end of the advice, then
-    the end of the sentence.
+    If `usual` lines are too few, the evidence is left out, then long names are cut in their middle.
+    The sentence and the next step get up to `most` lines; only then they are cut at their ends, the
+    next step first.
     """
     if not verdict.findings:
         texts = wrap(clean(verdict.calm), width)
         return [((text, _calm_style(verdict.health)),) for text in texts[:most]]
     finding = verdict.findings[0]
-    summary = _summary(finding, width, glyphs)
-    advice = _advice(_short(finding) if brief else finding.advice, width, glyphs)
+    said, step = clean(finding.summary), clean(_short(finding) if brief else finding.advice)
+    summary, advice = _summary(finding, said, width, glyphs), _advice(step, width, glyphs)
     evidence = _evidence(
         finding.until if brief else next(iter(finding.evidence), ""), width, glyphs
     )
-    if len(summary) + len(advice) > most:
-        summary = _summary(finding, width, glyphs, wrap)
-    if len(summary) + len(evidence) + len(advice) > most:
+    if len(summary) + len(advice) > usual:
+        name = max(width // NAME_PART, NAME_LEAST)
+        said, step = (short_names(text, name, glyphs.ellipsis) for text in (said, step))
+        summary = _summary(finding, said, width, glyphs, wrap)
+        advice = _advice(step, width, glyphs)
+    if len(summary) + len(evidence) + len(advice) > usual:
         evidence = []
-    advice = (
-        _cut(advice, min(max(most - len(summary), 1), _ADVICE_LINES), glyphs) if most > 1 else []
-    )
-    summary = _cut(summary, min(most - len(advice), _SUMMARY_LINES), glyphs)
-    return [*summary, *evidence, *advice]
+    advice = _cut(advice, max(most - len(summary), 1), glyphs) if most > 1 else []
+    return [*_cut(summary, most - len(advice), glyphs), *evidence, *advice]
 
 
 def _short(finding: Finding) -> str:
@@ -294,12 +303,13 @@ def _calm_style(health: str) -> str:
 
 def _summary(
     finding: Finding,
+    said: str,
     width: int,
     glyphs: Glyphs,
     wrapped: Callable[[str, int], list[str]] = wrap_clauses,
 ) -> list[Line]:
     mark, style = severity_mark(finding.severity, glyphs)
-    texts = wrapped(clean(finding.summary), width - 2)
+    texts = wrapped(said, width - 2)
     return [
         ((f"{mark if number == 0 else ' '} {text}", style),) for number, text in enumerate(texts)
     ]
@@ -316,7 +326,7 @@ def _advice(advice: str, width: int, glyphs: Glyphs) -> list[Line]:
     if not advice:
         return []
     lead = f"  {glyphs.arrow} "
-    texts = wrap(clean(advice), width - len(lead))
+    texts = wrap(advice, width - len(lead))
     return [
         ((lead if number == 0 else " " * len(lead), ""), (text, "bold"))
         for number, text in enumerate(texts)
@@ -338,24 +348,23 @@ def _more_line(others: Sequence[Finding], width: int, glyphs: Glyphs) -> Line:
     mark, style = severity_mark(others[0].severity, glyphs)
     lead = f"+{len(others)} more: "
     room = max(width - len(lead) - 2, 1)
-    text = clip(clean(others[0].summary), room, glyphs.ellipsis)
+    said = short_names(clean(others[0].summary), max(room // NAME_PART, NAME_LEAST))
+    text = clip(said, room, glyphs.ellipsis)
     return ((lead, "bold"), (f"{mark} {text}", style))
 
 
-def _with_hint(body: list[Line], hint: str, width: int, most: int, growth: int) -> list[Line]:
-    """The hint at the right end of the last line, or on a separate line if there is room.
-    `growth`: how many columns longer the last line may become."""
+def _with_hint(body: list[Line], hint: str, width: int, growth: int) -> list[Line]:
+    """The hint at the right end of the last line, if there is room: the keys at the foot say it
+    too. `growth`: how many columns longer the last line may become."""
     gap = width - line_width(body[-1]) - len(hint)
-    if gap >= 2 + growth:
-        return [*body[:-1], (*body[-1], (" " * gap, ""), (hint, "dim"))]
-    if len(body) < most:
-        return [*body, ((" " * max(width - len(hint), 0), ""), (hint, "dim"))]
-    return body
+    if gap < 2 + growth:
+        return body
+    return [*body[:-1], (*body[-1], (" " * gap, ""), (hint, "dim"))]
 
 
 def last_stood(entries: Sequence[Entry], snapshot: Snapshot) -> str:
-    """`last: not-in-collective rank 26, 13:17:14, stood 2 min 10 s (6)`, with the key of the
-    events; empty if no finding has cleared yet."""
+    """`last: not-in-collective rank 26, 13:17:14, stood 2 min 10 s (6: events)`, with the
+    key of the events; empty if no finding has cleared yet."""
     for entry in reversed(entries):
         over, finding = entry.over_unix_ns, entry.finding
         if finding is None or over is None or over > snapshot.time_unix_ns:
@@ -363,7 +372,7 @@ def last_stood(entries: Sequence[Entry], snapshot: Snapshot) -> str:
         stood = units.duration((over - entry.unix_ns) / units.SECOND_NS)
         what = f"{clean(finding.kind)} {ranks_text(entry.ranks, 2)}".rstrip()
         if finding.severity in (CRITICAL, WARNING):
-            return f"last: {what}, {units.clock(entry.unix_ns)}, stood {stood} (6)"
+            return f"last: {what}, {units.clock(entry.unix_ns)}, stood {stood} (6: events)"
     return ""
 
 
@@ -473,7 +482,7 @@ def add_finding(
         within = clean(collective_text(finding.op, finding.seq, group))
     page.items(
         ("kind", f"{clean(finding.kind)} ({finding.severity})"),
-        ("since", f"{units.clock(finding.since_unix_ns)}, {since} ago"),
+        ("since", units.clock(finding.since_unix_ns) + (f", {since} ago" if snapshot.live else "")),
         ("over", over),
         ("at fault", ranks_text(finding.ranks, len(finding.ranks)) or "no rank is blamed"),
         ("waiting", ranks_text(finding.victims, len(finding.victims))),
@@ -635,10 +644,10 @@ def story_lines(
         return page.lines
     page.text(entry.text, "title")
     page.blank()
-    ago = units.duration((snapshot.time_unix_ns - entry.unix_ns) / units.SECOND_NS)
+    ago = f", {units.duration((snapshot.time_unix_ns - entry.unix_ns) / units.SECOND_NS)} ago"
     replaced = "newer ones have replaced them; [ and { go back to them in time"
     page.items(
-        ("at", f"{units.clock(entry.unix_ns)}, {ago} ago"),
+        ("at", units.clock(entry.unix_ns) + (ago if snapshot.live else "")),
         ("ranks", ranks_text(entry.ranks, 16)),
         ("stacks", replaced if entry.what == STACKS else ""),
     )

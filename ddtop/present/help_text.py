@@ -211,6 +211,15 @@ ACTIONS = (
         (RANKS,),
     ),
     Action(
+        "enlarge",
+        "underscore",
+        "_",
+        "all rows",
+        "give all room to the rows of the ranks, or share it with the panels below them again",
+        "enlarge",
+        (RANKS,),
+    ),
+    Action(
         "next-problem",
         "n",
         "n N",
@@ -415,9 +424,11 @@ _TOPICS: dict[str, tuple[str, Items]] = {
         (
             "One row per rank. While something is wrong, the ranks at fault come first, then the"
             " ranks that wait; otherwise rows are sorted by number. The culprit's whole row stands"
-            " out. Values older than 3 s are dim, and HEARD says how old they are. The job strip"
-            " below the rows shows the numbers of the whole job, each with its scale and compared"
-            " with earlier; then the last events."
+            " out. Values older than 3 s are dim, and HEARD says how old they are. LAST SECONDS"
+            " has a cell a second: its height is the share at work, its sign or the colour behind"
+            " it what the rest went to. Below are the panels of the finding: where the rank at"
+            " fault is, who waits for whom, and what it lacks; of a healthy job its numbers,"
+            " compared with earlier."
         ),
         (),
     ),

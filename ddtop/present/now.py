@@ -23,6 +23,10 @@ from ddtop.words.sentences import (
 
 _OPEN = frozenset({"scheduled", "started"})
 _MOVE = frozenset({State.RUNNING, State.STARTING})
+_UNHEARD = frozenset({State.SILENT, State.LOST})
+"""Of these the age is that of the report."""
+BEGUN_S = 1.0
+"""Agents report once a second: what is younger than that at a report may be over by the next."""
 
 
 def waits_text(place: Place) -> str | None:
@@ -68,11 +72,20 @@ def now_text(rank: RankFacts) -> str:
 
 
 def now_age_s(rank: RankFacts, time_unix_ns: int) -> float | None:
-    """How long it has been doing what `now_text` says (s)."""
+    """How long it has been doing what `now_text` says (s).
+
+    None of a rank that has ended, and of one that had only begun with that when it reported: the
+    age would be that of its report.
+    """
+    if rank.gone:
+        return None
     now = doing(rank)
-    if now.since_unix_ns is None:
-        return now.age_s
-    return max(time_unix_ns - now.since_unix_ns, 0) / units.SECOND_NS
+    age_s = now.age_s
+    if now.since_unix_ns is not None:
+        age_s = max(time_unix_ns - now.since_unix_ns, 0) / units.SECOND_NS
+    reported_s = rank.agent.report_age_s or 0.0
+    young = age_s is not None and age_s - reported_s < BEGUN_S
+    return None if young and rank.state not in _UNHEARD else age_s
 
 
 def doing(rank: RankFacts) -> NowCell:

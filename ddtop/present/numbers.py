@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ddtop.model.facts import Axis, RankFacts, Snapshot, State
+from ddtop.present.lanes import Lanes, lane_line
 from ddtop.present.now import doing, now_age_s, now_text
 from ddtop.present.text import (
     UNICODE,
     Field,
     Glyphs,
+    Line,
     Table,
     bar,
     cell_width,
@@ -28,29 +30,35 @@ from ddtop.words.sentences import names_of_groups
 
 NOW_LEAST, NOW_USEFUL, NOW_WANTED, NOW_MOST = 12, 17, 21, 44
 HOST_MOST, PLACE_MOST = 16, 20
-HOST_ROOM = 4
+HOST_ROOM = 3
 """Its `room` in a job on several hosts."""
 NUMBER = 5
 """Columns of a number beside a bar."""
 WAITS = "wait"
+LANE, LANE_LEAST, LANE_WANTED, LANE_MOST = "lane", 20, 36, 60
+REPLACED = ("comm", "phases")
+"""What lanes show as well: these columns are hidden until somebody wants them."""
 _GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class CellContext:
     """The input of a cell besides its rank: the time of the snapshot, the glyphs, the dimensions of
-    the grid of ranks, and the process groups."""
+    the grid of ranks, the process groups, and what is remembered of the ranks."""
 
     time_unix_ns: int
     glyphs: Glyphs = UNICODE
     axes: tuple[Axis, ...] = ()
     groups: tuple[Group, ...] = ()
+    lanes: Lanes | None = None
 
 
 Value = Callable[[RankFacts, int], Any]
 """From a rank and the time of the snapshot (unix ns); None is not measured."""
 Cell = Callable[[RankFacts, CellContext, int], str]
 """The text for so many columns; it may be longer, and is empty where nothing is measured."""
+Drawn = Callable[[RankFacts, CellContext, int], Line]
+"""The cell of a column that is a picture, in at most so many columns."""
 
 
 Bad = Literal["high", "low", "far"]
@@ -77,10 +85,11 @@ class Number(Field):
     """One number, or word, of a rank: everything that is shown of it.
 
     `width` 0: it has no column. `metric`: the entry of `ddtop.metrics` that explains it. `cell`:
-    its text; None: `form` of the value. `order`: what rows are sorted by, if not by the value;
-    `descending`: the largest comes first. `room`: the order in which columns get room; 0 is always
-    there, see `rank_table`. `per`: a filter compares the value times this, in the unit of the
-    table; None: it cannot. `needs`: the field of Snapshot without which the column is hidden.
+    its text; None: `form` of the value. `drawn`: it is a picture instead. `order`: what rows
+    are sorted by, if not by the value; `descending`: the largest comes first. `room`: the order
+    in which columns get room; 0 is always there, see `rank_table`. `per`: a filter compares the
+    value times this, in the unit of the table; None: it cannot. `needs`: the field of Snapshot
+    without which the column is hidden.
     `bar`, `quiet`, `alarm`: the cell has a bar, is faint, and is alarming with this text.
     """
 
@@ -88,6 +97,7 @@ class Number(Field):
     metric: str = ""
     form: Callable[[Any], str] = str
     cell: Cell | None = None
+    drawn: Drawn | None = None
     order: Value | None = None
     descending: bool = True
     room: int = 0
@@ -129,6 +139,11 @@ def _now(rank: RankFacts, context: CellContext, width: int) -> str:
     return elide(
         f"{op} {group}{mark}{number}" if name else now.text, width, context.glyphs.ellipsis
     )
+
+
+def _lane(rank: RankFacts, context: CellContext, width: int) -> Line:
+    """What it did in the last seconds."""
+    return lane_line(context.lanes.of(rank.rank, width), context.glyphs) if context.lanes else ()
 
 
 def _progress(rank: RankFacts, _: CellContext, __: int) -> str:
@@ -287,7 +302,7 @@ NUMBERS = (
         metric="iteration",
         cell=lambda rank, _, width: units.narrow_count(rank.progress.iteration, width),
         descending=False,
-        room=3,
+        room=4,
         per=1,
     ),
     Number(
@@ -312,6 +327,15 @@ NUMBERS = (
         room=5,
         per=1,
         scale=Scale("step time", lambda value: f"{units.milliseconds(value)} ms"),
+    ),
+    Number(
+        LANE,
+        "LAST SECONDS",
+        LANE_LEAST,
+        value=lambda rank, _: rank.comm.wait_ratio,
+        metric="lane",
+        drawn=_lane,
+        room=3,
     ),
     Number(
         "now",
@@ -393,7 +417,7 @@ NUMBERS = (
         metric="gpu",
         cell=_gpu,
         order=_work_ratio,
-        room=6,
+        room=3,
         per=100,
         scale=Scale("GPU use", units.percent, bad="low", least=0.25),
         needs="devices",
@@ -408,7 +432,7 @@ NUMBERS = (
         value=_used_bytes,
         metric="gpu_memory",
         cell=_part(_used_bytes, _total_bytes, units.size),
-        room=7,
+        room=3,
         per=1 / _GIB,
         scale=Scale("GPU memory", units.percent, of=_total_bytes, least=0.25),
         needs="devices",
@@ -477,6 +501,7 @@ COLUMNS = tuple(number for number in NUMBERS if number.width)
 BY_KEY = {number.key: number for number in NUMBERS}
 _GROWTH = (
     ("now", 28),
+    (LANE, LANE_MOST),
     ("iteration", 7),
     ("power", 11),
     ("phases", 14),
@@ -484,9 +509,13 @@ _GROWTH = (
     ("now", NOW_MOST),
 )
 _GPU_BARS = (("gpu", 10), ("vram", 11))
-_ROOM = ((NOW_LEAST, range(1, 3)), (NOW_USEFUL, range(3, 10)), (NOW_WANTED, range(10, 100)))
-"""Before the columns with these numbers of `room` are added, NOW has this width. The activity of a
-rank is more useful than another number."""
+_ROOM = (
+    ((("now", NOW_LEAST),), range(1, 4)),
+    ((("now", NOW_USEFUL), (LANE, LANE_WANTED)), range(4, 10)),
+    ((("now", NOW_WANTED), *_GPU_BARS), range(10, 100)),
+)
+"""Before the columns with these numbers of `room` are added, these have such widths. What a rank
+does and did is more useful than another number; bars make an idle GPU visible."""
 
 
 def rank_table(
@@ -512,11 +541,8 @@ def rank_table(
     chosen = {column.key for column in COLUMNS if not column.room}
     hidden = {*hidden} if place_width else {*hidden, "place"}
     room = width - sum(widths[key] for key in chosen) - len(chosen) + 1
-    for now, rooms in _ROOM:
-        room = _grown((("now", now),), widths, chosen, room)
-        if now == NOW_WANTED:
-            # Bars make an idle GPU visible, which another number does not.
-            room = _grown(_GPU_BARS, widths, chosen, room)
+    for growth, rooms in _ROOM:
+        room = _grown(growth, widths, chosen, room)
         for column in sorted(COLUMNS, key=lambda column: places[column.key]):
             key = column.key
             if places[key] in rooms and key not in hidden and room >= widths[key] + 1:

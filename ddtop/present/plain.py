@@ -8,6 +8,7 @@ from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.present.filter import by_verdict
 from ddtop.present.findings import banner_lines, severity_mark
 from ddtop.present.numbers import (
+    LANE,
     CellContext,
     Number,
     absent,
@@ -28,7 +29,7 @@ def status_text(snapshot: Snapshot, verdict: Verdict, width: int, glyphs: Glyphs
         width,
         snapshot.world_size,
         host_width(snapshot),
-        absent(snapshot),
+        {*absent(snapshot), LANE},
         place_width(snapshot),
         several_hosts=len(snapshot.hosts) > 1,
     )

@@ -224,7 +224,9 @@ def _series(page: Page, rank: RankFacts, memory: Memory) -> None:
     cells = max(min(room - 2 - RANGE if ranged else room, most), 0)
     for label, series, value, text in shown:
         drawn = list(series)[-cells:] if cells else []
-        (line,) = chart(drawn, scale(drawn), glyphs=page.glyphs)
+        # Noise of a share would look like mountains.
+        ends = (0.0, 1.0) if series is memory.wait_ratio else scale(drawn)
+        (line,) = chart(drawn, ends, glyphs=page.glyphs)
         page.add(
             (f"  {label:<{SERIES_LABEL}}", "dim"),
             (f"{value:>9}  ", ""),
@@ -441,11 +443,9 @@ def _process(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
         return
     page.heading("process")
     if gone is not None:
-        how, ago = (
-            exit_text(gone.code, gone.signal, gone.oom),
-            _ago(snapshot, rank.process.exit_unix_ns),
-        )
-        when = f", {ago} ago" if ago else ""
+        how, ago = exit_text(gone.code, gone.signal, gone.oom), rank.process.exit_unix_ns
+        when = f", {_ago(snapshot, ago)} ago" if ago and snapshot.live else ""
+        when = when or (f" at {units.clock(ago)}" if ago else "")
         page.items(
             ("ended", f"{how}{when}, number {gone.order + 1} on its host", "gone"),
             ("outlived by", ", ".join(f"pid {pid}" for pid in gone.orphans)),

@@ -39,6 +39,7 @@ _FINDING: Keys = {
     "op": ("string or null", "the collective"),
     "seq": ("int or null", "the number of the collective in its group"),
     "group_meaning": ("string or null", "what that group is for: `dp`, `tp`, `pp`, ..."),
+    "group_name": ("string or null", "that group as the sentence names it: `default_pg`"),
     "group_ranks": ("array of int or null", "the members of that group"),
 }
 _ENDED: Keys = {

@@ -37,10 +37,11 @@ from ddtop.present.text import (
     fit,
     line_width,
     plain,
+    short_names,
     wrap,
 )
 from ddtop.wire.names import framework_of
-from ddtop.wire.records import CallSite, LastException, Stacks
+from ddtop.wire.records import LastException, Stacks
 from ddtop.words import units
 from ddtop.words.sentences import collective_text, rank_list, ranks_text
 from ddtop.words.units import plural
@@ -112,6 +113,12 @@ def place_of(stack_class: StackClass) -> Span:
     return (
         (frame_text(frame), frame_style(frame)) if frame is not None else ("no Python frame", "dim")
     )
+
+
+def _place(stack_class: StackClass) -> Span:
+    """The same, so short that a long file leaves room for its function."""
+    text, style = place_of(stack_class)
+    return short_names(text, PLACE_MAX // 2), style
 
 
 def who_text(stack_class: StackClass, ranks: Sequence[int] | None = None) -> str:
@@ -213,7 +220,10 @@ def path_lines(steps: Sequence[Span], width: int, glyphs: Glyphs, lead: str = ""
     begun = len(line)
     for number, (text, style) in enumerate(steps):
         joint = [(f" {glyphs.then} ", "dim")] if number else []
-        if len(line) > begun and line_width(line) + cell_width(text) + (3 if number else 0) > width:
+        # A line that is not the last one ends with a sign.
+        ends = 2 if number < len(steps) - 1 else 0
+        more = cell_width(text) + (3 if number else 0) + ends
+        if len(line) > begun and line_width(line) + more > width:
             lines.append(clip_line((*line, (f" {glyphs.then}", "dim")), width, glyphs.ellipsis))
             line, joint = [(" " * max(cell_width(lead), 2), "")], []
             begun = 1
@@ -401,7 +411,7 @@ def _blocks(
         return []
     left_out, classes = len(classes) - CLASSES_MAX, classes[:CLASSES_MAX]
     whos = [_who(stack_class) for stack_class in classes]
-    places = [place_of(stack_class)[0] for stack_class in classes]
+    places = [_place(stack_class)[0] for stack_class in classes]
     columns = (
         min(max(map(cell_width, whos)), width // 3 if classes[0].main else width // 2),
         min(max(map(cell_width, places)), PLACE_MAX, width // 2),
@@ -459,7 +469,7 @@ def _title(
 ) -> Line:
     at_fault = not around.blamed.isdisjoint(stack_class.ranks) and stack_class.main
     style = "critical" if at_fault else "warning" if odd else ""
-    place, place_style = place_of(stack_class)
+    place, place_style = _place(stack_class)
     mark = f"{glyphs.critical} " if at_fault else ""
     doing = doing_text(stack_class, around.doing)
     line: list[Span] = [
@@ -578,7 +588,9 @@ def _source(
         (around.started[rank] for rank in shown.ranks if around.started.get(rank)), default=0
     )
     excerpt = around.read(frame.file, frame.line, started)
-    return [] if excerpt is None else excerpt_lines(excerpt, frame, width, glyphs)
+    if excerpt is None:
+        return []
+    return excerpt_lines(excerpt, frame.file, frame.line, width, glyphs)
 
 
 def _in_loader(stack_class: StackClass) -> bool:
@@ -591,13 +603,11 @@ def _in_loader(stack_class: StackClass) -> bool:
     return any("/torch/utils/data/" in frame.file for frame in called)
 
 
-def excerpt_lines(
-    excerpt: Excerpt, frame: Frame | CallSite, width: int, glyphs: Glyphs
-) -> list[Line]:
-    """Numbered source lines with an arrow at the line of the frame. Lines of a file that has
+def excerpt_lines(excerpt: Excerpt, file: str, line: int, width: int, glyphs: Glyphs) -> list[Line]:
+    """Numbered source lines with an arrow at that line. Lines of a file that has
     changed since are not shown, because they would be wrong."""
     if excerpt.changed:
-        name = clean(frame.file.rpartition("/")[2])
+        name = clean(file.rpartition("/")[2])
         return [
             clip_line(
                 ((f"({name} has changed since the job started)", "dim"),), width, glyphs.ellipsis
@@ -608,7 +618,7 @@ def excerpt_lines(
     digits = len(str(excerpt.first + len(texts) - 1))
     lines: list[Line] = []
     for number, text in enumerate(texts, excerpt.first):
-        here = number == frame.line
+        here = number == line
         lead = glyphs.arrow if here else " " * len(glyphs.arrow)
         spans: Line = (
             (f"{lead} {number:>{digits}} {glyphs.upright} ", "dim"),

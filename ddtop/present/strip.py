@@ -1,6 +1,6 @@
 """The numbers of a whole job, each compared with earlier values: the texts of the job strip.
 
-`ddtop.ui.job_strip` does the layout.
+`ddtop.present.job_charts` draws them.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from ddtop.model.facts import Snapshot, State
 from ddtop.policy import Policy
 from ddtop.present.charts import joined
 from ddtop.present.numbers import only_waits
-from ddtop.present.text import UNICODE, Glyphs, Line, Span, clean, line_width
+from ddtop.present.text import UNICODE, Glyphs, Line, Span, cell_width, clean, line_width
 from ddtop.words import units
 from ddtop.words.sentences import loss_text, number, only_steps, progress_parts
 
-SPANS_S = (30, 45, 60, 90, 120, 180, 240, 300, 420, 600)
-"""Time spans of the charts: the shortest one that has room for all values, at most ten minutes."""
+SPAN_LEAST_S, SPAN_MOST_S = 10, 600
+SPAN_STEPS_S = ((60, 2), (180, 5), (SPAN_MOST_S, 30))
+"""Up to so many seconds the time span of the charts grows in steps of so many: a chart that changed
+its span at every value would move all the time, and one with few steps leaves its place empty."""
 LOSS_SPREAD = 0.02
 """A change of the loss by so much, as a share, is more than noise."""
 
@@ -31,19 +33,23 @@ LOSS_SPREAD = 0.02
 class Measure:
     """One number of a job.
 
-    `share`: a part of a whole, whose changes are given in points. `more`, `less`: words for a
-    change upwards and downwards.
+    `share`: a part of a whole, whose changes are given in points. `line`: its changes are small, so
+    it is a line and not an area. `size`: bytes. `more`, `less`: words for a change upwards and
+    downwards.
     """
 
     label: str
     field: Field
     text: Callable[[float], str]
     share: bool = False
+    line: bool = False
+    size: bool = False
     more: str = "more"
     less: str = "less"
 
 
-def _milliseconds(value: float) -> str:
+def milliseconds_text(value: float) -> str:
+    """`199 ms`, `23.4 ms`, `12.1 s`."""
     if value >= 9999.5:
         return f"{value / 1000:.1f} s"
     return f"{value:.0f} ms" if value >= 99.95 else f"{value:.1f} ms"
@@ -57,42 +63,26 @@ MEASURES = (
         more="faster",
         less="slower",
     ),
-    Measure("loss", lambda numbers: numbers.loss, loss_text, more="higher", less="lower"),
-    Measure("comm wait", lambda numbers: numbers.comm_ratio, units.percent, share=True),
-    Measure("loader wait", lambda numbers: numbers.loader_ratio, units.percent, share=True),
-    Measure("GPU use", lambda numbers: numbers.gpu_ratio, units.percent, share=True),
+    Measure(
+        "loss", lambda numbers: numbers.loss, loss_text, line=True, more="higher", less="lower"
+    ),
+    Measure("GPU work", lambda numbers: numbers.gpu_ratio, units.percent, share=True),
     Measure(
         "GPU memory",
         lambda numbers: numbers.gpu_bytes,
-        lambda value: units.size(int(value)),
+        lambda value: units.long_size(int(value)),
+        size=True,
     ),
     Measure("GPU power", lambda numbers: numbers.gpu_watts, units.watts),
+    Measure(
+        "memory of the largest rank",
+        lambda numbers: numbers.rss_bytes,
+        lambda value: units.long_size(int(value)),
+        size=True,
+    ),
 )
 """In the order of the screen."""
-THROUGHPUT, LOSS, COMM, LOADER, GPU_USE, MEMORY, _ = MEASURES
-
-
-def _compute(numbers: Numbers) -> float | None:
-    if numbers.compute_ratio is None:
-        return None
-    waits = (numbers.comm_ratio or 0.0) + (numbers.loader_ratio or 0.0)
-    return max(min(numbers.compute_ratio, 1.0 - waits), 0.0)
-
-
-def _other(numbers: Numbers) -> float | None:
-    known = [_compute(numbers), numbers.comm_ratio, numbers.loader_ratio]
-    shares = [share for share in known if share is not None]
-    return max(1.0 - sum(shares), 0.0) if shares else None
-
-
-SHARES: tuple[tuple[str, Field], ...] = (
-    ("compute", _compute),
-    ("comm", COMM.field),
-    ("loader", LOADER.field),
-    ("other", _other),
-)
-"""What the time of a job goes to, as far as it is measured. The waits are measured apart from the
-rest, and come before it."""
+THROUGHPUT, LOSS, GPU_WORK, MEMORY, *_ = MEASURES
 
 
 def measured(history: JobHistory, until_unix_ns: int) -> tuple[Measure, ...]:
@@ -103,11 +93,14 @@ def measured(history: JobHistory, until_unix_ns: int) -> tuple[Measure, ...]:
     )
 
 
-def span_ns(history: JobHistory, until_unix_ns: int) -> int:
-    """How much time the lines show."""
-    began = history.began_unix_ns
+def span_ns(history: JobHistory, until_unix_ns: int, field: Field) -> int:
+    """How much time the chart of this number shows: since it was first measured."""
+    points = history.points(until_unix_ns)
+    began = next((point.unix_ns for point in points if field(point.numbers) is not None), None)
     known_s = 0.0 if began is None else (until_unix_ns - began) / units.SECOND_NS
-    return next((spans_ for spans_ in SPANS_S if known_s <= spans_), SPANS_S[-1]) * units.SECOND_NS
+    known_s = min(max(known_s, SPAN_LEAST_S), SPAN_MOST_S)
+    step_s = next(step_s for most_s, step_s in SPAN_STEPS_S if known_s <= most_s)
+    return -int(-known_s // step_s) * step_s * units.SECOND_NS
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,11 +189,15 @@ def gpus_text(snapshot: Snapshot) -> str:
 
 def speed_facts(now: Numbers) -> list[str]:
     """The speed in other units: `5,279 samples/s`, `step 194 ms, max 199`."""
+    # What a program has counted last is not the speed of a job that stands still.
+    stands = now.iterations_per_s == 0.0
     counted = ((now.samples_per_s, "samples/s"), (now.tokens_per_s, "tokens/s"))
-    found = [f"{number(value)} {unit}" for value, unit in counted if value is not None]
+    found = [
+        f"{number(value)} {unit}" for value, unit in counted if value is not None and not stands
+    ]
     if now.iterations_per_s:
-        step, most = _milliseconds(1000 / now.iterations_per_s), now.step_most_ms
-        longest = "" if most is None else f", max {_milliseconds(most)}"
+        step, most = milliseconds_text(1000 / now.iterations_per_s), now.step_most_ms
+        longest = "" if most is None else f", max {milliseconds_text(most)}"
         # The same unit is not said twice.
         found.append(f"step {step}{longest.removesuffix(step[step.index(' ') :])}")
     return found
@@ -322,12 +319,20 @@ def _bar(
 
 
 def axis_line(
-    span: tuple[int, int], columns: int, marks: Iterable[tuple[int, str]], glyphs: Glyphs = UNICODE
+    span: tuple[int, int],
+    columns: int,
+    marks: Iterable[tuple[int, str]],
+    glyphs: Glyphs = UNICODE,
+    end: str = "now",
 ) -> Line:
     """The axis of a chart that is so wide up to now: how long ago it begins, `marks` at their
-    moments, and `now`. A mark at its beginning takes the place of the text there."""
+    moments, and `now`, or what its end is called. A mark near one of its ends stands beside the
+    text there."""
     began = f"-{units.duration((span[1] - span[0]) / units.SECOND_NS)} "
-    cells = _bar(span, columns, marks, glyphs)
-    if len(began) <= columns and all(style == "rule" for _, style in cells[: len(began)]):
-        cells[: len(began)] = [(began, "dim")]
-    return (*joined(cells), (" now", "dim"))
+    end, room = f" {end}", columns - cell_width(began) - 4
+    if room < 1:
+        return ((began[:columns].ljust(columns), "dim"),)
+    before, whole = len(began) * (span[1] - span[0]) // columns, span[1] - span[0]
+    inside = (span[0] + before, span[1] - len(end) * whole // columns)
+    held = [(min(max(at, inside[0]), inside[1]), what) for at, what in marks if at >= span[0]]
+    return ((began, "dim"), *joined(_bar(inside, room, held, glyphs)), (end, "dim"))

@@ -25,6 +25,7 @@ _WORD = re.compile(
     r"\S*\d (?:ms|us|µs|s|min|h|d|[KMGTP]?i?B|k?W|MW|it/s|it/min|MB/s)(?![\w/])\S*|\S+"
 )
 """A number with its unit and what follows without a space (`27 s;`), or any other word."""
+_NAME = re.compile(r"\w+")
 
 
 def clean(text: str) -> str:
@@ -79,6 +80,25 @@ def clip(text: str, width: int, ellipsis: str = ELLIPSIS) -> str:
             break
         taken.append(character)
     return "".join(taken).rstrip() + ellipsis
+
+
+def middle(text: str, width: int, ellipsis: str = ELLIPSIS) -> str:
+    """At most `width` columns of a name: its beginning and its end, which tell it from others."""
+    if cell_width(text) <= width:
+        return text
+    head = clip(text, width - width // 2 + len(ellipsis) // 2, ellipsis)
+    tail, room = "", width - cell_width(head)
+    for character in reversed(text):
+        if cell_width(character + tail) > room:
+            break
+        tail = character + tail
+    return head + tail
+
+
+def short_names(text: str, width: int, ellipsis: str = ELLIPSIS) -> str:
+    """The text with the names in it cut in their middle, to at most `width` columns each. What
+    stands between them stays: a path keeps its folders, and a command its options."""
+    return _NAME.sub(lambda name: middle(name[0], width, ellipsis), text)
 
 
 def elide(text: str, width: int, ellipsis: str = ELLIPSIS) -> str:
@@ -186,6 +206,20 @@ def clip_line(line: Line, width: int, ellipsis: str = ELLIPSIS) -> Line:
     return tuple(spans)
 
 
+def rule_line(width: int, rule: str, *notes: str) -> Line:
+    """A thin line across the screen with notes at its right end; where room is short, notes are
+    left out from the left."""
+    texts = [note for note in notes if note]
+    while texts and len(rule) * 4 + sum(len(text) + 2 for text in texts) > width:
+        texts.pop(0)
+    line: list[tuple[str, str]] = []
+    used = 0
+    for text in reversed(texts):
+        line[:0] = [(" ", ""), (text, "dim"), (f" {rule}", "rule")]
+        used += len(text) + 3
+    return ((rule * max(width - used, 0), "rule"), *line)
+
+
 # -- How a state is shown: one glyph, a word, and the name of a style
 #
 # The glyph and the word carry the state; the colour only repeats it.
@@ -198,7 +232,10 @@ class Glyphs:
     `thin`: a cell of a bar. `half`: the last one; empty if only whole cells can be drawn. `levels`:
     the cells of a sparkline from the smallest value to the largest; none fills its cell, so that
     two sparklines above each other do not touch. `hollow`: for a bar of time spent waiting.
-    `bands`: the signs of what a whole is made of; what has a space is left empty.
+    `lane`: the signs of a second by what a rank waits for: work, a collective, data, its GPU,
+    sleep, and its end. `dots`: the first sign of Braille; empty where the font may have none.
+    `tick`: what joins a scale to its chart. `left`: from those who wait. `times`: before a number
+    of equal ranks.
     """
 
     states: dict[State, str]
@@ -219,7 +256,11 @@ class Glyphs:
     then: str = "›"
     finished: str = "✓"
     hollow: str = "╌"
-    bands: str = "█▓░ "
+    lane: str = "▇▒░▓─✝"
+    dots: str = "\u2800"
+    tick: str = "┤"
+    left: str = "◀━"
+    times: str = "×"
     up: str = "↑"
     down: str = "↓"
 
@@ -289,7 +330,11 @@ ASCII = Glyphs(
     then=">",
     finished="=",
     hollow=":",
-    bands="#cl ",
+    lane="#cdgzx",
+    dots="",
+    tick="|",
+    left="<-",
+    times="x",
     up="^",
     down="v",
 )

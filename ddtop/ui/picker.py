@@ -20,10 +20,10 @@ from ddtop import registry
 from ddtop.patience import in_thread
 from ddtop.present import jobs
 from ddtop.present.jobs import Health, Listed
-from ddtop.present.text import Glyphs, Line, clean, clip
+from ddtop.present.text import Glyphs, Line, clean, clip, rule_line
 from ddtop.ui.screens.page import FilteringScreen
 from ddtop.ui.session import Kept, Paint
-from ddtop.ui.style import rule_line, theme_after
+from ddtop.ui.style import theme_after
 from ddtop.ui.themed_app import ThemedApp
 from ddtop.ui.widgets.cursor_list import PickList
 from ddtop.ui.widgets.lines import Key, KeyBar, LinesView

@@ -72,6 +72,10 @@ def row_line(
         if number:
             # The tag is in the space after the rank's number: it needs no column.
             spans.append(("*" if tagged and number == 1 else " ", "bold"))
+        if column.drawn is not None:
+            drawn = column.drawn(rank, context, width)
+            spans += [*drawn, (" " * (width - line_width(drawn)), "")]
+            continue
         text = cell_text(column, rank, context, width)
         style = _style(column, text, state, old or late or rank.gone, late)
         fitted = fit(text, width, column.right, context.glyphs.ellipsis)

@@ -27,6 +27,7 @@ from ddtop.model.facts import Snapshot
 from ddtop.present.events import Timeline
 from ddtop.present.findings import ContactShown
 from ddtop.present.jobs import Row
+from ddtop.present.numbers import REPLACED
 from ddtop.present.text import UNICODE, Glyphs
 from ddtop.registry import JobEntry
 from ddtop.thresholds import chosen
@@ -47,16 +48,17 @@ FILE_BYTES_MAX = 1 << 16
 class Setup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The settings.
 
-    `theme`: None for the one that suits the terminal. `hidden`: the keys of hidden columns. The
-    sort order is not kept: it was for one job, and in the next one the rank at fault would not be
-    on top.
+    `theme`: None for the one that suits the terminal. `hidden`: the keys of hidden columns.
+    `enlarged`: the rows of the ranks have all room. The sort order is not kept: it was for one job,
+    and in the next one the rank at fault would not be on top.
     """
 
     schema: str = SCHEMA
     theme: str | None = None
-    hidden: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = REPLACED
     interval_s: float = 0.5
     follow: bool = False
+    enlarged: bool = False
 
 
 class Kept:
@@ -231,6 +233,11 @@ class Session:
         what came after it."""
         return self.shown.past or self._no_history if self.shown.travelled else self._history
 
+    def remember(self, history: JobHistory, series: SeriesHistory) -> None:
+        """Take over what was seen before this viewer came."""
+        self._job_history.absorb(history)
+        self._history.absorb(series)
+
     @property
     def job_history(self) -> JobHistory:
         """The numbers of the whole job. For a past moment the caller reads them only up to that
@@ -284,9 +291,9 @@ class Session:
         held, newest = self.shown.snapshot, self.newest.snapshot
         if not self.frozen or held is None or newest is None:
             return contact
-        return replace(
-            contact, frozen_s=(newest.time_unix_ns - held.time_unix_ns) / units.SECOND_NS
-        )
+        # The newest look may be of the past as well.
+        now = max(newest.time_unix_ns, (self.newest.span or (0, 0))[1])
+        return replace(contact, frozen_s=(now - held.time_unix_ns) / units.SECOND_NS)
 
     def say(self, text: str) -> None:
         """Show a sentence at the foot for some seconds."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from ddtop.diagnosis.finding import Verdict
-from ddtop.follow.history import JobHistory
+from ddtop.follow.history import JobHistory, SeriesHistory
 from ddtop.follow.look import Dump, Look
 from ddtop.model.facts import Snapshot
 from ddtop.model.stacks import Merged
@@ -97,6 +97,14 @@ class AskedStacks:
             return [((part, "dim"),) for part in wrap(text, width)]
         merged = self._merge(answers(snapshot, request), look)
         return [head_line(merged, self._age(merged, snapshot)), *self._body(merged, look, width)]
+
+    def merged(self) -> Merged | None:
+        """The last dump, merged; None if there is none."""
+        look = self.session.shown
+        request = last_request(look.snapshot) if look.snapshot is not None else None
+        if look.snapshot is None or request is None:
+            return None
+        return self._merge(answers(look.snapshot, request), look)
 
     def _age(self, merged: Merged, snapshot: Snapshot) -> str:
         if merged.last_unix_ns is None:
@@ -225,23 +233,27 @@ async def recall(session: Session) -> bool:
     session.recalled = True
     step_ns = max((look.span[1] - look.span[0]) // LOOKS_MAX, STEP_MIN_NS)
     until = session.timeline.began_unix_ns
-    timeline, history = await in_thread(_looked, look.recall, step_ns, until)
+    timeline, history, series = await in_thread(_looked, look.recall, step_ns, until)
     session.timeline.absorb(timeline)
-    session.job_history.absorb(history)
+    session.remember(history, series)
     return True
 
 
-def _looked(looks: Recall, step_ns: int, until_unix_ns: int | None) -> tuple[Timeline, JobHistory]:
-    timeline, history, began = Timeline(), JobHistory(chosen()), time.monotonic()
+def _looked(
+    looks: Recall, step_ns: int, until_unix_ns: int | None
+) -> tuple[Timeline, JobHistory, SeriesHistory]:
+    timeline, history, series = Timeline(), JobHistory(chosen()), SeriesHistory()
+    began = time.monotonic()
     at = began
     for snapshot, verdict in looks(step_ns):
         if until_unix_ns is not None and snapshot.time_unix_ns >= until_unix_ns:
             break
         timeline.take(snapshot, verdict)
         history.record(snapshot)
+        series.record(snapshot)
         now = time.monotonic()
         if now - began > TAKES_S:
             break
         time.sleep(min((now - at) * REST_PART, 0.1))
         at = time.monotonic()
-    return timeline, history
+    return timeline, history, series

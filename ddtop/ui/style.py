@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
 
 from rich.color import Color, blend_rgb
 from rich.segment import Segment
@@ -145,9 +144,10 @@ def _coloured(
             "picked": foreground,
         },
     )
+    # The rest of a second is darker than the part at work: it must not outshine it.
     styles |= {
-        f"{low}:{high}": Style(color=styles[low].color, bgcolor=styles[high].color)
-        for low, high in combinations([f"band{number}" for number in range(4)], 2)
+        f"band0:band{number}": Style(color=styles["band0"].color, bgcolor=colours[f"rest{number}"])
+        for number in range(1, 4)
     }
     styles["slab:calm"] += Style(color=dim)
     styles["slab:blocked"] += Style(color=colours["yellow"])
@@ -213,8 +213,7 @@ def _attributes(name: str, colours: dict[str, str]) -> Palette:
         },
     }
     styles |= {f"{way}:{cell}": styles[cell] for way in ("slab", "edge", "odd") for cell in CELLS}
-    bands = [f"band{number}" for number in range(4)]
-    styles |= {f"{low}:{high}": styles[low] for low, high in combinations(bands, 2)}
+    styles |= {f"band0:band{number}": styles["band0"] for number in range(1, 4)}
     styles["slab:calm"] = styles["dim"]
     styles["edge:"] = styles[""]
     # Without colours only the cursor is reversed: with two reversed rows nobody could tell which
@@ -261,6 +260,9 @@ PALETTES: dict[str, Palette] = {
             "band1": "#af8f5f",
             "band2": "#af5f87",
             "band3": "#585858",
+            "rest1": "#4e3a08",
+            "rest2": "#4b1f38",
+            "rest3": "#343434",
             "level0": "#444444",
             "level1": "#005f87",
             "level2": "#5f8787",
@@ -294,6 +296,9 @@ PALETTES: dict[str, Palette] = {
             "band1": "#af875f",
             "band2": "#af5f87",
             "band3": "#b2b2b2",
+            "rest1": "#e8cd8f",
+            "rest2": "#f0c4dc",
+            "rest3": "#dedede",
             "level0": "#dadada",
             "level1": "#87afd7",
             "level2": "#6b93bb",
@@ -334,20 +339,6 @@ def strip_of(line: Line, width: int, palette: Palette, over: Style | None = None
         Segment(text, palette[style] + over if over else palette[style]) for text, style in line
     ]
     return Strip(segments).adjust_cell_length(width, base)
-
-
-def rule_line(width: int, rule: str, *notes: str) -> Line:
-    """A thin line across the screen with notes at its right end; where room is short, notes are
-    left out from the left."""
-    texts = [note for note in notes if note]
-    while texts and len(rule) * 4 + sum(len(text) + 2 for text in texts) > width:
-        texts.pop(0)
-    line: list[tuple[str, str]] = []
-    used = 0
-    for text in reversed(texts):
-        line[:0] = [(" ", ""), (text, "dim"), (f" {rule}", "rule")]
-        used += len(text) + 3
-    return ((rule * max(width - used, 0), "rule"), *line)
 
 
 # -- What an app needs from the library to draw in our palettes: themes, the first theme, and the

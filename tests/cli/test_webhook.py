@@ -16,7 +16,7 @@ FINDING = {
     "kind": "not-in-collective", "severity": "critical", "ranks": [2], "victims": [0, 1],
     "since_unix_ns": 1_700_000_000_000_000_000, "summary": "rank 2 sleeps", "evidence": [],
     "advice": "look there", "patience_s": None, "because": None, "group": "g",
-    "op": None, "seq": 3, "group_meaning": None, "group_ranks": None,
+    "op": None, "seq": 3, "group_meaning": None, "group_name": None, "group_ranks": None,
 }  # fmt: skip
 EVENT = {
     "schema": "ddtop.event/1", "time_unix_ns": 1_700_000_010_000_000_000, "event": "appeared",

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from ddtop.diagnosis.judge import Judge
-from ddtop.follow.history import SERIES, SeriesHistory
+from ddtop.follow.history import SeriesHistory
+from ddtop.follow.lanes import parts_of
 from ddtop.follow.tape import Past, Tape
 from ddtop.model.job import Job
 from ddtop.policy import POLICY
@@ -217,12 +218,15 @@ def test_the_sparklines_of_a_moment_are_those_that_a_live_viewer_had():
             past = Past(tape, unix_ns(second))
             for rank in range(4):
                 was, live = past.memory_of(rank), history.memory_of(rank)
-                for name in SERIES:
+                for name in ("step_ms", "wait_ratio", "loader_depth", "rss_bytes"):
                     # Not of the same half of each second: a ratio that rises is up to a twentieth
                     # apart.
                     a, b = list(getattr(was, name))[-20:], list(getattr(live, name))[-20:]
                     assert len(a) == len(b) == 20
                     assert a == pytest.approx(b, abs=0.051), (second, rank, name)
+                lanes = [one.lane_until(int(unix_ns(second) / 1e9), 8) for one in (was, live)]
+                kinds = [[cell and parts_of(cell)[0] for cell in lane] for lane in lanes]
+                assert kinds[0] == kinds[1], (second, rank)
 
 
 def test_the_past_of_a_rank_that_never_came_is_empty():

@@ -11,7 +11,7 @@ from ddtop.present.documents import status_json
 from ddtop.present.gpus import gpu_line, is_free, trouble_of
 from ddtop.present.hosts import host_row, hosts_facts, hosts_table, names_of
 from ddtop.present.map import codes_of, hosts_of_ranks
-from ddtop.present.numbers import absent, rank_table
+from ddtop.present.numbers import REPLACED, absent, rank_table
 from ddtop.present.plain import status_text
 from ddtop.present.rank import detail_lines
 from ddtop.present.text import ASCII, cell_width, line_width, plain
@@ -60,7 +60,7 @@ def test_use_and_memory_of_the_gpu_stand_in_the_table():
 
 def test_eighty_columns_have_room_for_the_gpu_before_the_cpu():
     """For a job on GPUs people look for this number."""
-    keys = [column.key for column in rank_table(80, 8, 7).fields]
+    keys = [column.key for column in rank_table(80, 8, 7, REPLACED).fields]
 
     assert {"gpu", "vram"} <= set(keys)
 

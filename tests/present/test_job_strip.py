@@ -4,11 +4,10 @@ import re
 
 import pytest
 
-from ddtop.follow.history import JobHistory, Numbers
+from ddtop.follow.history import JobHistory
 from ddtop.policy import POLICY
 from ddtop.present.strip import (
     MEASURES,
-    SHARES,
     THROUGHPUT,
     compared,
     job_facts,
@@ -42,15 +41,7 @@ def test_a_job_that_lost_a_third_wants_attention():
 def test_a_steady_job_is_said_to_be_as_it_was_and_its_other_numbers_are_silent():
     steady = history(0.0)
     assert compared(THROUGHPUT, steady, NOW).texts == ("unchanged since 21:59",)
-    assert not compared(BY_LABEL["GPU use"], steady, NOW).texts
-    assert not compared(BY_LABEL["comm wait"], steady, NOW).texts
-
-
-def test_shares_are_compared_in_points():
-    assert (
-        compared(BY_LABEL["comm wait"], history(0.4), NOW).texts[0]
-        == "21 points more than at 21:59"
-    )
+    assert not compared(BY_LABEL["GPU work"], steady, NOW).texts
 
 
 def test_a_young_job_is_not_compared_with_its_own_start_up():
@@ -66,15 +57,17 @@ def test_nothing_is_compared_before_there_is_something():
 def test_what_was_never_measured_has_no_line():
     assert [one.label for one in measured(history(0.0), NOW)] == [
         "speed",
-        "comm wait",
-        "loader wait",
+        "memory of the largest rank",
     ]
     assert "GPU power" in [one.label for one in measured(lived.history_of(gpus.on_gpus()), NOW)]
 
 
-@pytest.mark.parametrize(("minutes", "seconds"), [(0.4, 30), (1.4, 90), (3.9, 240), (14, 600)])
+@pytest.mark.parametrize(
+    ("minutes", "seconds"), [(0.1, 10), (0.4, 24), (1.4, 85), (3.9, 240), (14, 600)]
+)
 def test_lines_show_what_is_known_and_at_most_ten_minutes(minutes, seconds):
-    assert span_ns(lived.history_of(builders.healthy(), minutes), NOW) == seconds * SECOND
+    history = lived.history_of(builders.healthy(), minutes)
+    assert span_ns(history, NOW, THROUGHPUT.field) == seconds * SECOND
 
 
 def test_what_the_program_counts_is_reported_with_the_time_of_the_end():
@@ -103,15 +96,6 @@ def test_the_speed_is_said_in_all_units_and_a_loss_that_is_no_number_in_none():
     assert (samples, tokens) == ("5,279 samples/s", "90,000 tokens/s")
     assert re.fullmatch(r"step 19\d ms, max 20\d", step)
     assert "loss" not in [one.label for one in measured(followed, NOW)]
-
-
-def test_what_the_time_goes_to_adds_up_also_where_the_parts_are_measured_apart():
-    shares = dict(SHARES)
-    numbers = Numbers(comm_ratio=0.3, loader_ratio=0.1, compute_ratio=0.7)
-    assert shares["compute"](numbers) == pytest.approx(0.6)
-    assert shares["other"](numbers) == pytest.approx(0.0)
-    assert shares["other"](Numbers(comm_ratio=0.3)) == pytest.approx(0.7)
-    assert shares["other"](Numbers()) is None
 
 
 def test_the_job_says_since_when_it_runs_and_when_it_stepped_last():

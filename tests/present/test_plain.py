@@ -36,9 +36,9 @@ def test_a_healthy_job_is_one_calm_sentence_and_its_ranks():
         "ok: 3/3 moving, watched 2 min",
         "─" * 80,
         "RANK STATE         ITER STEP ms NOW                    FOR COMM LOADER CPU HEARD",
-        "   0 · running   12,482   196.0 backward              0.1s  30% ━╸ 7/8  99  0.2s",
-        "   1 ◦ waiting   12,482   196.3 all_reduce #74892     0.0s  31% ━╸ 6/8  98  0.3s",
-        "   2 ◦ waiting   12,482   196.6 all_reduce #74892     0.0s  32% ━╸ 7/8  99  0.4s",
+        "   0 · running   12,482   196.0 backward                 -  30% ━╸ 7/8  99  0.2s",
+        "   1 ◦ waiting   12,482   196.3 all_reduce #74892        -  31% ━╸ 6/8  98  0.3s",
+        "   2 ◦ waiting   12,482   196.6 all_reduce #74892        -  32% ━╸ 7/8  99  0.4s",
     ]
 
 
@@ -86,14 +86,14 @@ def test_a_start_up_names_the_rank_that_did_not_come():
 
 def test_a_job_that_has_ended_says_how_and_who_went_first():
     assert lines_of(status_text(*builders.ended(), 80))[:8] == [
-        "train-4730  0/4 ranks  1 host  gloo                  iter 12,482  ENDED 40 s ago",
+        "train-4730  0/4 ranks  1 host  gloo                  iter 12,482  ENDED 22:12:40",
         "ended 22:12:40: exit code 1 of rank 2",
         "✖ rank 2 died: ValueError: bad batch (train.py:31 forward);",
         "  the launcher ended ranks 0,1,3",
         "  → read the traceback of rank 2",
         "─" * 80,
         "RANK STATE         ITER STEP ms NOW                    FOR COMM LOADER CPU HEARD",
-        "   2 ✝ exited    12,482       - exit code 1            40s  32% ━╸ 7/8  99   40s",
+        "   2 ✝ exited    12,482       - exit code 1              -  32% ━╸ 7/8  99   40s",
     ]
 
 
@@ -102,7 +102,7 @@ def test_a_viewer_that_cannot_keep_up_shows_by_how_much_in_place_of_a_time():
 
     header = header_line(snapshot, 120, ContactShown(behind_s=50.0))
 
-    assert header[-1] == ("BEHIND 50 s", "warning")
+    assert header[-1] == ("BEHIND 50 s, at 22:13:20", "warning")
 
 
 def test_forty_columns_still_tell_who_and_where():
@@ -116,7 +116,7 @@ def test_forty_columns_still_tell_who_and_where():
 
 def test_wide_terminals_show_host_phases_memory_and_pid():
     unknown = absent(builders.healthy())
-    titles = [column.key for column in rank_table(120, 8, 7, unknown).fields]
+    titles = [column.key for column in rank_table(120, 8, 7, {*unknown, "lane"}).fields]
 
     assert titles == [
         "rank", "state", "host", "iteration", "step", "now", "for", "comm",
@@ -298,7 +298,7 @@ def test_a_healthy_job_remembers_what_stood_last_and_only_what_is_over():
         ]
 
     began = units.clock(snapshot.time_unix_ns - 31 * SECOND)
-    last = f"last: loader-stuck rank 5, {began}, stood 41 s (6)"
+    last = f"last: loader-stuck rank 5, {began}, stood 41 s (6: events)"
     assert calm(timeline.entries) == [f"ok: 8/8 moving, watched 2 min · {last}"]
     assert calm(timeline.entries, width=60) == [
         "ok: 8/8 moving, watched 2 min · last: loader-stuck rank 5,…"
@@ -380,3 +380,52 @@ def test_an_advice_that_is_only_a_rule_stays_in_the_banner():
     verdict = replace(verdict, findings=(worst,))
     banner = [plain(line) for line in banner_lines(snapshot, verdict, 120, hint="e: why")]
     assert any("→ every rank must make the same collective calls" in line for line in banner)
+
+
+LONG = "prefetch_and_augment_the_next_shard_of_the_interleaved_multimodal_dataset_from_storage"
+
+
+def with_long_names():
+    snapshot, verdict = builders.hang()
+    sentence = (
+        f"rank 5 has been reading a pipe in {LONG} (pretrain_{LONG}.py:57) for 41 s: no other"
+        " process writes that pipe; ranks 0-4,6,7 wait for it in all_reduce #74893 of default_pg"
+    )
+    step = f"start the process that writes that pipe; ddtop stacks {LONG}"
+    worst = replace(
+        verdict.findings[0],
+        summary=sentence,
+        advice=step,
+        said=Said(sentence, advice=step, countdown="times out in 29 min"),
+    )
+    return snapshot, replace(verdict, findings=(worst,))
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_long_names_are_cut_in_their_middle_and_no_sentence_at_its_end(width):
+    snapshot, verdict = with_long_names()
+    lines = banner_lines(snapshot, verdict, width, most=15, usual=5, hint="e: why")
+    told = " ".join(" ".join(plain(line) for line in lines[1:]).split())
+
+    assert told.endswith("times out in 29 min") or "times out in 29 min e: why" in told
+    assert "no other process writes that pipe" in told
+    assert "wait for it in all_reduce #74893 of default_pg" in told
+    assert LONG not in told
+    assert "…" in told
+    assert ".py:57)" in told
+
+
+def test_the_evidence_and_the_notes_take_no_line_from_what_is_below():
+    snapshot, verdict = with_long_names()
+    snapshot = replace(snapshot, notes=("3 records were lost",))
+    least = banner_lines(snapshot, verdict, 80, most=15, usual=5, hint="e: why")
+    usual = banner_lines(snapshot, verdict, 80, most=15, usual=15, hint="e: why")
+
+    assert "note:" not in "".join(map(plain, least))
+    assert "note: 3 records were lost" in "".join(map(plain, usual))
+
+
+def test_the_name_of_a_job_keeps_its_end():
+    snapshot = replace(builders.healthy(), job="pretrain-7b-a-very-long-name-of-a-run-0042")
+
+    assert plain(header_line(snapshot, 80)).startswith("pretrain-7b-…of-a-run-0042  8/8 ranks")

@@ -71,13 +71,14 @@ def test_a_job_of_one_frame_can_be_shown(tmp_path):
 @pytest.mark.parametrize(
     ("columns", "mark_s", "drawn"),
     [
-        (20, 8, "-13 s ──────✖─────── now"),
-        (10, 5, "───✖────── now"),
-        (4, 99, "──── now"),
+        (20, 8, "-13 s ──────✖─── now"),
+        (20, 0, "-13 s ✖───────── now"),
+        (20, 13, "-13 s ─────────✖ now"),
+        (10, 5, "-13 s"),
     ],
-    ids=["room for both", "a mark where the text would stand", "no room for the text"],
+    ids=["room for both", "at the beginning", "at the end", "no room for the line"],
 )
-def test_the_axis_of_a_chart_never_has_a_mark_inside_its_text(columns, mark_s, drawn):
+def test_the_axis_of_a_chart_always_has_its_text_and_its_mark(columns, mark_s, drawn):
     axis = axis_line((0, 13 * 10**9), columns, [(mark_s * 10**9, "critical")])
 
     assert plain(axis) == drawn

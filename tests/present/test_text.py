@@ -16,8 +16,10 @@ from ddtop.present.text import (
     fit,
     hang,
     line_width,
+    middle,
     phases,
     shares,
+    short_names,
     wrap,
     wrap_clauses,
 )
@@ -197,3 +199,16 @@ def test_an_indented_text_stays_indented_in_all_its_lines():
         "    waits for a",
         "    pipe",
     ]
+
+
+@given(st.text(max_size=60), st.integers(0, 40))
+def test_a_name_cut_in_its_middle_fits(name, width):
+    name = clean(name)
+
+    assert cell_width(middle(name, width)) <= max(width, 0)
+    assert middle(name, cell_width(name)) == name
+
+
+def test_a_name_is_told_by_its_two_ends():
+    assert middle("prefetch_from_storage", 11) == "prefe…orage"
+    assert short_names("ls /data/a_very_long_folder/x.py -l", 9) == "ls /data/a_ve…lder/x.py -l"

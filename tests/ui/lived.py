@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ddtop.follow.history import JobHistory
+from ddtop.follow.history import JobHistory, SeriesHistory
 from ddtop.model.facts import Snapshot
 from ddtop.policy import POLICY
 from tests.ui.changed import replace
@@ -45,4 +45,28 @@ def history_of(snapshot: Snapshot, minutes: float = 14.0, slower: float = 0.12) 
             still_since_unix_ns=None,
         )
         history.record(moved)
+    return history
+
+
+def series_of(snapshot: Snapshot, seconds: int = 70) -> SeriesHistory:
+    """What each rank did in the last seconds: it trained, and then what it does now."""
+    history = SeriesHistory()
+    still = snapshot.still_since_unix_ns or snapshot.time_unix_ns
+    counted = {rank.rank: [0.0] * 7 for rank in snapshot.ranks}
+    for number in range(seconds, -1, -1):
+        at = snapshot.time_unix_ns - number * SECOND
+        ranks = []
+        for rank in snapshot.ranks:
+            trains = (0.1, 0.3, 0.3 + 0.1 * math.sin(number + rank.rank), 0.1, 0.1, 0.0, 0.0)
+            shares = trains if at <= still else rank.reported.activity_ratios or trains
+            counts = counted[rank.rank]
+            counts[:] = [was + share * 100 for was, share in zip(counts, shares, strict=True)]
+            ranks.append(
+                replace(
+                    rank,
+                    reported={"activity_samples": tuple(map(int, counts))},
+                    process={"cpu_ratio": 1.0, "rss_bytes": rank.process.rss_bytes},
+                )
+            )
+        history.record(replace(snapshot, time_unix_ns=at, ranks=tuple(ranks)))
     return history

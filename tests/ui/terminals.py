@@ -150,7 +150,10 @@ class Terminal:
         os.write(self._master, keys.encode())
 
     def scribble(self, text: str) -> None:
-        """Another program writes to the terminal."""
+        """Another program writes to the terminal, between two pictures: a kernel does not part what
+        a program writes at once, but a read may."""
+        while self.read(0.3):
+            pass
         self._stream.feed(text.encode())
 
     def resize(self, size: tuple[int, int]) -> None:

@@ -82,7 +82,7 @@ async def test_the_cursor_stays_in_sight_when_the_terminal_gets_lower():
 
 
 async def test_only_lines_that_differ_are_drawn_again():
-    async with watching(live(*builders.hang())) as (app, pilot):
+    async with watching(live(*builders.hang()), (120, 30)) as (app, pilot):
         drawn = []
         table = app.screen.table
         table.refresh = lambda *regions, **options: drawn.extend(regions)
@@ -118,7 +118,7 @@ async def test_keys_of_the_app_are_letters_while_a_filter_is_typed():
 
 
 async def test_rows_are_sorted_by_the_next_and_the_last_column():
-    async with watching(live(builders.healthy())) as (app, pilot):
+    async with watching(live(builders.healthy()), (120, 30)) as (app, pilot):
         await pilot.press("greater_than_sign")
         assert app.screen.ranks.sort_key == "rank"
         await pilot.press("less_than_sign", "less_than_sign")
@@ -131,7 +131,7 @@ async def test_rows_are_sorted_by_the_next_and_the_last_column():
 
 
 async def test_a_key_turns_the_order_round_and_the_arrow_in_the_title_says_which_it_is():
-    async with watching(live(builders.healthy())) as (app, pilot):
+    async with watching(live(builders.healthy()), (120, 30)) as (app, pilot):
         await pilot.press("less_than_sign")
         assert any("HEARD" in line and "↓" in line for line in screen_text(app))
         await pilot.press("R")
@@ -350,3 +350,17 @@ async def test_the_screen_follows_the_terminal_when_its_size_changes():
         await pilot.pause()
         assert all(len(line) <= 60 for line in screen_text(app))
         assert "✖ culprit" in "\n".join(screen_text(app))
+
+
+async def test_the_rows_of_the_ranks_get_all_room_and_give_it_back():
+    async with watching(live(*builders.hang(64, 13)), (100, 40)) as (app, pilot):
+        shared = app.screen.table.size.height
+        await pilot.press("underscore")
+        await pilot.pause()
+        assert app.screen.table.size.height > 3 * shared
+        assert not any("who waits for whom" in line for line in screen_text(app))
+        assert any("_: panels" in line for line in screen_text(app))
+        await pilot.press("underscore")
+        await pilot.pause()
+        assert app.screen.table.size.height == shared
+        assert any("who waits for whom" in line for line in screen_text(app))

@@ -11,7 +11,7 @@ from ddtop.model.facts import Device, Snapshot
 from ddtop.model.gpus import without_numbers
 from ddtop.present.filter import by_column
 from ddtop.present.gpus import clip_words, gpu_line
-from ddtop.present.numbers import BY_KEY, CellContext, cell_text, rank_table
+from ddtop.present.numbers import BY_KEY, REPLACED, CellContext, cell_text, rank_table
 from ddtop.present.rank import detail_lines
 from ddtop.present.text import ASCII, UNICODE, plain
 from ddtop.ui.app import DdtopApp
@@ -51,7 +51,7 @@ def test_sorted_by_gpu_those_that_wait_stand_below_all_that_compute():
 
 @pytest.mark.parametrize("width", [80, 100, 120, 200])
 def test_no_column_moves_with_what_the_gpus_do(width):
-    shape = rank_table(width, 8, 7)
+    shape = rank_table(width, 8, 7, REPLACED)
     seen = [on_gpus(), on_gpus(8, waits=WAITERS), on_gpus(8, TROUBLE)]
     texts = {
         cell_text(column, rank, CellContext(NOW), cells)

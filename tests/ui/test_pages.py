@@ -1,25 +1,23 @@
 """The pages: one rank, why, groups, help; and the rows of the table."""
 
-from collections import deque
-
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddtop import thresholds
-from ddtop.follow.history import ALL_UP_TO, DEPTH, Memory, SeriesHistory
+from ddtop.follow.history import ALL_UP_TO, DEPTH, SeriesHistory, empty_memory
 from ddtop.metrics import METRICS
 from ddtop.model.facts import RankFacts, State
 from ddtop.policy import POLICY
 from ddtop.present.findings import finding_lines
 from ddtop.present.groups import group_lines, what_moves
 from ddtop.present.help_text import help_lines
-from ddtop.present.numbers import COLUMNS, CellContext, rank_table
+from ddtop.present.numbers import COLUMNS, LANE, CellContext, rank_table
 from ddtop.present.rank import detail_lines
-from ddtop.present.text import UNICODE, Page, line_width, plain
+from ddtop.present.text import UNICODE, Page, line_width, plain, rule_line
 from ddtop.ui.rows import row_line, row_strip, title_line
-from ddtop.ui.style import PALETTES, rule_line
+from ddtop.ui.style import PALETTES
 from ddtop.wire.records import (
     Collective,
     Exit,
@@ -41,7 +39,9 @@ def texts(lines):
 
 
 def memory(*values):
-    return Memory(deque(values), deque(), deque(), deque())
+    made = empty_memory()
+    made.step_ms.extend(values)
+    return made
 
 
 def page_of_one_that(**progress):
@@ -140,7 +140,7 @@ def test_the_page_of_a_victim_says_for_whom_it_waits_and_what_moves():
         "  open          all_reduce #74893 of default_pg, started [1024, 1024] float32, 4.0 MiB"
         in found
     )
-    assert "  step             -  ▄ ▄  196.0 to 197.0" in found
+    assert "  step             -  ▇ ▇  196.0 to 197.0" in found
     assert "                      one value a second, 3 s" in found
 
 
@@ -156,7 +156,7 @@ def test_the_page_of_a_rank_that_is_gone_says_how_it_went():
     ranks = (*snapshot.ranks[:2], rank, snapshot.ranks[3])
     found = texts(detail_lines(replace(snapshot, ranks=ranks), 2, memory(), 100))
 
-    assert "  ended         SIGKILL (out of memory), 40 s ago, number 1 on its host" in found
+    assert "  ended         SIGKILL (out of memory) at 22:12:40, number 1 on its host" in found
     assert "  ValueError: bad batch?[2J" in found
     assert "  outlived by   pid 4811" in found
 
@@ -244,7 +244,7 @@ def test_help_explains_every_column_from_the_dictionary_of_metrics():
 
 def test_an_old_report_is_shown_as_old_and_a_tag_costs_no_column():
     rank = replace(builders.healthy_rank(0), agent={"report_age_s": 12.0})
-    shape, context = rank_table(120, 8, 7), CellContext(NOW)
+    shape, context = rank_table(120, 8, 7, {LANE}), CellContext(NOW)
     line = row_line(rank, shape, context, tagged=True, old=False)
 
     assert plain(line).startswith("   0*· running")
@@ -259,7 +259,7 @@ def test_a_report_is_old_after_the_time_that_this_viewer_has_chosen(
 ):
     monkeypatch.setattr(thresholds, "_chosen", POLICY.with_limits({"report_silent_s": limit_s}))
     rank = replace(builders.healthy_rank(0), agent={"report_age_s": float(age_s)})
-    line = row_line(rank, rank_table(120, 8, 7), CellContext(NOW), tagged=False, old=False)
+    line = row_line(rank, rank_table(120, 8, 7, {LANE}), CellContext(NOW), tagged=False, old=False)
 
     assert line.count((f" {age_s}.0s", "warning")) == marked
 
@@ -268,7 +268,9 @@ def test_a_full_queue_of_batches_is_quiet_and_an_empty_one_is_not():
     def loader(depth):
         report = replace(builders.healthy_rank(0).loader.report, depth=depth, capacity=8)
         rank = replace(builders.healthy_rank(0), loader={"report": report})
-        line = row_line(rank, rank_table(80, 8, 7), CellContext(NOW), tagged=False, old=False)
+        line = row_line(
+            rank, rank_table(80, 8, 7, {LANE}), CellContext(NOW), tagged=False, old=False
+        )
         return next((text, style) for text, style in line if text.endswith("/8"))
 
     assert loader(8) == ("8/8", "dim")

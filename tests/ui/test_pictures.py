@@ -4,7 +4,9 @@ import dataclasses
 
 import pytest
 
+from ddtop.follow.history import JobHistory
 from ddtop.follow.look import Look
+from ddtop.policy import POLICY
 from ddtop.present.text import UNICODE
 from ddtop.ui.app import DdtopApp
 from ddtop.wire.records import Group, HostState
@@ -70,7 +72,11 @@ def lived_in(snapshot, verdict=None):
 
 
 def app_of(source):
-    return DdtopApp(source, JOB, clock=lambda: NOW, glyphs=UNICODE)
+    app = DdtopApp(source, JOB, clock=lambda: NOW, glyphs=UNICODE)
+    snapshot = source.shown.snapshot
+    if snapshot is not None and len(snapshot.ranks) <= 512:
+        app.session.remember(JobHistory(POLICY), lived.series_of(snapshot))
+    return app
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")

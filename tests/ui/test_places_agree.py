@@ -4,22 +4,27 @@ each moment of each simulated job."""
 import re
 from collections import Counter
 from dataclasses import replace
+from statistics import median
 
 import pytest
 
 from ddtop.diagnosis.rank_state import culprits
-from ddtop.follow.history import JobHistory, Memory
+from ddtop.follow.history import JobHistory, empty_memory
 from ddtop.model.facts import State
 from ddtop.policy import POLICY
-from ddtop.present.documents import diagnose_json
+from ddtop.present.documents import diagnose_json, status_json
 from ddtop.present.findings import banner_lines, header_line
+from ddtop.present.job_charts import one_line
 from ddtop.present.jobs import health_of
 from ddtop.present.map import class_of, codes_of
+from ddtop.present.now import BEGUN_S, now_age_s
+from ddtop.present.numbers import BY_KEY
+from ddtop.present.plain import diagnose_text, status_text
 from ddtop.present.rank import detail_lines
+from ddtop.present.scene import Scene
 from ddtop.present.strip import measured
-from ddtop.present.text import UNICODE, plain
+from ddtop.present.text import plain
 from ddtop.sim.incidents import SCENARIOS
-from ddtop.ui.job_strip import JobFacts, one_line
 from ddtop.ui.rows import legend_line
 from ddtop.words.units import duration
 from tests.sim.watching import Watcher, simulated
@@ -54,7 +59,7 @@ def say_the_same_numbers(snapshot, verdict, history, seen):
     """The header, the strip, the list of jobs and the JSON."""
     header, health = header_of(snapshot, history), health_of(verdict, snapshot)
     until = snapshot.time_unix_ns
-    strip = plain(one_line(JobFacts(snapshot, history), measured(history, until), WIDE, UNICODE))
+    strip = plain(one_line(Scene(snapshot, history, verdict), measured(history, until), WIDE))
     json = diagnose_json(snapshot, verdict)
 
     assert header.split("  ")[1] == f"{health.reporting}/{health.world_size} ranks"
@@ -92,8 +97,50 @@ def say_the_same_of_each_rank(snapshot, verdict):
         assert int(moving) == snapshot.moving
         assert State.BLOCKED not in {rank.state for rank in snapshot.ranks}
     for number in (0, 5, RANKS - 1):
-        page = plain(detail_lines(snapshot, number, Memory((), (), (), ()), WIDE)[0])
+        page = plain(detail_lines(snapshot, number, empty_memory(), WIDE)[0])
         assert snapshot.rank(number).state.value in page
+
+
+JSON_OF = {
+    "iteration": lambda rank: rank["iteration"],
+    "step": lambda rank: rank["step_ms"],
+    "comm": lambda rank: rank["wait_ratio"],
+    "loader": lambda rank: rank["loader"] and rank["loader"]["depth"],
+    "cpu": lambda rank: rank["cpu_ratio"],
+    "rss": lambda rank: rank["rss_bytes"],
+    "pid": lambda rank: rank["pid"],
+    "heard": lambda rank: rank["report_age_s"],
+}
+"""The numbers of a rank that both the table and the JSON have."""
+
+
+def say_the_same_in_each_row(snapshot, verdict, history, seen):
+    """The rows of the screen, of `status` and of the JSON, the header, the strip and the lanes."""
+    now, json = snapshot.time_unix_ns, status_json(snapshot, verdict)
+    status, header = status_text(snapshot, verdict, WIDE), header_of(snapshot, history)
+    diagnosed = diagnose_text(snapshot, verdict, WIDE)
+    steps = []
+    for rank, told in zip(snapshot.ranks, json["ranks"], strict=True):
+        for key, read in JSON_OF.items():
+            assert BY_KEY[key].value(rank, now) == read(told), (rank.rank, key)
+        age_s = now_age_s(rank, now)
+        assert rank.process.exit is None or age_s is None
+        if rank.state in (State.RUNNING, State.WAITING) and age_s is not None:
+            seen["for"] += 1
+            assert age_s - (rank.agent.report_age_s or 0.0) >= BEGUN_S
+        if not rank.gone and not rank.agent.unheard and rank.progress.step_now_ms:
+            steps.append(rank.progress.step_now_ms)
+    # `status` has no history, and says the same header but for the speed.
+    parts = [part for part in header.split("  ") if part and "it/s" not in part]
+    assert all(part in status and part in diagnosed for part in parts[:-1])
+    speed = first(r"([\d.]+) it/s", header)
+    if steps and speed is not None and history.changes > seen["changes"]:
+        # The history has taken this very moment.
+        seen["step"] += 1
+        assert float(speed) == pytest.approx(1000 / median(steps), rel=0.02, abs=0.06)
+    seen["changes"] = history.changes
+    assert ("ENDED" in header) == (not snapshot.live)
+    assert " ago" not in header or snapshot.live
 
 
 @pytest.mark.parametrize("name", sorted(SCENARIOS))
@@ -102,6 +149,7 @@ def test_all_places_agree(name):
     for snapshot, verdict, history in moments(name):
         say_the_same_numbers(snapshot, verdict, history, seen)
         say_the_same_of_each_rank(snapshot, verdict)
+        say_the_same_in_each_row(snapshot, verdict, history, seen)
     # A job whose ranks have not met yet has no number to compare.
     if name == "rank-missing":
         return

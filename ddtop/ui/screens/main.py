@@ -35,6 +35,8 @@ from ddtop.words import units
 
 BANNER_ROWS = 4
 """Who is at fault, who waits and what to do; the page "why" has the rest."""
+KEPT_ROWS = 9
+"""Rows that a long verdict leaves: names of the views, titles, foot, keys, and five ranks."""
 BOTH_ROWS = 16
 """A terminal with so many rows has room for both the names of the views and the shown time."""
 
@@ -159,7 +161,8 @@ class MainScreen(FactsScreen):
         self.banner.show_for(subject, lines[1:] or [()])
 
     def _show_banner(self, snapshot: Snapshot, verdict: Verdict) -> None:
-        most = 2 if self.folded else min(max(self.size.height // 3, 3), 1 + BANNER_ROWS)
+        usual = 2 if self.folded else min(max(self.size.height // 3, 3), 1 + BANNER_ROWS)
+        most = usual if self.folded else max(self.size.height - KEPT_ROWS, usual)
         lines = banner_lines(
             snapshot,
             verdict,
@@ -168,6 +171,7 @@ class MainScreen(FactsScreen):
             per_s=self.session.per_s,
             glyphs=self.session.paint.glyphs,
             most=most,
+            usual=usual,
             hint="e: why",
             past=self.session.timeline.entries,
         )
@@ -338,6 +342,10 @@ class MainScreen(FactsScreen):
     def action_follow(self) -> None:
         """Follow the rank at fault, or stop following it."""
         self.ranks.follow()
+
+    def action_enlarge(self) -> None:
+        """Give all room to the rows of the ranks, or share it again."""
+        self.ranks.enlarge()
 
     def action_why(self) -> None:
         """Open the findings."""

@@ -13,11 +13,10 @@ from textual.widgets import Input
 from ddtop.metrics import METRICS
 from ddtop.present.help_text import RANKS, help_lines
 from ddtop.present.numbers import BY_KEY, COLUMNS, absent
-from ddtop.present.text import Line, clean, clip_line, fit, line_width, wrap
+from ddtop.present.text import Line, clean, clip_line, fit, line_width, rule_line, wrap
 from ddtop.ui.commands import Choice, commands, hits, matching
 from ddtop.ui.screens.page import FactsScreen, PageScreen
 from ddtop.ui.session import Session
-from ddtop.ui.style import rule_line
 from ddtop.ui.terminal.terminal import OVERLAY, SizedScreen
 from ddtop.ui.widgets.cursor_list import PickList
 from ddtop.ui.widgets.lines import Key, KeyBar, LinesView

@@ -14,10 +14,9 @@ from ddtop.model.facts import Snapshot
 from ddtop.present.findings import header_line
 from ddtop.present.help_text import RANKS, VIEWS
 from ddtop.present.strip import scrubber_line
-from ddtop.present.text import Line, clean, clip
+from ddtop.present.text import Line, clean, clip, rule_line
 from ddtop.ui.page_text import FOUND, HERE, found_lines, marked
 from ddtop.ui.session import Session
-from ddtop.ui.style import rule_line
 from ddtop.ui.terminal.terminal import SizedScreen
 from ddtop.ui.widgets.cursor_list import CursorList
 from ddtop.ui.widgets.lines import Key, KeyBar, LinesView

@@ -23,6 +23,7 @@ from ddtop.ui.session import Session
 from ddtop.ui.terminal.terminal import OVERLAY
 from ddtop.ui.widgets.lines import Key
 from ddtop.wire.records import CallSite
+from ddtop.words import units
 
 # -- The page of `ddtop explain KIND` on the screen: what a kind of finding means
 
@@ -65,7 +66,9 @@ class GroupScreen(PageScreen):
     def _source(self, site: CallSite, width: int) -> list[Line]:
         excerpt = self.session.excerpts.get(site.file, site.line)
         glyphs = self.session.paint.glyphs
-        return [] if excerpt is None else excerpt_lines(excerpt, site, width, glyphs)
+        return (
+            [] if excerpt is None else excerpt_lines(excerpt, site.file, site.line, width, glyphs)
+        )
 
     def action_stacks(self) -> None:
         """Ask for the stacks of its members."""
@@ -118,7 +121,9 @@ class CopyScreen(PageScreen):
                 lines.append(clip_line(((lead, "key"), (text, "")), width, ellipsis))
                 self._lines_of.append(item.key)
             if len(texts) > SHOWN_LINES:
-                lines.append(((f"{'':15}and {len(texts) - SHOWN_LINES} more lines", "dim"),))
+                lines.append(
+                    ((f"{'':15}and {units.plural(len(texts) - SHOWN_LINES, 'more line')}", "dim"),)
+                )
                 self._lines_of.append(item.key)
         return lines
 

@@ -9,7 +9,6 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
 
-from ddtop.diagnosis.finding import CRITICAL
 from ddtop.diagnosis.rank_state import culprits
 from ddtop.follow.look import Look
 from ddtop.model.facts import Snapshot
@@ -17,16 +16,20 @@ from ddtop.present import help_text
 from ddtop.present.filter import BY_VERDICT, FIELDS, Rows, describe_filter, parse_filter
 from ddtop.present.findings import EventRow, rows_of
 from ddtop.present.gpus import silent_note
+from ddtop.present.job_charts import LINE_LEAST
+from ddtop.present.lanes import ALONE_MOST, legend
 from ddtop.present.map import BLOCKED, HEALTHY, codes_of
-from ddtop.present.numbers import COLUMNS, Number
+from ddtop.present.numbers import COLUMNS, LANE, Number
+from ddtop.present.panels import panel_lines
 from ddtop.present.rank import detail_lines
+from ddtop.present.scene import Scene
 from ddtop.thresholds import chosen
-from ddtop.ui.job_strip import LINE_LEAST, JobFacts, strip_lines
 from ddtop.ui.session import Session
-from ddtop.ui.stack_request import recall
+from ddtop.ui.stack_request import AskedStacks, recall
 from ddtop.ui.views.view import View
 from ddtop.ui.widgets.lines import Key, LinesView
 from ddtop.ui.widgets.rank_table import RankTable, TitleRow
+from ddtop.words.units import SECOND_NS
 
 SIDE_FROM = 190
 """From this width on, the selected rank's page is beside the table: 133 columns for the table, 66
@@ -34,6 +37,9 @@ for the page."""
 SIDE_WIDTH = 66
 SIDE_STRIP = 13
 """Rows of the job strip below that page, if the table leaves none."""
+ROWS_LEAST = 3
+"""Rows that the table keeps at least."""
+POLL_S = 0.1
 ONE_LINE_FROM = 14
 """A view with so many rows gives one of them to the job strip even if there are more ranks."""
 RECALL_MOST, RECALL_AFTER_S = 256, 3.0
@@ -47,7 +53,7 @@ class RanksView(View):
     DEFAULT_CSS = """
     RanksView #aside { width: 66; display: none; }
     RanksView.wide #aside { display: block; }
-    RanksView #strip, RanksView #side-strip { height: 0; }
+    RanksView #strip, RanksView #side-strip, RanksView #axis { height: 0; }
     RanksView #side { height: 1fr; }
     """
     topic: ClassVar[str] = help_text.RANKS
@@ -62,11 +68,15 @@ class RanksView(View):
         self.table = self.target = RankTable(paint, "body")
         self.table.hidden = frozenset(session.setup.hidden)
         self.titles = TitleRow(paint, self.table, self._sort_clicked)
+        self.axis = LinesView(paint, "axis")
         self.strip = LinesView(paint, "strip")
+        self._stacks = AskedStacks(session, None)
         self.side = LinesView(paint, "side", margin=True)
         self.side_strip = LinesView(paint, "side-strip", margin=True)
         self._events: tuple[object, list[EventRow]] = (None, [])
         self._strip_for: tuple[object, ...] = ()
+        self._below = self._beside = self._shown_rows = 0
+        self._reading = False
 
     def compose(self) -> ComposeResult:
         """Titles over the table, the side pane to the right."""
@@ -74,54 +84,110 @@ class RanksView(View):
             with Vertical():
                 yield self.titles
                 yield self.table
+                yield self.axis
                 yield self.strip
             with Vertical(id="aside"):
                 yield self.side
                 yield self.side_strip
 
+    def on_mount(self) -> None:
+        """Check regularly for source lines that have been read."""
+        self.set_interval(POLL_S, self._poll)
+
+    def _poll(self) -> None:
+        if self.display and self._reading and not self.session.excerpts.pending:
+            self._reading, self._strip_for = False, ()
+            self.show_again()
+
     def show(self, look: Look, snapshot: Snapshot) -> None:
         """Draw the rows that pass the filter, in their order."""
         self.set_class(self.size.width >= SIDE_FROM, "wide")
         order = self._rows.of(snapshot, look.verdict, self.sort_key, self.descending, self.filter)
+        self._share_rows(look, snapshot)
+        scene = self._scene(look, snapshot)
+        self.table.lanes = scene.lanes
+        top = self.table.scroll_offset.y
+        shown = order[top : top + max(self.table.size.height, 1)]
+        self.session.history.read([*scene.at_fault[:ALONE_MOST], *shown])
         self.table.show(snapshot, order, frozenset(culprits(look.verdict)), self.session.old)
         self._follow(look)
         self.show_titles()
         self._show_side()
-        self._show_strip(look, snapshot)
+        self._show_axis(scene)
+        self._show_strip(look, scene)
 
-    def _show_strip(self, look: Look, snapshot: Snapshot) -> None:
-        """Draw the job strip in the rows that the ranks leave free."""
-        free = self.size.height - 1 - len(snapshot.ranks)
-        wide = self.has_class("wide")
-        below = free if free >= LINE_LEAST else int(self.size.height >= ONE_LINE_FROM and not wide)
-        beside = SIDE_STRIP if wide and not below else 0
-        # The table keeps its rows and the strip gets the rest: when the banner grows, the strip
-        # shrinks at once.
-        roomy = below >= LINE_LEAST
-        _set_height(self.table, str(len(snapshot.ranks)) if roomy else "1fr")
-        _set_height(self.strip, "1fr" if roomy else str(below))
-        _set_height(self.side_strip, str(beside))
+    def _scene(self, look: Look, snapshot: Snapshot) -> Scene:
         entries = self.session.timeline.entries
         if entries is not self._events[0]:
             self._events = entries, rows_of(entries)
+        return Scene(
+            snapshot,
+            self.session.job_history,
+            look.verdict,
+            self._events[1],
+            self.session.history,
+            read=self.session.excerpts.get,
+            glyphs=self.session.paint.glyphs,
+            rows=self._shown_rows,
+        )
+
+    def _share_rows(self, look: Look, snapshot: Snapshot) -> None:
+        """Give the table its rows, and what is left to the axis and the panels.
+
+        When the banner grows, the panels shrink at once. Of many ranks, those that a finding does
+        not name are alike: panels tell more than their rows.
+        """
+        ranks, whole = len(snapshot.ranks), self.size.height - 1
+        wide = self.has_class("wide")
+        many = ranks > whole // 2 and bool(look.verdict.findings)
+        rows = max(ROWS_LEAST, whole // 4) if many else ranks
+        rows = whole if self.session.setup.enlarged else rows
+        free = whole - rows
+        roomy = free >= LINE_LEAST + 1
+        axis = int(roomy and bool(self.table.shape.width(LANE)))
+        self._below = free - axis if roomy else int(self.size.height >= ONE_LINE_FROM and not wide)
+        self._beside = SIDE_STRIP if wide and not self._below else 0
+        _set_height(self.table, str(rows) if roomy else "1fr")
+        _set_height(self.axis, str(axis))
+        _set_height(self.strip, "1fr" if roomy else str(self._below))
+        _set_height(self.side_strip, str(self._beside))
+        self._shown_rows = rows if roomy else whole - self._below
+
+    def _show_strip(self, look: Look, scene: Scene) -> None:
+        """Draw the panels in the rows that the ranks leave free."""
+        snapshot = scene.snapshot
         self._recall_once(look, snapshot)
+        below, beside = self._below, self._beside
         strip, room = (self.strip, below) if below else (self.side_strip, beside)
-        history, quiet = self.session.job_history, look.verdict.health == CRITICAL
+        # In a hang its curves change only every ten seconds: they show nothing new.
+        still = scene.quiet and snapshot.is_still
+        changes = scene.history.changes // 5 if still else scene.history.changes
         until = snapshot.time_unix_ns if look.travelled or not snapshot.live else None
-        # In a hang it changes only every ten seconds: it shows nothing new.
-        changes = history.changes // 5 if quiet and snapshot.is_still else history.changes
-        made_for = (history, changes, entries, until, quiet, strip.room, room)
+        worst = scene.finding.identity if scene.finding is not None else None
+        made_for = (changes, scene.events, until, worst, strip.room, room, scene.glyphs)
         if made_for == self._strip_for:
             # Its numbers change every two seconds: making its lines at every look would cost as
             # much as the rows of the table.
             return
         self._strip_for = made_for
-        facts = JobFacts(snapshot, history, self._events[1], quiet)
-        glyphs = self.session.paint.glyphs
-        if self.session.paint.palette.background is not None and not quiet:
-            # Colours alone tell the shares of the time apart.
-            glyphs = replace(glyphs, bands=glyphs.full * 3 + " ")
-        strip.show(strip_lines(facts, strip.room, room, glyphs))
+        if scene.finding is not None:
+            scene = replace(scene, merged=self._stacks.merged())
+        strip.show(panel_lines(scene, strip.room, room))
+        self._reading = self.session.excerpts.pending
+
+    def _show_axis(self, scene: Scene) -> None:
+        """Draw the axis below the lanes, and what their signs mean."""
+        shape = self.table.shape
+        cells, before = shape.width(LANE), 0
+        for column, width in shape.columns():
+            if column.key == LANE:
+                break
+            before += width + 1
+        shown = [scene.lanes.of(rank, cells) for rank in self.table.visible_ranks]
+        room = self.table.size.width - before - cells
+        meaning = legend(shown, scene.glyphs, room)
+        axis = scene.axis(cells, cells * scene.lanes.each(cells) * SECOND_NS)
+        self.axis.show([((" " * before, ""), *axis, *meaning)] if cells else [])
 
     def _recall_once(self, look: Look, snapshot: Snapshot) -> None:
         wanted = look.recall is not None and not look.recording and not self.session.recalled
@@ -145,6 +211,11 @@ class RanksView(View):
         """Follow the rank at fault, or stop following it."""
         self.session.prefer(follow=not self.session.setup.follow)
         self._followed = None
+        self.show_again()
+
+    def enlarge(self) -> None:
+        """Give all room to the rows, or share it with the panels again."""
+        self.session.prefer(enlarged=not self.session.setup.enlarged)
         self.show_again()
 
     def next_problem(self, steps: int) -> None:
@@ -199,6 +270,8 @@ class RanksView(View):
             notes.append(f"sorted by {title}" + (", largest first" if self.descending else ""))
         if self.session.setup.follow:
             notes.append("following")
+        if self.session.setup.enlarged:
+            notes.append("_: panels")
         if snapshot.devices and (silent := silent_note(snapshot, chosen())):
             notes.append(silent)
         if self.table.tagged:

@@ -13,6 +13,7 @@ from textual import events
 from textual.binding import BindingType
 
 from ddtop.model.facts import Snapshot
+from ddtop.present.lanes import Lanes
 from ddtop.present.numbers import CellContext, Number, absent, host_width, place_width, rank_table
 from ddtop.present.text import Table
 from ddtop.ui.rows import alarming, row_line, title_line
@@ -30,6 +31,7 @@ class RankTable(CursorList):
         super().__init__(paint, name)
         self.tagged: set[int] = set()
         self.hidden: frozenset[str] = frozenset()
+        self.lanes: Lanes | None = None
         self._snapshot: Snapshot | None = None
         self._culprits: frozenset[int] = frozenset()
         self._old = False
@@ -38,6 +40,12 @@ class RankTable(CursorList):
     @property
     def cursor_rank(self) -> int | None:
         return self.cursor_key if isinstance(self.cursor_key, int) else None
+
+    @property
+    def visible_ranks(self) -> list[int]:
+        """Those whose rows are seen."""
+        first, last, _ = self.visible_range
+        return [rank for rank in self._keys[first - 1 : last] if isinstance(rank, int)]
 
     @property
     def shape(self) -> Table[Number]:
@@ -75,7 +83,8 @@ class RankTable(CursorList):
             return ListRow(())
         rank = self._snapshot.rank(number)
         shown = self._snapshot
-        context = CellContext(shown.time_unix_ns, self._paint.glyphs, shown.axes, shown.groups)
+        glyphs, now = self._paint.glyphs, shown.time_unix_ns
+        context = CellContext(now, glyphs, shown.axes, shown.groups, self.lanes)
         line = row_line(rank, self.shape, context, number in self.tagged, self._old)
         return ListRow(line, alarming(rank, self._culprits), number == self.cursor_key)
 
