@@ -37,9 +37,8 @@ from ddtop.wire.records import OF_LOOKS
 from ddtop.words.units import SECOND_NS
 
 STDOUT = "-"
-LANES_MAX, LANES_S = 16, 4.0
-"""The page shows the last minutes of so many ranks, those at fault first, as far as they can be
-read in this time: of a large job a rank takes a second."""
+LANES_MAX = 16
+"""The page shows the last minutes of so many ranks, those at fault first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,11 +205,11 @@ def _material(
 def _with_minutes(material: Material, recording: Recording) -> Material:
     """The same with the last minutes of the job, and of some ranks."""
     assert recording.tape.span is not None
-    lanes, began, until_unix_ns = {}, time.monotonic(), recording.tape.span[1]
+    until_unix_ns = recording.tape.span[1]
     past = Past(recording.tape, until_unix_ns)
-    for rank in by_verdict(material.snapshot, material.verdict)[:LANES_MAX]:
-        if time.monotonic() - began < LANES_S:
-            lanes[rank] = past.memory_of(rank)
+    ranks = by_verdict(material.snapshot, material.verdict)[:LANES_MAX]
+    past.read(ranks)
+    lanes = {rank: past.memory_of(rank) for rank in ranks}
     points = tuple(recording.job_history.points(until_unix_ns))
     return replace(material, lanes=lanes, points=points, until_unix_ns=until_unix_ns)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from html import escape
 
 from ddtop.diagnosis.finding import Finding
-from ddtop.follow.history import Memory
+from ddtop.follow.lanes import ASLEEP, COLLECTIVE, DATA, GONE, GPU, STEPS, WORK, parts_of
 from ddtop.model.stacks import Merged
 from ddtop.present.documents import DIAGNOSE_SCHEMA, diagnose_json, each_text
 from ddtop.present.findings import severity_mark
@@ -33,18 +33,22 @@ from ddtop.words import units
 from ddtop.words.sentences import ranks_text
 
 CLASSES_MAX = 32
-LEVELS = 8
-"""A cell of a lane is drawn in so many steps."""
 ROWS = 40
 """Height of a curve, in units of its picture."""
-KEYS = {"work": "at work", "wait": "waits in a collective", "still": "no progress"}
-"""What the colours of a lane mean."""
+KEYS = {
+    WORK: ("work", "at work"),
+    COLLECTIVE: ("wait", "in a collective"),
+    DATA: ("data", "waits for data"),
+    GPU: ("gpu", "waits for its GPU"),
+    ASLEEP: ("still", "asleep"),
+}
+"""The colours of a lane, and what they mean."""
 OPEN = ("Tracebacks", "What happened")
 """These sections are unfolded; the verdict and the stacks have a form of their own."""
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _STYLE = """
 :root{color-scheme:light dark;--bg:#fff;--fg:#1c2128;--dim:#59636e;--line:#d1d9e0;--card:#f6f8fa;
---critical:#cf222e;--warning:#9a6700;--info:#0969da;--work:#3b82c4;--wait:#e0a030;--still:#9aa4ae}
+--critical:#cf222e;--warning:#9a6700;--info:#0969da;--work:#3b82c4;--wait:#e0a030;--still:#9aa4ae;--data:#a371f7;--gpu:#2da44e}
 @media(prefers-color-scheme:dark){:root{--bg:#0d1117;--fg:#e6edf3;--dim:#9198a1;--line:#3d444d;
 --card:#151b23;--critical:#ff7b72;--warning:#d29922;--info:#79c0ff;--work:#4a90d9;--wait:#d9a441;
 --still:#6e7681}}
@@ -72,6 +76,7 @@ i{display:inline-block;font-style:normal;margin-right:1rem}
 i b{display:inline-block;width:.8em;height:.8em;margin-right:.3em}
 .work{fill:var(--work);background:var(--work)}.wait{fill:var(--wait);background:var(--wait)}
 .still{fill:var(--still);background:var(--still)}
+.data{fill:var(--data);background:var(--data)}.gpu{fill:var(--gpu);background:var(--gpu)}
 .line{fill:none;stroke:var(--work);stroke-width:2;vector-effect:non-scaling-stroke}
 .began{stroke:var(--critical);stroke-width:2;vector-effect:non-scaling-stroke}
 """
@@ -138,9 +143,11 @@ class _Page:
     def _board(self) -> Iterator[str]:
         """A lane for each rank and a curve for each number, over the same minutes."""
         material, until_unix_ns = self.material, self.material.until_unix_ns
-        cells = max((len(memory.wait_ratio) for memory in material.lanes.values()), default=0)
-        if not cells:
+        last_s = until_unix_ns // units.SECOND_NS
+        began_s = min((one.seconds[0] for one in material.lanes.values() if one.seconds), default=0)
+        if not began_s:
             return
+        cells = last_s - began_s + 1
         first_unix_ns = until_unix_ns - cells * units.SECOND_NS
         findings = material.verdict.findings
         began = "".join(
@@ -151,11 +158,8 @@ class _Page:
         yield f"<h2>The last {units.duration(cells)}</h2>"
         culprits = {rank for finding in findings for rank in finding.ranks}
         for rank, memory in material.lanes.items():
-            facts = material.snapshot.rank(rank)
-            ended_unix_ns = facts.process.exit_unix_ns or until_unix_ns
-            late = max(round((until_unix_ns - ended_unix_ns) / units.SECOND_NS), 0)
-            lane = _lane(memory, cells - late, facts.progress.iteration is not None)
-            picture = _picture("".join(lane) + began, cells, LEVELS)
+            lane = "".join(_lane(memory.lane_until(last_s, cells)))
+            picture = _picture(lane + began, cells, STEPS)
             name = "culprit" if rank in culprits else ""
             yield f'<div class="row {name}"><span>rank {rank}</span>{picture}</div>'
         for measure in MEASURES:
@@ -174,7 +178,7 @@ class _Page:
                 yield f'<div class="row curve"><span>{text}</span>{picture}</div>'
         ends = [units.clock(at) for at in (first_unix_ns, until_unix_ns)]
         yield f'<div class="axis"><span>{ends[0]}</span><span>{ends[1]}</span></div>'
-        signs = "".join(f'<i><b class="{name}"></b>{text}</i> ' for name, text in KEYS.items())
+        signs = "".join(f'<i><b class="{name}"></b>{text}</i> ' for name, text in KEYS.values())
         yield f'<p class="dim">{signs}<i>red line: a finding began</i></p>'
 
     # -- stacks, and the facts for programs
@@ -214,20 +218,16 @@ def _picture(content: str, width: int, height: int) -> str:
     return f"<svg {box}>{content}</svg>"
 
 
-def _lane(memory: Memory, end: int, counted: bool) -> Iterator[str]:
-    """A cell for each second, the last one before `end`: at work or without progress from below,
-    above it the wait in collectives. Only that is known where no steps are `counted`."""
-    paths: dict[str, list[str]] = {name: [] for name in KEYS}
-    begin = end - len(memory.wait_ratio)
-    for at, (wait, step_ms) in enumerate(
-        zip(memory.wait_ratio, memory.step_ms, strict=False), begin
-    ):
-        waits = round((wait or 0.0) * LEVELS)
-        paths["wait"].append(f"M{at} 0h1v{waits}h-1z" if waits else "")
-        works = f"M{at} {waits}h1V{LEVELS}h-1z" if counted else ""
-        paths["work" if step_ms is not None else "still"].append(works)
-    for name, cells in paths.items():
-        yield f'<path class="{name}" d="{"".join(cells)}"/>'
+def _lane(cells: Sequence[int | None]) -> Iterator[str]:
+    """At work from below, above it what the rank waited for in the rest of the second."""
+    paths: dict[int, list[str]] = {kind: [] for kind in KEYS}
+    for at, cell in enumerate(cells):
+        kind, work = (GONE, 0) if cell is None else parts_of(cell)
+        if kind != GONE:
+            paths[kind].append(f"M{at} 0h1v{STEPS - work}h-1z")
+            paths[WORK].append(f"M{at} {STEPS - work}h1V{STEPS}h-1z")
+    for kind, drawn in paths.items():
+        yield f'<path class="{KEYS[kind][0]}" d="{"".join(drawn)}"/>'
 
 
 def _stack_lines(merged: Merged, around: Around) -> Sequence[str]:

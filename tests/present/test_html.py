@@ -6,6 +6,7 @@ import json
 from html.parser import HTMLParser
 
 from ddtop.follow.history import Numbers, Point, empty_memory
+from ddtop.follow.lanes import ASLEEP, COLLECTIVE, WORK, cell_of
 from ddtop.model.stacks import merge
 from ddtop.present.html import report_html
 from ddtop.present.report import Material
@@ -102,13 +103,14 @@ def with_stacks(found):
 
 
 def with_lanes(found):
+    """A minute of two ranks, of which rank 2 sleeps and rank 0 waits since 20 seconds."""
+    now = found.snapshot.time_unix_ns
     lanes = {}
-    for rank in (2, 0):
+    for rank, kind in ((2, ASLEEP), (0, COLLECTIVE)):
         memory = lanes[rank] = empty_memory()
         for second in range(60):
-            memory.step_ms.append(100.0 if second < 40 else None)
-            memory.wait_ratio.append(0.0 if rank == 2 or second < 40 else 1.0)
-    now = found.snapshot.time_unix_ns
+            memory.seconds.append(now // SECOND - 59 + second)
+            memory.lane.append(cell_of(WORK, 1.0) if second < 40 else cell_of(kind, 0.0))
     points = tuple(
         Point(now - back * SECOND, Numbers(iterations_per_s=8.0)) for back in range(60, 0, -2)
     )
@@ -151,17 +153,12 @@ def test_the_lanes_have_the_moment_of_the_finding_and_name_the_culprit():
     assert page.count("<svg") == 3
 
 
-def test_of_a_program_that_counts_no_steps_only_the_waits_are_drawn():
-    """All of its lane was without progress."""
-    found = with_lanes(material(hang()))
-    ranks = tuple(
-        replace(rank, progress=replace(rank.progress, iteration=None))
-        for rank in found.snapshot.ranks
-    )
-    page = report_html(replace(found, snapshot=replace(found.snapshot, ranks=ranks)))
+def test_a_lane_has_work_below_and_the_wait_above():
+    page = report_html(with_lanes(material(hang())))
 
-    assert page.count('class="still" d=""') == 2
-    assert 'class="wait" d="M40 0h1v8h-1z' in page
+    assert 'class="still" d="M40 0h1v8h-1zM41 0h1v8h-1z' in page
+    assert 'class="wait" d="M40 0h1v8h-1zM41 0h1v8h-1z' in page
+    assert page.count("M39 0h1V8h-1z") == 2
 
 
 def test_without_a_recording_there_are_no_pictures():
