@@ -52,6 +52,8 @@ from ddtop.say.topics.resources import running_text
 from ddtop.wire.records import ACTIVITIES, HostLoad, ProcessLoad, Spot, by_function
 from ddtop.words.sentences import ranks_text, verb
 
+_LEAST_SHARE = 0.01
+"""Of a step that is left to the others; less is not measured."""
 RANKS_MOST = 4
 NOT_MEASURED = "not measured"
 """Part of the text of a cause that no measurement explains."""
@@ -207,8 +209,8 @@ def late(_: Finding, seen: Late, at: Context) -> Said:
     lines = []
     for number, (text, __) in causes.items():
         rank = snapshot.rank(number)
-        # 1 means as fast as the ranks that wait, or as fast as its own best.
-        scores = f"{1 - ratio:.0%} of the others' speed"
+        times = 1 / max(1 - ratio, _LEAST_SHARE)
+        scores = f"its own work takes {times:.1f} times as long as that of the others"
         if best_ms := rank.progress.step_best_ms:
             best = f"{min(1.0, best_ms / seen.step_ms):.0%} of its own best"
             scores += f", {best} (a step of {_ms(best_ms)})"
