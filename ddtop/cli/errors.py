@@ -42,6 +42,8 @@ class Trait(Flag):
     FROM_OUTSIDE = auto()
     #: It takes the job that ended last if no job is live and none is named.
     OF_ENDED = auto()
+    #: It goes on with a job: of one without a rank yet, until there are some.
+    FOLLOWS = auto()
 
 
 class DdtopCommand(click.Command):

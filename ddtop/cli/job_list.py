@@ -15,9 +15,11 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from ddtop import registry
+from ddtop.cli import outside_jobs
 from ddtop.cli.routing import asked_at
 from ddtop.cli.systems import row_of, rows_with_roles
 from ddtop.diagnosis.finding import HEALTHS, OK, UNKNOWN, Verdict
+from ddtop.feeds.outside.jobs import OutsideJob
 from ddtop.feeds.route import NoContactError
 from ddtop.feeds.schedulers import (
     NoSuchJobError,
@@ -38,6 +40,7 @@ from ddtop.present.jobs import (
     JOBS_SCHEMA,
     Health,
     Listed,
+    Row,
     columns,
     health_of,
     hosts_text,
@@ -367,6 +370,19 @@ def rows_of(entries: Iterable[registry.JobEntry], parts: bool = False) -> Rows:
     """The jobs with their health. `parts`: one row for each host of a job."""
     jobs = _list_entries(entries, parts, time.time_ns())
     return rows_with_roles(list(zip(jobs, healths(job.entry for job in jobs), strict=True)))
+
+
+def rows_before_ranks(jobs: Iterable[OutsideJob]) -> Rows:
+    """Those of these jobs that have a name and no rank yet, with what their launchers wait for."""
+    return [_before_ranks(job) for job in jobs if job.announced and not job.ranks]
+
+
+def _before_ranks(job: OutsideJob) -> Row:
+    entry, health = outside_jobs.entry_of(job), Health(UNKNOWN)
+    if judged := outside_jobs.judge_launchers(job.name, job.launchers):
+        found = health_of(judged[1])
+        health = replace(found, sentence=found.sentence or judged[1].calm, reporting=0)
+    return Listed(entry, True, 0, (entry.host,)), health
 
 
 def jobs_json(parts: bool = False) -> dict[str, object]:

@@ -122,16 +122,19 @@ def feed_of(pids: str, asked_by: str, arguments: bool = False) -> OutsideFeed:
     return OutsideFeed(found.found, _name(found, pids), notes, found.job, arguments=arguments)
 
 
-def look_at(pids: str, command: str, seconds: float, arguments: bool = False) -> Seen:
+def look_at(
+    pids: str, command: str, seconds: float, arguments: bool = False, named: str | None = None
+) -> Seen:
     """Look at these processes, but first print what cannot be seen.
 
-    `arguments`: also read the arguments of calls that name other ranks.
+    `arguments`: also read the arguments of calls that name other ranks. `named`: the name of the
+    job whose launchers these are.
     """
     found = _targets(pids)
     # A script may have started the launcher.
     below = [pid for each in found.found if each.guessed for pid in descendants(each.pid)]
     if waiting := outside_jobs.judge_launchers(
-        name := _name(found, pids), [*(target.pid for target in found.found), *below]
+        name := named or _name(found, pids), [*(target.pid for target in found.found), *below]
     ):
         return Seen(name, *waiting, outside=True)
     needed = missing_right([target.pid for target in found.found], command, pids)

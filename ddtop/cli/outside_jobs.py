@@ -6,7 +6,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -39,6 +39,24 @@ def find_jobs(waiting: bool = False) -> list[OutsideJob]:
     return []
 
 
+def before_ranks(name: str) -> list[OutsideJob]:
+    """The launchers that were started with ddtop under this name (its beginning suffices if no
+    other begins so), and have not started a rank. A live job of that name is what is meant, and
+    then there are none."""
+    found = [
+        job
+        for job in find_jobs(waiting=True)
+        if job.announced and not job.ranks and job.name.startswith(name)
+    ]
+    named = [job for job in found if job.name == name]
+    with contextlib.suppress(registry.RegistryError, registry.UnknownJobError):
+        known, now = registry.find_job(name, time.time_ns()), time.time_ns()
+        if known.live(now) and (known.job == name or not named):
+            return []
+    named = named or found
+    return named if len({job.name for job in named}) == 1 else []
+
+
 def waiting_pids() -> str:
     """The value of `--pid` for the launchers that wait for nodes or for their store."""
     idle = [job.launchers[0] for job in find_jobs(waiting=True) if not job.ranks]
@@ -46,11 +64,11 @@ def waiting_pids() -> str:
     return ",".join(str(pid) for pid, look in looks.items() if look and look[1].findings)
 
 
-def judge_launchers(name: str, pids: Iterable[int]) -> tuple[Snapshot, Verdict] | None:
+def judge_launchers(name: str, pids: Sequence[int]) -> tuple[Snapshot, Verdict] | None:
     """The verdict on those of these processes that are launchers without ranks; None if there are
     none."""
     from ddtop.diagnosis.diagnoses import conclude, diagnose
-    from ddtop.feeds.outside.targets import waiting_launchers
+    from ddtop.feeds.outside.targets import announced_ranks, waiting_launchers
     from ddtop.model.job import Job
     from ddtop.say.told import told
     from ddtop.thresholds import chosen
@@ -60,6 +78,7 @@ def judge_launchers(name: str, pids: Iterable[int]) -> tuple[Snapshot, Verdict] 
         return None
     snapshot = replace(Job(name, policy).snapshot(time.time_ns()), launchers=launchers)
     verdict = told(conclude(diagnose(snapshot, policy), snapshot), snapshot, policy)
+    snapshot = replace(snapshot, world_size=max(map(announced_ranks, pids)))
     return snapshot, verdict if verdict.findings else replace(verdict, health=UNKNOWN)
 
 
@@ -90,9 +109,8 @@ def table(jobs: list[OutsideJob]) -> list[str]:
             seen = f"{len(job.ranks)} of {job.world_size} ranks, " if job.ranks else ""
             pids = pids_of(job)
             shown = pids if pids.count(",") < PIDS_MAX else f"{job.ranks[0].pid},..."
-            lines.append(
-                f"  {clean(job.script)}, {seen}started {age} ago: ddtop diagnose --pid {shown}"
-            )
+            what = clean(job.name) if job.announced else f"--pid {shown}"
+            lines.append(f"  {clean(job.script)}, {seen}started {age} ago: ddtop diagnose {what}")
     return lines
 
 

@@ -116,10 +116,12 @@ class Local:
 
 @dataclass(frozen=True, slots=True)
 class Pids:
-    """Processes of this host that were started without ddtop. `arguments`: read those of calls."""
+    """Processes of this host that were started without ddtop. `arguments`: read those of calls.
+    `name`: of the job whose launchers these are, before its first rank."""
 
     text: str
     arguments: bool = False
+    name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +162,9 @@ def place_of(job: str | None, wait_s: float, asked_by: str, arguments: bool = Fa
     if not option:
         from ddtop.cli.find_job import find
 
+        waiting = None if wait_s and not is_here(Trait.FOLLOWS) else before_ranks(job)
+        if waiting is not None:
+            return waiting
         return Local(find(job, wait_s, asked_by=asked_by, of_ended=is_here(Trait.OF_ENDED)))
     several = option == "--ssh" and "," in value
     if option == "--pid" or several:
@@ -177,6 +182,17 @@ def place_of(job: str | None, wait_s: float, asked_by: str, arguments: bool = Fa
         return Hosts(tuple(map(host, value.split(","))), f"--ssh {value}")
     target = host(value) if option == "--ssh" else _scheduler_target(option, value, wait_s)
     return There(target, job, wait_s)
+
+
+def before_ranks(job: str | None) -> Pids | None:
+    """The launchers of this job while it has no rank yet, for a command that looks from outside."""
+    from ddtop.cli import outside_jobs
+
+    if job is None or not is_here(Trait.FROM_OUTSIDE):
+        return None
+    found = outside_jobs.before_ranks(job)
+    pids = ",".join(str(pid) for one in found for pid in one.launchers)
+    return Pids(pids, name=found[0].name) if found else None
 
 
 def print_place(job: str | None, wait_s: float, asked_by: str, arguments: bool = False) -> Here:

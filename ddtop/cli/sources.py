@@ -10,8 +10,9 @@ from typing import TypeVar
 
 from ddtop.cli import look, outside
 from ddtop.cli.attach_remote import live_there
+from ddtop.cli.before_ranks import BeforeRanks
 from ddtop.cli.errors import UNREACHABLE, CommandError
-from ddtop.cli.place import Here, Hosts, Local, Place, There
+from ddtop.cli.place import Here, Hosts, Local, Pids, Place, There
 from ddtop.feeds.feed import LocalFeed
 from ddtop.follow.engine import UnreachableError
 from ddtop.follow.live import LiveSource
@@ -35,13 +36,13 @@ def look_at(place: Here, asked_by: str, seconds: float | None = None) -> look.Se
     seconds = look.OUTSIDE_S if seconds is None else seconds
     if isinstance(place, Hosts):
         return outside.look_at_hosts(place.hosts, asked_by, seconds)
-    return outside.look_at(place.text, asked_by, seconds, place.arguments)
+    return outside.look_at(place.text, asked_by, seconds, place.arguments, place.name)
 
 
 @contextlib.contextmanager
 def source_of(
     place: Place, asked_by: str, controller: bool = False
-) -> Iterator[tuple[LiveSource, str]]:
+) -> Iterator[tuple[LiveSource | BeforeRanks, str]]:
     """The job there, and its name. `controller`: with the right to act on it.
 
     Raises:
@@ -53,6 +54,9 @@ def source_of(
     if isinstance(place, There):
         with live_there(place.host, place.job, place.wait_s, controller) as found:
             yield found
+        return
+    if isinstance(place, Pids) and place.name is not None:
+        yield BeforeRanks(place.name, controller), place.name
         return
     feed: LocalFeed
     if isinstance(place, Hosts):
@@ -80,6 +84,7 @@ def act_on(place: Place, act: Callable[[LiveSource, Snapshot], Awaitable[T]], no
             f"ddtop: {place.entry.job} has ended or its relay is gone: {nothing}", UNREACHABLE
         )
     with source_of(place, "", controller=True) as (source, _):
+        assert isinstance(source, LiveSource)
         return asyncio.run(_act(source, act, nothing))
 
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import signal
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 
 import pytest
 
 from ddtop import registry
+from ddtop.cli import outside_jobs
 from ddtop.cli.errors import CommandError
 from ddtop.cli.watching import _Watch
 from ddtop.follow.look import Look
 from ddtop.follow.looks import OVER_S
 from tests.cli.commands import finished, killed, write_ended
+from tests.feeds.launchers import torchrun
+from tests.ports import free_port
 from tests.relay.stage import DEADLINE_S, Stage, sees_ranks
 from tests.ui import builders
 from tests.waiting import until
@@ -41,6 +44,25 @@ def let_end(child):
     """The child ends when it has read a line."""
     child.stdin.write(b"\n")
     child.stdin.flush()
+
+
+def test_a_job_that_has_only_a_launcher_is_reported_on_with_its_first_rank(
+    stage, watching, tmp_path, monkeypatch
+):
+    with monkeypatch.context() as patch:
+        patch.setenv("DDTOP", "1")
+        patch.setenv("DDTOP_JOB", "train")
+        launcher = torchrun(tmp_path, "first", free_port())
+        launcher.__enter__()
+    with closing(ExitStack()) as ending:
+        ending.push(launcher)
+        until(lambda: outside_jobs.before_ranks("train"))
+        watch = watching("train")
+        child = one_rank(stage)
+        event = watch.event()
+        let_end(child)
+
+    assert event == "joined rank 0 of 2"
 
 
 def test_a_job_is_reported_from_its_first_rank_to_its_end(stage, watching):

@@ -19,6 +19,7 @@ from ddtop.cli.place import (
     Pids,
     Place,
     There,
+    before_ranks,
     led,
     place_of,
     run_there,
@@ -31,7 +32,7 @@ from ddtop.cli.place import (
     "attach",
     cls=DdtopCommand,
     exits="0; 3 no such job; without a terminal as `status`, with --plain as `watch`",
-    traits=Trait.FROM_OUTSIDE,
+    traits=Trait.FROM_OUTSIDE | Trait.FOLLOWS,
 )
 @JOB
 @WAIT
@@ -49,6 +50,8 @@ def command(job: str | None, wait_s: float, readonly: bool, plain: bool, argumen
     if plain or no_dashboard() == DUMB:
         return by_words(place_of(job, wait_s, "attach", arguments))
     if not led() and not arguments:
+        if (waiting := before_ranks(job)) is not None:
+            return attach_to(waiting, readonly)
         return attach(job, wait_s, readonly)
     return attach_to(place_of(job, wait_s, "attach", arguments), readonly)
 

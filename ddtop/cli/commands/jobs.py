@@ -57,17 +57,28 @@ def command(as_json: bool, parts: bool, hubs: tuple[str, ...], slurm: bool) -> i
         return over_ssh(host(there[1]), typed_command(click.get_current_context()))
     from ddtop import registry
     from ddtop.cli import outside_jobs
-    from ddtop.cli.job_list import jobs_json, rows_as_table, rows_of, table
+    from ddtop.cli.job_list import (
+        json_of,
+        rows_as_table,
+        rows_before_ranks,
+        rows_of,
+        table,
+    )
     from ddtop.present.text import clean
 
     outside = outside_jobs.find_jobs(waiting=True)
     if as_json:
-        click.echo(json.dumps(jobs_json(parts) | {"outside": outside_jobs.as_json(outside)}))
+        rows = rows_before_ranks(outside) + rows_of(registry.read_entries(), parts)
+        click.echo(json.dumps(json_of(rows) | {"outside": outside_jobs.as_json(outside)}))
         return 0
-    entries = registry.read_entries()
+    entries, waiting = registry.read_entries(), rows_before_ranks(outside)
     none = "no jobs; start one with: DDTOP=1 torchrun ..."
-    lines = table(entries, parts) if parts else rows_as_table(rows_of(entries), width(), glyphs())
-    click.echo("\n".join(lines) if entries else none)
+    if parts:
+        lines, waiting = table(entries, parts), []
+    else:
+        lines = rows_as_table(waiting + rows_of(entries), width(), glyphs())
+        outside = [job for job in outside if job.ranks or not job.announced]
+    click.echo("\n".join(lines) if entries or waiting else none)
     if outside:
         echo("\n".join(outside_jobs.table(outside)))
     if refused := registry.refused_files():

@@ -16,7 +16,7 @@ from ddtop.cli.place import LOCALS, PLACE, place_of
     "watch",
     cls=DdtopCommand,
     exits="0 the job ended well; 1 it ended badly; 3 no contact; 4 the relay is no longer heard",
-    traits=Trait.FROM_OUTSIDE,
+    traits=Trait.FROM_OUTSIDE | Trait.FOLLOWS,
 )
 @JOB
 @WAIT

@@ -262,7 +262,8 @@ class OutsideJob:
 
     `launchers`: the processes that started the ranks, torchrun or mpirun or a Python or a shell.
     `world_size`: as announced, else how many ranks were seen; 0 of a launcher that has started none
-    yet. `notes`: what had to be assumed.
+    and does not tell it. `notes`: what had to be assumed. `program`: what such a launcher is to
+    start. `announced`: it was started with DDTOP=1, and its relay will have this name.
     """
 
     name: str
@@ -273,11 +274,13 @@ class OutsideJob:
     started_unix_ns: int
     departed: tuple[Departed, ...] = ()
     notes: tuple[str, ...] = ()
+    program: str = ""
+    announced: bool = False
 
     @property
     def script(self) -> str:
         """Name of the program, without folder."""
-        return self.ranks[0].script if self.ranks else self.name.rpartition("-")[0]
+        return self.ranks[0].script if self.ranks else self.program
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -345,13 +348,13 @@ def launchers_of(
     for process in host.processes.values():
         if process.pid not in own_pids and _launches(process, name or ""):
             above = [process, *host.ancestors(process.pid)]
-            *_, top = takewhile(lambda up: up.pid not in own_pids and _is_on(up), above)
+            *_, top = takewhile(lambda up: up.pid not in own_pids and is_on(up), above)
             found[top.pid, top.start_ticks] = top
     return found
 
 
 def _launches(process: Process, name: str) -> bool:
-    if not _is_on(process) or process.state in "ZX" or not process.argv:
+    if not is_on(process) or process.state in "ZX" or not process.argv:
         return False
     identity = identify(process.environment, process.argv, process.pid)
     job = process.environment.get("DDTOP_JOB") or script_base(identity.script)
@@ -359,7 +362,8 @@ def _launches(process: Process, name: str) -> bool:
     return starts and job.startswith(name)
 
 
-def _is_on(process: Process) -> bool:
+def is_on(process: Process) -> bool:
+    """Whether it was started with DDTOP=1."""
     return process.environment.get("DDTOP", "0") not in ("", "0")
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import psutil
 
-from ddtop import launch
+from ddtop import launch, registry
 from ddtop.agent.identity import IGNORED, LAUNCHER, identify
 from ddtop.feeds.outside import jobs
 from ddtop.feeds.outside.jobs import (
@@ -27,7 +27,7 @@ from ddtop.feeds.outside.jobs import (
     read_one,
     target_of,
 )
-from ddtop.launch.command_line import script_base
+from ddtop.launch.command_line import launcher_options, script_base
 from ddtop.launch.start import NodeOptions
 from ddtop.model.facts import WaitingLauncher
 from ddtop.procfs import (
@@ -348,15 +348,31 @@ def without_ranks(host: HostProcesses) -> list[OutsideJob]:
     ]
     return [
         OutsideJob(
-            f"{_script(process)}-{process.pid}",
+            _name(process),
             (process.pid,),
             (),
-            0,
+            _world_size(process),
             process.owner,
             process.started_unix_ns,
+            program=_script(process),
+            announced=jobs.is_on(process),
         )
         for process in processes
     ]
+
+
+def _name(process: Process) -> str:
+    """The name that the agents of its ranks will choose."""
+    given = launcher_options(process.argv).get("rdzv_id", "none")
+    wanted = process.environment.get("DDTOP_JOB") or (given if given != "none" else "")
+    default = f"{_script(process)}-{process.pid}"
+    return registry.clean_job_name(redact(wanted) or default)
+
+
+def _world_size(process: Process) -> int:
+    """How many ranks it is to start with the other nodes; 0 where only it knows."""
+    given = launcher_options(process.argv).get("nproc_per_node", "1")
+    return _nodes(process).nodes_min * int(given) if given.isascii() and given.isdigit() else 0
 
 
 def _script(process: Process) -> str:
@@ -381,6 +397,13 @@ def _nodes(process: Process) -> NodeOptions:
 
 def _cpu_s(ticks: list[str]) -> float:
     return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+
+
+def announced_ranks(pid: int) -> int:
+    """How many ranks a launcher is to start with those of the other nodes; 0 where that is not
+    known."""
+    process = read_one(pid)
+    return _world_size(process) if process is not None and _waits(process) else 0
 
 
 def waiting_launchers(pids: Iterable[int]) -> tuple[WaitingLauncher, ...]:
