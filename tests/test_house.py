@@ -128,6 +128,7 @@ STARTERS = {
     "follow/fleet.py",
     "follow/source_lines.py",
     "patience.py",
+    "pytest.py",
     "relay/gpus/ras.py",
     "relay/gpus/reader.py",
     "relay/history.py",
