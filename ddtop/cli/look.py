@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import click
 
 from ddtop import registry
+from ddtop.cli.attempts import after
 from ddtop.cli.errors import NOT_HEARD, UNREACHABLE, exit_code
-from ddtop.cli.output import print_findings, print_status
+from ddtop.cli.output import echo, print_findings, print_status
 from ddtop.cli.systems import system_of_job
 from ddtop.diagnosis.finding import Verdict
 from ddtop.model.facts import Snapshot
@@ -54,11 +55,15 @@ def status(seen: Seen, as_json: bool = False) -> int:
 
 
 def diagnose(seen: Seen, as_json: bool = False) -> int:
-    """Print the findings. Returns the exit code."""
+    """Print the findings, and whether to stop or restart. Returns the exit code."""
+    then = after(seen.entry, seen.snapshot, seen.verdict) if seen.entry is not None else None
     if as_json:
-        click.echo(json.dumps(diagnose_json(seen.snapshot, seen.verdict, _system(seen))))
+        told = then.as_json() if then is not None else None
+        click.echo(json.dumps(diagnose_json(seen.snapshot, seen.verdict, _system(seen), told)))
     else:
         print_findings(seen.snapshot, seen.verdict)
+        if then is not None:
+            echo(f"\n{then.text()}")
     return seen.exit_code
 
 

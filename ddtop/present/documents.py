@@ -83,8 +83,10 @@ def each_text(found: Any, change: Callable[[str], str]) -> Any:
     return change(found) if isinstance(found, str) else found
 
 
-def diagnose_json(snapshot: Snapshot, verdict: Verdict, system: Json | None = None) -> Json:
-    """The findings, worst first."""
+def diagnose_json(
+    snapshot: Snapshot, verdict: Verdict, system: Json | None = None, then: Json | None = None
+) -> Json:
+    """The findings, worst first. `then`: what to do after this run."""
     return {
         "schema": DIAGNOSE_SCHEMA,
         "job": snapshot.job,
@@ -100,6 +102,7 @@ def diagnose_json(snapshot: Snapshot, verdict: Verdict, system: Json | None = No
         **_contact(verdict),
         "findings": [finding_json(finding, snapshot) for finding in verdict.findings],
         "progress": progress_json(snapshot.progress),
+        "next": then,
         "muted": [
             {
                 "kind": muted.finding.kind,

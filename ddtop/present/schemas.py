@@ -42,6 +42,12 @@ _FINDING: Keys = {
     "group_name": ("string or null", "that group as the sentence names it: `default_pg`"),
     "group_ranks": ("array of int or null", "the members of that group"),
 }
+ATTEMPTS_SCHEMA = "ddtop.attempts/1"
+_NEXT: Keys = {
+    "do": ("string", "`stop` or `restart`"),
+    "reason": ("string", "why"),
+    "without": ("array of string", "restart without these hosts"),
+}
 _ENDED: Keys = {
     "reason": ("string", "how the job ended"),
     "first_rank": ("int or null", "the rank that failed first"),
@@ -315,6 +321,11 @@ KEYS: Mapping[str, Keys] = {
         "muted[].by": ("string", "who muted it; ddtop.expected: the program itself"),
         "findings": ("array of object", "the worst first"),
         **_below("findings[]", _FINDING),
+        "next": (
+            "object or null",
+            "what to do after this run; null while it lives, and where nothing speaks for either",
+        ),
+        **_below("next", _NEXT),
     },
     STACKS_SCHEMA: {
         "schema": _HEAD["schema"],
@@ -390,6 +401,21 @@ KEYS: Mapping[str, Keys] = {
         "jobs[].role": ("string", "the role of the relay that answers: alone, hub or leaf"),
         "jobs[].user": ("string", "whose job it is"),
         **_below("jobs[]", _SYSTEM),
+    },
+    ATTEMPTS_SCHEMA: {
+        "schema": _HEAD["schema"],
+        "job": ("string", "the name"),
+        "attempts": ("array of object", "the runs of this name that are over, the newest first"),
+        "attempts[].run": ("string", "the run"),
+        "attempts[].started_unix_ns": ("int", "when it started"),
+        "attempts[].ended_unix_ns": ("int or null", "when it ended; null where that is not known"),
+        "attempts[].step": ("int or null", "how far it came"),
+        "attempts[].ended": ("string", "what ended it, one sentence"),
+        "attempts[].kind": ("string or null", "the kind of the finding about its end"),
+        "attempts[].ranks": ("array of int", "the ranks at fault"),
+        "attempts[].hosts": ("array of string", "the hosts to blame, not the program"),
+        "next": ("object or null", "what to do now; null where nothing speaks for either"),
+        **_below("next", _NEXT),
     },
     GPUS_SCHEMA: {
         "schema": _HEAD["schema"],

@@ -27,7 +27,7 @@ from ddtop.present.documents import (
 from ddtop.present.events import APPEARED, EVENT_SCHEMA, Event, event_json
 from ddtop.present.gpus import GPUS_SCHEMA, gpus_json
 from ddtop.present.jobs import JOBS_SCHEMA
-from ddtop.present.schemas import KEYS, Keys
+from ddtop.present.schemas import ATTEMPTS_SCHEMA, KEYS, Keys
 from ddtop.sim.incidents import SCENARIOS
 from ddtop.sim.job import SimulatedJob
 from ddtop.wire import frames
@@ -52,6 +52,7 @@ COMMANDS = {
     STACKS_SCHEMA: "ddtop stacks --json",
     EVENT_SCHEMA: "ddtop watch --json",
     JOBS_SCHEMA: "ddtop jobs --json",
+    ATTEMPTS_SCHEMA: "ddtop jobs --attempts NAME --json",
     GPUS_SCHEMA: "ddtop gpus --json",
 }
 

@@ -6,7 +6,7 @@ import json
 
 import click
 
-from ddtop.cli.errors import USAGE, CommandError, DdtopCommand, Trait
+from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError, DdtopCommand, Trait
 from ddtop.cli.options import AS_JSON
 from ddtop.cli.output import echo, glyphs, width
 from ddtop.cli.place import REMOTE, SSH, host, led, remote, typed_command
@@ -15,7 +15,7 @@ NAMED = 3
 """Files that are named in the note about job files that were not read."""
 
 
-@click.command("jobs", cls=DdtopCommand, exits="0", traits=Trait.ON_LINUX)
+@click.command("jobs", cls=DdtopCommand, exits="0; 3 no such ended run", traits=Trait.ON_LINUX)
 @AS_JSON
 @click.option(
     "--all", "parts", is_flag=True, help="One line for each host of a job on several hosts."
@@ -33,9 +33,18 @@ NAMED = 3
     is_flag=True,
     help="All your running Slurm jobs, each asked on its own node.",
 )
+@click.option(
+    "--attempts",
+    "attempts",
+    metavar="NAME",
+    help="The ended runs of that name: when, how long, how far, what ended each, and whether to"
+    " stop or restart.",
+)
 @SSH
 @REMOTE
-def command(as_json: bool, parts: bool, hubs: tuple[str, ...], slurm: bool) -> int:
+def command(
+    as_json: bool, parts: bool, hubs: tuple[str, ...], slurm: bool, attempts: str | None
+) -> int:
     """Live and ended jobs of this user.
 
     Each has its health now: ok, warning, critical or unknown; how many ranks report, iterations a
@@ -55,6 +64,8 @@ def command(as_json: bool, parts: bool, hubs: tuple[str, ...], slurm: bool) -> i
         from ddtop.cli.over_ssh import over_ssh
 
         return over_ssh(host(there[1]), typed_command(click.get_current_context()))
+    if attempts is not None:
+        return print_attempts(attempts, as_json)
     from ddtop import registry
     from ddtop.cli import outside_jobs
     from ddtop.cli.job_list import (
@@ -88,6 +99,25 @@ def command(as_json: bool, parts: bool, hubs: tuple[str, ...], slurm: bool) -> i
             f"({names})",
             err=True,
         )
+    return 0
+
+
+def print_attempts(name: str, as_json: bool) -> int:
+    """The runs of this name that are over, the newest first.
+
+    Raises:
+        CommandError: 3, there is none.
+    """
+    from ddtop.cli import attempts
+
+    found = attempts.attempts_of(name)
+    if not found:
+        raise CommandError(f"ddtop: no run named {name} has ended", UNREACHABLE)
+    if as_json:
+        click.echo(json.dumps(attempts.as_json(name, found)))
+        return 0
+    then = attempts.following(found)
+    echo("\n".join([*attempts.lines(found), *([then.text()] if then is not None else [])]))
     return 0
 
 
