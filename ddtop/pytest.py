@@ -151,7 +151,7 @@ _WATCH = pytest.StashKey[_Watch]()
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Watch the test."""
     limit_s = _limit_of(item)
-    if limit_s is None:
+    if limit_s is None or not sys.platform.startswith("linux"):
         return (yield)
     with _own_folders():
         watch = item.config.stash[_WATCH] = item.stash[_WATCH] = _Watch(item, limit_s)

@@ -48,8 +48,9 @@ def command(
     """Live and ended jobs of this user.
 
     Each has its health now: ok, warning, critical or unknown; how many ranks report, iterations a
-    second, for how long no rank has made progress, and the sentence of its worst finding. Jobs that
-    run on this host and were not started with ddtop, or have no rank yet, come last. The jobs of
+    second, for how long no rank has made progress, and the sentence of its worst finding. A job
+    whose launcher has not started a rank yet has its name already. Jobs of this host that were not
+    started with ddtop come last. The jobs of
     another user: sudo -u USER ddtop jobs.
     """
     there = led()
