@@ -143,6 +143,12 @@ def test_without_such_a_run_it_says_so(home):
     assert done.stderr == "ddtop: no run named train has ended\n"
 
 
+def test_it_reads_the_files_of_this_host_only(home):
+    done = ddtop("jobs", "--attempts", "train", "--hub", "node0:7777", exits=2)
+
+    assert done.stderr.startswith("ddtop: --attempts cannot be used with --hub")
+
+
 def test_old_runs_are_not_read(home, monkeypatch):
     write(*[crashed()] * 3)
     monkeypatch.setattr(attempts, "ATTEMPTS_MAX", 2)

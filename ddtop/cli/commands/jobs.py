@@ -50,14 +50,15 @@ def command(
     Each has its health now: ok, warning, critical or unknown; how many ranks report, iterations a
     second, for how long no rank has made progress, and the sentence of its worst finding. A job
     whose launcher has not started a rank yet has its name already. Jobs of this host that were not
-    started with ddtop come last. The jobs of
-    another user: sudo -u USER ddtop jobs.
+    started with ddtop come last. The jobs of another user: sudo -u USER ddtop jobs.
     """
     there = led()
     if (hubs or slurm) and there:
         raise CommandError(
             "ddtop: --ssh, --hub and --slurm cannot be used together: give one of them", USAGE
         )
+    if attempts is not None and (hubs or slurm or parts):
+        raise CommandError("ddtop: --attempts cannot be used with --hub, --slurm or --all", USAGE)
     if hubs or slurm:
         print_jobs_elsewhere(hubs, slurm, parts, as_json)
         return 0
