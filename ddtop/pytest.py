@@ -13,6 +13,7 @@ import contextlib
 import math
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -135,6 +136,7 @@ class _Watch:
         if capture is not None:
             capture.suspend_global_capture(in_=True)
         text = f"{self.told[1] if self.told else ''}\nthis process cannot be interrupted: it ends\n"
+        shutil.rmtree(os.environ[FOLDER], ignore_errors=True)
         os.write(2, text.encode(errors="replace"))
         os._exit(1)
 

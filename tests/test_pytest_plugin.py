@@ -117,7 +117,8 @@ def test_a_hang_is_told_with_all_stacks_and_ended(run, pytester, text, words):
 
 
 @pytest.mark.job
-def test_a_test_that_cannot_be_interrupted_ends_the_run_with_its_text(run, pytester):
+def test_a_test_that_cannot_be_interrupted_ends_the_run_with_its_text(run, pytester, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(pytester.path))
     text = """
 import signal, time
 
@@ -130,6 +131,7 @@ def test_hangs():
     assert done.ret == 1
     assert "the test has not ended within 1 s" in done.stderr.str()
     assert "this process cannot be interrupted" in done.stderr.str()
+    assert list(pytester.path.glob("ddtop-*")) == []
 
 
 def test_a_test_that_waits_alone_is_told_with_its_own_stack(run, monkeypatch):
