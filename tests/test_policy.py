@@ -31,7 +31,10 @@ STARTS = (
         "follow/looks.py",
         "feeds",
     ),
-    *(f"present/{page}.py" for page in ("findings", "gpus", "groups", "hosts", "numbers", "rank")),
+    *(
+        f"present/{page}.py"
+        for page in ("culprit", "findings", "gpus", "groups", "hosts", "numbers", "rank")
+    ),
 )
 """Where a viewer begins to follow a job, or draws it: these ask for that choice and pass it on."""
 SHARED = [name for name in POLICY.values() if "." not in name]
@@ -66,7 +69,13 @@ PLUMBING = {
     "events.SAME_NS": "how precisely two relays say when something began",
     "events.TOGETHER_NS": "what is listed as one entry",
     "groups.SECOND_NS": "a second",
-    "strip.SPANS_S": "lengths of lines that are drawn",
+    "strip.SPAN_LEAST_S": "lengths of lines that are drawn",
+    "strip.SPAN_MOST_S": "the same",
+    "strip.SPAN_STEPS_S": "the same",
+    "culprit.SPAN_MOST_S": "the same",
+    "lanes.CELL_S": "the same",
+    "lanes._LOOKS": "how each cell of a lane looks",
+    "now.BEGUN_S": "how often agents report: a younger call may be over by the next report",
     "rank._SPOT_LEAST_RATIO": "how often a rank was at a line that its page lists",
     "map.SETTLE_NS": "which looks follow each other, on a map that must not flicker",
 }
