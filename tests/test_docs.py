@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -299,3 +300,15 @@ def test_a_decision_page_of_an_unknown_room_is_refused(tmp_path: Path):
 
     with pytest.raises(decisions.PageError, match="attic"):
         decisions.read(tmp_path)
+
+
+def test_the_readme_says_how_often_it_is_right_at_first_sight_as_the_data_does():
+    rows = json.loads((ROOT / "docs/results/proof.json").read_text())[0]["rows"]
+    (found,) = [row[1] for row in rows if row[0].endswith("faults at first sight")]
+    numbers = re.findall(r"\d+", found)
+    readme = " ".join((ROOT / "README.md").read_text().split())
+
+    assert (
+        f"Of {numbers[1]} faults in programs that it had not seen it named kind and ranks of"
+        f" {numbers[0]}, and cause and cure of {numbers[2]}" in readme
+    )
