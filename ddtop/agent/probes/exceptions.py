@@ -358,7 +358,8 @@ def _leave(rank: Rank, given: tuple[Any, ...]) -> None:
 def _keep(rank: Rank, given: tuple[Any, ...]) -> None:
     """`sys.exit`: it counts once the interpreter exits, because the program may catch that too."""
     error = _handled()
-    if not _fails(given) or threading.get_ident() != rank.main_id:
+    own = current.get() is rank and threading.get_ident() == rank.main_id
+    if not own or not _fails(given):
         return
     rank.leaves_after = (
         _described(rank, type(error), error, traceback_of(error), "main", leads=False)

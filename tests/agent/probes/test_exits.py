@@ -95,6 +95,16 @@ def test_an_exit_of_another_thread_ends_only_that_one(rank):
     assert told(rank) is None
 
 
+@pytest.mark.parametrize("leave", [lambda: sys.exit(1), lambda: os._exit(1)])
+def test_a_forked_child_of_the_rank_tells_nothing(rank, monkeypatch, leave):
+    """The page belongs to its parent."""
+    monkeypatch.setattr(current, "_rank", None)
+    handles(KeyError("merges"), leave)
+    note_last(rank)
+
+    assert told(rank) is None
+
+
 def test_a_program_that_has_caught_the_exit_and_gone_on_has_not_failed_by_it(rank, monkeypatch):
     handles(KeyError("merges"), lambda: sys.exit(1))
     at = rank.leaves_after.unix_ns + EXITS_NS
