@@ -28,7 +28,7 @@ from typing import Any
 
 import pytest
 
-from ddtop import registry
+from ddtop import registry, start_python
 from ddtop.procfs import command_line, descendants, environment_of
 
 LOOK_S = 60.0
@@ -230,10 +230,11 @@ def _ddtop(*words: str) -> tuple[int, str]:
     """The exit code of this command, and what it says."""
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "ddtop", *words],
+            start_python.module("ddtop", *words),
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            env=os.environ | {"DDTOP": "0", "COLUMNS": COLUMNS},
+            cwd=start_python.FOLDER,
+            env=start_python.environment() | {"DDTOP": "0", "COLUMNS": COLUMNS},
             timeout=LOOK_S,
             check=False,
         )

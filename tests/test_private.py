@@ -64,6 +64,7 @@ WRITERS = {
     "feeds/bridge.py": "a folder of tempfile",
     "journal.py": "tempfile",
     "private.py": "O_EXCL and a random name",
+    "pytest.py": "a folder of tempfile",
     "relay/__main__.py": "runtime folder, O_NOFOLLOW",
     "relay/dumps/signal.py": "runtime folder, private",
     "ui/terminal/files.py": "O_EXCL",

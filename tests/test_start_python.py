@@ -31,6 +31,7 @@ STARTERS = {
     "cli/over_ssh.py": "ssh",
     "feeds/schedulers.py": "a scheduler's program",
     "link/ssh_pipe.py": "ssh",
+    "pytest.py": "ddtop itself, in /",
     "relay/processes/pyspy.py": "py-spy",
     "ui/terminal/files.py": "the user's editor",
 }
