@@ -64,6 +64,7 @@ margin:.7rem 0}
 .info{border-color:var(--info)!important}
 section.finding h2{margin:0}.do{font-weight:600;margin:.4rem 0}
 ul{margin:.3rem 0;padding-left:1.2rem}
+li{white-space:pre-wrap}
 pre{font:12.5px/1.45 ui-monospace,monospace;overflow-x:auto;background:var(--card);padding:.6rem;
 margin:.3rem 0}
 details{border-top:1px solid var(--line);padding:.35rem 0}summary{cursor:pointer}
