@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from ddtop import procfs
 from ddtop.feeds.outside import jobs, targets
-from ddtop.feeds.outside.jobs import OutsideTarget
+from ddtop.feeds.outside.jobs import OutsideTarget, keeps_here
 from ddtop.feeds.outside.targets import PIDS_MAX
 from ddtop.procfs import children
 from tests.cli.outside import script_in, started
@@ -143,3 +144,15 @@ def test_a_process_that_does_not_exist_may_be_outside_of_this_container(
         targets.find("999999999")
 
     assert words in str(error.value)
+
+
+@pytest.mark.parametrize("folder", [None, "/home/ada/other"])
+def test_a_launcher_whose_job_will_be_in_another_state_folder_is_not_announced_here(
+    monkeypatch, folder
+):
+    process = SimpleNamespace(environment={"DDTOP_STATE": folder} if folder else {})
+    monkeypatch.setenv("DDTOP_STATE", "/home/ada/own")
+    assert not keeps_here(process)
+
+    process.environment["DDTOP_STATE"] = "/home/ada/own"
+    assert keeps_here(process)

@@ -367,6 +367,12 @@ def is_on(process: Process) -> bool:
     return process.environment.get("DDTOP", "0") not in ("", "0")
 
 
+def keeps_here(process: Process) -> bool:
+    """Whether its job will be in the state folder that this command reads."""
+    name = "DDTOP_STATE"
+    return process.environment.get(name) == os.environ.get(name)
+
+
 # -- ranks with variables
 
 

@@ -355,7 +355,7 @@ def without_ranks(host: HostProcesses) -> list[OutsideJob]:
             process.owner,
             process.started_unix_ns,
             program=_script(process),
-            announced=jobs.is_on(process),
+            announced=jobs.is_on(process) and jobs.keeps_here(process),
         )
         for process in processes
     ]
