@@ -206,7 +206,7 @@ GOES_ON = (
     ),
     Row("its await has a time limit", _has_limit, _working_s),
     Row("its child may work", _finishes, _working_s),
-    Row("it waits for another process itself", _asks_others, _working_s),
+    Row("it waits for another process in turn", _asks_others, _working_s),
     Row("another of its threads may answer", _may_serve, _working_s),
     Row("it may work", lambda case: case.blame.condition == UNKNOWN, _working_s),
     Row("it works", lambda case: case.blame.condition == WORKING, _working_s),

@@ -428,7 +428,6 @@ def test_a_worker_that_has_a_lock_and_waits_for_its_parents_next_order_ends_the_
     assert (found.resource, found.pid) == ("file lock", child)
 
 
-@NEEDS_FUSE
 def test_a_process_that_accepts_is_told_with_its_address(start):
     code = (
         "import socket; one = socket.create_server(('127.0.0.1', 0))\n"
@@ -614,6 +613,7 @@ def test_of_workers_that_sleep_alike_the_one_in_the_programs_code_is_told(start,
     assert link.pid != idle
 
 
+@NEEDS_FUSE
 def test_a_file_system_that_does_not_answer_is_named_with_what_is_behind_it(start, tmp_path):
     """The file system of silent_fs answers nothing, as a file server that is gone."""
     share = tmp_path / "share"
