@@ -733,7 +733,7 @@ def answer_waits_of(
     living = {rank: facts for rank, facts in sorted(ranks.items()) if not facts.gone}
     serving = serving_rank(living.values())
     calls = {
-        rank: RPC_CALL if serving is not None else call
+        rank: call
         for rank, facts in living.items()
         if (call := _awaits(facts, serving)) is not None
     }
