@@ -40,6 +40,7 @@ class Comm:
 
     `peers[r]`: the world rank of its rank r (of the remote group of an intercommunicator). `order`:
     that of its collective calls, if it is reported. `files`: how often its members have opened one.
+    `last`: the code of the last collective that has returned.
     """
 
     __slots__ = (
@@ -48,6 +49,7 @@ class Comm:
         "files",
         "group",
         "index",
+        "last",
         "last_at",
         "last_tag",
         "order",
@@ -60,7 +62,7 @@ class Comm:
 
     def __init__(self, uid: int, index: int, peers: tuple[int, ...], group: Group | None) -> None:
         self.uid, self.index, self.peers, self.group = uid, index, peers, group
-        self.seq = self.files = 0
+        self.seq = self.files = self.last = 0
         self.order: CallsMade | None = None
         self.traffic: dict[tuple[int, int], list[int]] = {}
         self.last_tag: dict[int, int] = {}

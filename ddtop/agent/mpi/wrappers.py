@@ -259,7 +259,11 @@ def collective(lines: Lines, name: str, original: Method) -> Method:
                 root = whole(root)
             known = root is not None and 0 <= root < len(comm.peers)
             root = comm.peers[root] if known else NONE
-        nbytes = _nbytes(args, buffer_at) if buffer_at is not None else NONE
+        nbytes: int = NONE
+        if buffer_at is not None and len(args) > buffer_at:
+            # As `_size`, without its call.
+            buffer = args[buffer_at]
+            nbytes = getattr(buffer, "nbytes", NONE) if type(buffer) is _array else _size(buffer)
         serial = line.serial = line.serial + 1
         line.inside, line.given, now = True, args, NOW()
         if repeats:
@@ -275,7 +279,8 @@ def collective(lines: Lines, name: str, original: Method) -> Method:
         finally:
             words[line.call_at] = 0
             words[comm.done_at] = seq
-            words[comm.last_at] = code
+            if comm.last != code:
+                words[comm.last_at] = comm.last = code
             line.inside, line.given = False, ()
 
     return call
@@ -373,7 +378,9 @@ def started_collective(lines: Lines, name: str, original: Method) -> Method:
         if comm.order is not None:
             note(comm.order, name, _frame(2))
         root = _root(comm, args, kwargs, root_at) if root_at is not None else NONE
-        nbytes = _nbytes(args, buffer_at) if buffer_at is not None else NONE
+        nbytes = NONE
+        if buffer_at is not None and len(args) > buffer_at:
+            nbytes = _size(args[buffer_at])
         lines.ring.append((comm, code, root, seq, nbytes, NOW()))
         lines.total += 1
         return code, comm, seq, SEQ_MARK, None
@@ -388,14 +395,12 @@ def _root(comm: Comm, args: Args, kwargs: Kwargs, at: int) -> int:
     return comm.peers[root] if root is not None and 0 <= root < len(comm.peers) else NONE
 
 
-def _nbytes(args: Args, at: int) -> int:
+def _size(buffer: Any) -> int:
     global _array
-    buffer: Any = args[at] if len(args) > at else None
-    kind = type(buffer)
-    if kind is not _array:
-        if module_of(kind) not in ARRAYS:
+    if type(buffer) is not _array:
+        if module_of(type(buffer)) not in ARRAYS:
             return NONE
-        _array = kind
+        _array = type(buffer)
     return getattr(buffer, "nbytes", NONE)
 
 
