@@ -13,7 +13,7 @@ collections and the agent's own numbers.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from heapq import nlargest
 from typing import TYPE_CHECKING
@@ -38,19 +38,21 @@ class Tick:
     """The results of one tick so far. Each probe may use the results of the rows above it.
 
     `now`: monotonic ns. `unix_minus_mono`: add it to `now` to get Unix time. `held`: the tick is
-    late. `open_calls`: those on the state page. `calls`: the MPI call that each thread is in, by
-    Python's number of the thread: its name and `p2p` or `collective`. `pattern`: iterations counted
-    from MPI's collectives and when the count last grew. `seen`: where the rank's thread is,
-    `line_since` since when. `has_peer`: some thread is in a call that has one peer. `waits`: torch
-    has a collective pending; `stuck`: for more than a second. `moved_at`: when any source had seen
-    progress before this tick, monotonic ns, 0 if none had. `gpu`: the rank's own CUDA device, None
-    while it is not known; `groups`: the process groups of the report that is being made;
-    `activities`: how many samples have found each of ACTIVITIES.
+    late. `calm`: the rank moves, and this tick will not report. `open_calls`: those on the state
+    page. `calls`: the MPI call that each thread is in, by Python's number of the thread: its name
+    and `p2p` or `collective`. `pattern`: iterations counted from MPI's collectives and when the
+    count last grew. `seen`: where the rank's thread is, `line_since` since when. `has_peer`: some
+    thread is in a call that has one peer. `waits`: torch has a collective pending; `stuck`: for
+    more than a second. `moved_at`: when any source had seen progress before this tick, monotonic
+    ns, 0 if none had. `gpu`: the rank's own CUDA device, None while it is not known; `groups`: the
+    process groups of the report that is being made; `activities`: how many samples have found each
+    of ACTIVITIES.
     """
 
     __slots__ = (
         "activities",
         "calls",
+        "calm",
         "gpu",
         "groups",
         "has_peer",
@@ -68,7 +70,7 @@ class Tick:
 
     def __init__(self) -> None:
         self.now = self.unix_minus_mono = self.line_since = self.moved_at = 0
-        self.held = False
+        self.held = self.calm = False
         self.seen: ThreadLook | None = None
         self.gpu: int | None = None
         self.groups: tuple[Group, ...] = ()
@@ -110,14 +112,14 @@ class Probe:
 class WaitsProbe(Probe):
     """A source that knows when the rank waits for other ranks. The report adds up all such sources.
 
-    `groups`: what this rank communicates in, `turns`: those of its calls there.
+    `groups`: what this rank communicates in, `turns`: asks for those of its calls there.
     `wait_samples` of `all_samples` found a wait.
     """
 
     def __init__(self, limits: AgentLimits) -> None:
         self._limits = limits
         self.groups: tuple[Group, ...] = ()
-        self.turns: tuple[Turn, ...] = ()
+        self.turns: Callable[[], tuple[Turn, ...]] = tuple
         self.wait_samples = 0
         self.all_samples = 0
         self._waits: deque[int] = deque(maxlen=WAITS_KEPT)

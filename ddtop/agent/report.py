@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import ddtop
@@ -40,10 +41,13 @@ CALM_REPORT_EVERY_NS = 1_000_000_000
 CALM_NS = 1_000_000_000
 """A rank is calm if it has progressed within this time, has no stuck collective and does not wait
 for data."""
+JITTER_NS = 100_000_000
+QUIET_NS = CALM_REPORT_EVERY_NS - JITTER_NS
 RELAY_SILENT_NS = 6_000_000_000
 """The relay sends `alive` every 2 s. An agent that misses three of them tries to start another."""
 SPAWN_EVERY_NS = 6_000_000_000
 LOG_BYTES_MAX = 1 << 16
+_MOVED_AT = attrgetter("moved_at")
 
 
 class Reporter:
@@ -58,7 +62,7 @@ class Reporter:
         self._fields: dict[str, Any] = {}
         self._late_probes = 0
         self._tick = Tick()
-        self._report_at = 0
+        self._report_at = self._moved = 0
         self._sent_groups: tuple[object, ...] | None = None
         self._relay: str | None = None
         self._complained = self._said_silent = False
@@ -78,12 +82,15 @@ class Reporter:
         `held`: something delayed it. `greet`: send a Hello.
         """
         tick = self._tick
+        # As the tick before has found it: whether it is stuck now is not known yet.
+        tick.calm = now - self._report_at < QUIET_NS and not tick.stuck and self._is_calm(now)
         tick.begin(now, time.time_ns() - now, self._rank.page.open_calls())
-        tick.held, tick.moved_at = held, self._moved_at()
+        tick.held, tick.moved_at = held, self._moved
         if len(self._rank.late_probes) != self._late_probes:
             self._order()
         for name, sample in self._samples:
             guard.run(name, sample, tick)
+        self._moved = self._moved_at()
         if greet:
             self._send_hello()
         if self._is_due(now):
@@ -98,18 +105,20 @@ class Reporter:
         """Whether it is time for a report: once a second while the rank is calm, else twice."""
         # The sum of two ticks, each with a jitter of a fifth, is never a third shorter than the
         # report interval; that of four ticks is never a fifth shorter.
-        since = now - self._report_at + 100_000_000
-        if since < REPORT_EVERY_NS:
+        since = now - self._report_at
+        if since < REPORT_EVERY_NS - JITTER_NS:
             return False
-        if since >= CALM_REPORT_EVERY_NS or self._tick.stuck:
-            return True
-        # More samples of a rank that waits for data show which worker is late.
+        return since >= QUIET_NS or self._tick.stuck or not self._is_calm(now)
+
+    def _is_calm(self, now: int) -> bool:
+        """Whether the rank moves. More samples of one that waits for data show which worker is
+        late."""
         waits_for_data = self._rank.page.words[layout.LOADER_WAIT_SINCE_AT]
-        return bool(waits_for_data) or now - self._moved_at() > CALM_NS
+        return not waits_for_data and now - self._moved <= CALM_NS
 
     def _moved_at(self) -> int:
         """When any source last saw progress, monotonic ns; 0 if none has."""
-        return max((probe.moved_at or 0 for probe in self._probes.values()), default=0)
+        return max(filter(None, map(_MOVED_AT, self._probes.values())), default=0)
 
     def listen(self, now: int) -> None:
         """Receive the relay's commands; start another relay if it has been silent for long."""
@@ -153,6 +162,7 @@ class Reporter:
         self._tick.begin(now, time.time_ns() - now, self._rank.page.open_calls())
         for probe in self._probes.values():
             guard.run(probe.name, probe.close, self._tick)
+        self._moved = self._moved_at()
         # A signal that the program has just taken stays its own when the interpreter ends.
         self._rank.dump_file.still_ours()
         self._report()
@@ -303,7 +313,7 @@ class Reporter:
     def _report(self) -> None:
         rank, tick, communication = self._rank, self._tick, self._communication
         groups = tick.groups = tuple(group for source in communication for group in source.groups)
-        turns = tuple(turn for source in communication for turn in source.turns)
+        turns = tuple(turn for source in communication for turn in source.turns())
         made = tuple(rank.notes[GroupNotes].made)
         if (groups, turns, made) != self._sent_groups:
             if self._sent_groups is None or groups != self._sent_groups[0]:
@@ -314,7 +324,6 @@ class Reporter:
         for name, fields in self._reports:
             guard.run(name, self._collect, fields)
         calls = self._open_calls()
-        moved = self._moved_at()
         waits = [wait / 1e6 for source in communication for wait in source.longest_waits_ns()]
         # A wait that has happened twice is normal.
         waits.sort(reverse=True)
@@ -327,7 +336,7 @@ class Reporter:
                 all_samples=sum(source.all_samples for source in communication),
                 exception=rank.exception,
                 failed_save=rank.failed_save,
-                progress_unix_ns=moved + tick.unix_minus_mono if moved else None,
+                progress_unix_ns=self._moved + tick.unix_minus_mono if self._moved else None,
                 healthy_wait_max_ms=longest_ms,
                 usual_wait_ms=usual_ms,
                 agent_cpu_ns=time.thread_time_ns() + OwnThread.ended_cpu_ns,

@@ -24,7 +24,7 @@ from statistics import median
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from ddtop.agent import current
+from ddtop.agent import collector, current
 from ddtop.agent.identity import RANK, Identity
 from ddtop.agent.mpi import wrappers
 from ddtop.agent.probes.replicas import ReplicaNotes
@@ -79,7 +79,9 @@ class Parts:
         rank = self.rank = Rank(who, "job", "run", where, "env", "gloo")
         rank.joined = True
         current.become(rank)
-        self.link = RankLink(where)
+        truce = collector.Truce()
+        truce.begin()
+        self.link = RankLink(where, truce.sleep)
         self._heard, _ = self._relay.accept()
         self._heard.setblocking(False)
         self._gate, self._stop = threading.Lock(), threading.Lock()

@@ -44,9 +44,12 @@ class Falls:
         if not trains:
             self._since = now
             return
-        limits, more = self._limits, now.since(since)
+        limits = self._limits
+        if now.at - since.at < limits.fall_piece_ns:
+            return
+        more = now.since(since)
         long = more.at >= limits.fall_long_ns and more.steps >= limits.fall_long_steps
-        if long or (more.at >= limits.fall_piece_ns and more.steps >= limits.fall_piece_steps):
+        if long or more.steps >= limits.fall_piece_steps:
             self._since = now
             self._close(since, more)
 
@@ -70,9 +73,11 @@ class Falls:
     def told(self, unix_minus_mono: int) -> Fall | None:
         """What is known; None while the steps take no longer than usual."""
         limits, slow = self._limits, self._slow
-        usual = [piece for piece in self._usual if not self._is_slow(piece)]
         # One pause, long as it may be, is one piece.
-        if self._fell is None or len(slow) < 2 or not usual:
+        if self._fell is None or len(slow) < 2:
+            return None
+        usual = [piece for piece in self._usual if not self._is_slow(piece)]
+        if not usual:
             return None
         now, then = sum_of(slow), sum_of(usual)
         if min(each.step_ns for each in slow) < limits.fall_factor * then.step_ns:

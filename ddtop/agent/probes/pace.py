@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from functools import partial
+from operator import sub
 from typing import NamedTuple
 
 from ddtop.agent.limits import AgentLimits
@@ -46,14 +47,13 @@ class Counts(NamedTuple):
 
     def since(self, before: Counts) -> Counts:
         """What was counted since then."""
-        pairs = zip(self.activities, before.activities, strict=False)
         return Counts(
             self.at - before.at,
             self.steps - before.steps,
             max(self.loader_ns - before.loader_ns, 0),
             _growth(before.samples, self.samples),
             _growth(before.tokens, self.tokens),
-            tuple([now - then for now, then in pairs]),
+            tuple(map(sub, self.activities, before.activities)),
         )
 
     @property
@@ -70,14 +70,13 @@ class Counts(NamedTuple):
 
 def sum_of(counts: Sequence[Counts]) -> Counts:
     """All of them together. None counts as 0."""
-    activities = zip(*[one.activities for one in counts], strict=False)
     return Counts(
         sum(one.at for one in counts),
         sum(one.steps for one in counts),
         sum(one.loader_ns for one in counts),
         sum(one.samples or 0.0 for one in counts),
         sum(one.tokens or 0.0 for one in counts),
-        tuple([sum(each) for each in activities]),
+        tuple(map(sum, zip(*[one.activities for one in counts], strict=False))),
     )
 
 

@@ -26,6 +26,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import accumulate, chain, compress, islice, repeat, starmap, takewhile
 from operator import and_, attrgetter, eq, itemgetter, methodcaller, not_, setitem
 from pathlib import Path
@@ -115,17 +116,18 @@ def why_not(wanted: str) -> str | None:
     return None
 
 
-_audit = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p)(
-    ("PySys_Audit", ctypes.pythonapi)
-)
+_audit: Callable[[], object] = partial(sys.audit, 0)  # type: ignore[arg-type]
+if sys.version_info >= (3, 14):
+    _kind = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p)
+    _audit = partial(_kind(("PySys_Audit", ctypes.pythonapi)), b"ddtop", b"?")
 
 
 def _is_audited() -> bool:
-    """Whether the program has an audit hook. Python reads this wrong format only if there is one,
-    and then calls none of them. `sys.audit` checks its own arguments in any case since 3.14."""
+    """Whether the program has an audit hook. Python reads this wrong event, or from 3.14 on this
+    wrong format, only if there is one, and then calls none of them."""
     try:
-        _audit(b"ddtop", b"?")
-    except SystemError:
+        _audit()
+    except (SystemError, TypeError):
         return True
     return False
 
