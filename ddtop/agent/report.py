@@ -21,7 +21,7 @@ from ddtop.agent.environment import VALUE_CHARACTERS, redacted_argv, redacted_en
 from ddtop.agent.guard import guard
 from ddtop.agent.notes import GroupNotes
 from ddtop.agent.own_thread import OwnThread
-from ddtop.agent.probe import Fields, Probe, Tick, WaitsProbe
+from ddtop.agent.probe import TICK_NS, Fields, Probe, Tick, WaitsProbe
 from ddtop.agent.probes import collectives, init_args, parallel
 from ddtop.agent.sources import SOURCES, ProbeRow
 from ddtop.agent.stacks import dump
@@ -41,12 +41,11 @@ CALM_REPORT_EVERY_NS = 1_000_000_000
 CALM_NS = 1_000_000_000
 """A rank is calm if it has progressed within this time, has no stuck collective and does not wait
 for data."""
-JITTER_NS = 100_000_000
-QUIET_NS = CALM_REPORT_EVERY_NS - JITTER_NS
+ASKED_NS = 20_000_000_000
+"""For this time after a question of the relay about waits, a rank takes all samples."""
 RELAY_SILENT_NS = 6_000_000_000
 """The relay sends `alive` every 2 s. An agent that misses three of them tries to start another."""
-SPAWN_EVERY_NS = 6_000_000_000
-LOG_BYTES_MAX = 1 << 16
+SPAWN_EVERY_NS, LOG_BYTES_MAX = 6_000_000_000, 1 << 16
 _MOVED_AT = attrgetter("moved_at")
 
 
@@ -60,9 +59,9 @@ class Reporter:
         self._reports: tuple[tuple[str, Callable[[Tick], Fields]], ...] = ()
         self._communication: tuple[WaitsProbe, ...] = ()
         self._fields: dict[str, Any] = {}
-        self._late_probes = 0
-        self._tick = Tick()
+        self._late_probes, self._tick = 0, Tick()
         self._report_at = self._moved = 0
+        self._pause_ns, self._asked_at = TICK_NS, -ASKED_NS
         self._sent_groups: tuple[object, ...] | None = None
         self._relay: str | None = None
         self._complained = self._said_silent = False
@@ -82,8 +81,6 @@ class Reporter:
         `held`: something delayed it. `greet`: send a Hello.
         """
         tick = self._tick
-        # As the tick before has found it: whether it is stuck now is not known yet.
-        tick.calm = now - self._report_at < QUIET_NS and not tick.stuck and self._is_calm(now)
         tick.begin(now, time.time_ns() - now, self._rank.page.open_calls())
         tick.held, tick.moved_at = held, self._moved
         if len(self._rank.late_probes) != self._late_probes:
@@ -105,10 +102,28 @@ class Reporter:
         """Whether it is time for a report: once a second while the rank is calm, else twice."""
         # The sum of two ticks, each with a jitter of a fifth, is never a third shorter than the
         # report interval; that of four ticks is never a fifth shorter.
-        since = now - self._report_at
-        if since < REPORT_EVERY_NS - JITTER_NS:
+        since = now - self._report_at + 100_000_000 * self._pause_ns // TICK_NS
+        if since < REPORT_EVERY_NS:
             return False
-        return since >= QUIET_NS or self._tick.stuck or not self._is_calm(now)
+        return since >= CALM_REPORT_EVERY_NS or self._tick.stuck or not self._is_calm(now)
+
+    def pause_ns(self) -> int:
+        """How long to sleep before the next tick, but for the jitter: twice as long in a rank whose
+        steps are steady, that waits little, and that nobody has asked."""
+        limits, tick = self._rank.limits, self._tick
+        sleeps = (
+            tick.steady_since
+            and tick.now - tick.steady_since >= limits.steady_ns
+            and tick.now - self._asked_at >= ASKED_NS
+            and not tick.stuck
+            and self._is_calm(tick.now)
+            and all(
+                (source.wait_ratio or 0.0) <= limits.steady_wait_ratio
+                for source in self._communication
+            )
+        )
+        self._pause_ns = 2 * TICK_NS if sleeps else TICK_NS
+        return self._pause_ns
 
     def _is_calm(self, now: int) -> bool:
         """Whether the rank moves. More samples of one that waits for data show which worker is
@@ -253,7 +268,7 @@ class Reporter:
         # A group that is being destroyed must not be read.
         if rank.collectives_paused or rank.destroyed:
             return
-        words = rank.page.words
+        self._asked_at, words = self._tick.now, rank.page.words
         counts = words[layout.ITERATION_SOURCE_AT] in layout.STEP_SOURCES
         iteration = words[layout.ITERATION_AT] if counts else None
         self._send(collectives.take(self._communication, command.arguments[0][:64], iteration))

@@ -141,23 +141,17 @@ def _without_secrets(record: AnyRecord) -> bytes:
         return data
     # Most fields of a report are as in the last one: those are not looked at again. A dictionary
     # may be the same one with other texts.
-    kind, fields = type(record), msgspec.structs.astuple(record)
-    known = _last.get(kind, fields[:0])
+    fields = msgspec.structs.astuple(record)
     new = [
         value
-        for value, last in zip_longest(fields, known)
+        for value, last in zip_longest(fields, _last.get(type(record), ()))
         if type(value) is dict or (type(value) not in _NO_TEXT and value != last)
     ]
-    if _is_clean(encode(new)):
-        _last[kind] = fields
-        return data
-    values = msgspec.msgpack.decode(data)
-    return _encoder.encode(redaction.redact_in(values))
-
-
-def _is_clean(data: bytes) -> bool:
-    values = msgspec.msgpack.decode(data)
-    return bool(redaction.redact_in(values) == values)
+    values = msgspec.msgpack.decode(encode(new))
+    if redaction.redact_in(values) != values:
+        return _encoder.encode(redaction.redact_in(msgspec.msgpack.decode(data)))
+    _last[type(record)] = fields
+    return data
 
 
 def open_envelope(data: bytes) -> Envelope:

@@ -88,14 +88,8 @@ class Bench:
         self.now += SECOND // 4
         self.probe.sample(
             SimpleNamespace(
-                now=self.now,
-                gpu=0,
-                seen=None,
-                has_peer=False,
-                line_since=None,
-                unix_minus_mono=1,
-                calm=False,
-            )  # fmt: skip
+                now=self.now, gpu=0, seen=None, has_peer=False, line_since=None, unix_minus_mono=1
+            )
         )
 
     @property

@@ -27,10 +27,10 @@ from typing import Any
 from ddtop.agent import collector, current
 from ddtop.agent.identity import RANK, Identity
 from ddtop.agent.mpi import wrappers
+from ddtop.agent.probe import TICK_NS
 from ddtop.agent.probes.replicas import ReplicaNotes
 from ddtop.agent.rank import Rank
 from ddtop.agent.report import Reporter
-from ddtop.agent.runtime import TICK_NS
 from ddtop.agent.wrap import collectives, optimizer
 from ddtop.link.rank_side import RankLink
 from ddtop.wire import page

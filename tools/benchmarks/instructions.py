@@ -1,8 +1,9 @@
 """How many instructions the agent's parts take, by valgrind's callgrind: the same number each time.
 
 Each part runs n and then 2n times in one process; the difference of both counts is n runs, without
-what else happens. Numbers depend on the build of Python, so only those of one build are compared:
-with the first table of `docs/results/cost.json`.
+what else happens. Then the same with empty caches: how many lines it takes from memory, at some 0.1
+us each. Numbers depend on the build of Python, so only those of one build are compared: with the
+first table of `docs/results/cost.json`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,6 @@ from tools.benchmarks import counted
 counted.main()
 """
 """The clocks only count: nothing depends on how fast the machine is."""
-_TOTALS = re.compile(r"^(?:totals|summary): (\d+)", re.MULTILINE)
 
 
 def build() -> str:
@@ -42,8 +42,8 @@ def build() -> str:
     return f"Python {platform.python_version()}, {platform.python_compiler()}"
 
 
-def count() -> dict[str, int]:
-    """Instructions of each part.
+def count() -> dict[str, tuple[int, int]]:
+    """Instructions of each part, and lines from memory with cold caches.
 
     Raises:
         RuntimeError: valgrind cannot run it.
@@ -53,16 +53,16 @@ def count() -> dict[str, int]:
         command += ["--cache-sim=yes", f"--LL={counted.CACHE_BYTES},16,64"]
         command += [f"--callgrind-out-file={folder}/out", sys.executable, "-c", _PROGRAM]
         # Nothing of the caller: the length of its variables moves the stack.
-        variables = {"PYTHONHASHSEED": "0", "DDTOP_QUIET": "1", "PATH": os.environ["PATH"]}
+        variables = {"PYTHONHASHSEED": "0", "DDTOP_QUIET": "1", "PATH": "/usr/bin:/bin"}
         done = subprocess.run(
             command, env=variables, cwd=DATA.parents[2], capture_output=True, text=True,
             timeout=TIMEOUT_S, check=False,
         )  # fmt: skip
         if done.returncode:
             raise RuntimeError(done.stderr.strip()[-400:])
-        files = [Path(folder, f"out.{number}") for number in range(1, len(os.listdir(folder)))]
         # Before each run and after it: the second of two is the run.
-        runs = [_totals(path) for path in files[1::2]]
+        parts = range(2, len(os.listdir(folder)), 2)
+        runs = [_totals(Path(folder, f"out.{number}")) for number in parts]
         names = json.loads(done.stdout.splitlines()[-1])
     found = {}
     for name, at in zip(names, range(0, len(runs), 12), strict=True):
@@ -94,9 +94,11 @@ def _difference(runs: list[dict[str, int]]) -> dict[str, int]:
 def known() -> dict[str, int]:
     """The numbers of the data file for this build of Python; empty where it has none."""
     first = json.loads(DATA.read_bytes())[0]
-    if build() not in first["conditions"]:
-        return {}
-    return {name: int(measured.replace(",", "")) for name, measured, *_ in first["rows"]}
+    return {
+        name: int(measured.replace(",", ""))
+        for name, measured, *_ in first["rows"]
+        if build() in first["conditions"]
+    }
 
 
 def measure() -> Iterator[Row]:
@@ -105,10 +107,16 @@ def measure() -> Iterator[Row]:
         yield missing("instructions", "valgrind is not installed")
         return
     before = known()
-    for name, now in count().items():
-        was = before.get(name)
-        bar = f"<= {was:,} + {MORE_PERCENT:g} %" if was else None
-        met = now <= was * (1 + MORE_PERCENT / 100) if was else None
-        yield Row(
-            f"instructions, {name}", f"{now:,}", bar, met, "" if was else f"not known: {build()}"
-        )
+    for name, (now, lines) in count().items():
+        most = before.get(name, 0) * (1 + MORE_PERCENT / 100)
+        bar = f"<= {before[name]:,} + {MORE_PERCENT:g} %" if most else None
+        detail = f"with cold caches {lines:,} lines from memory"
+        if not most:
+            detail += f"\nnothing is known of {build()}"
+        yield Row(f"instructions, {name}", f"{now:,}", bar, now <= most if most else None, detail)
+
+
+def times(rounds: int) -> Iterator[Row]:
+    """Rows: CPU time of each part of this process, over torch."""
+    for name, cold, warm in counted.times(rounds):
+        yield Row(f"{name}, caches cold, warm", f"{cold:.1f}, {warm:.1f} us")

@@ -270,8 +270,7 @@ class CallNotes:
                         and way.code is frame.f_code
                         and made != order.due
                     ):
-                        order.made = made + 1
-                        order.last = way
+                        order.made, order.last = made + 1, way
                         return way
             if frame is not None and id(frame.f_code) not in self.own:
                 frame = self.users(frame)

@@ -59,8 +59,7 @@ from ddtop.wire.records import (
     arrivals_of,
 )
 
-LOOK_EVERY_NS = 200_000_000
-MEANINGS_EVERY_NS = 2_000_000_000
+LOOK_EVERY_NS, MEANINGS_EVERY_NS = 200_000_000, 2_000_000_000
 BROADCAST = "broadcast"
 """The operation, and the function of torch that calls it."""
 ENTRIES, STATUS, MEANINGS = "entries", "recorder status", "parallel groups"
@@ -90,18 +89,13 @@ class Collectives(WaitsProbe):
         self._names: dict[tuple[str, str], str] = {}
         self._ended: set[tuple[str, str]] = set()
         self._read_keys: deque[tuple[object, ...]] = deque(maxlen=64)
-        self._entries_at = 0
-        self._status_at = 0
-        self._errors_at = 0
+        self._entries_at = self._status_at = self._errors_at = 0
         self._meanings: dict[str, tuple[str, ...]] = {}
-        self._meanings_at = 0
-        self._looked_at = 0
-        self.waits = False
+        self._meanings_at, self._looked_at, self.waits = 0, 0, False
         self.why_blind: str | None = None
         self.gpu: int | None = None
         self._captures, self._replays = Captures(), 0
         self._left = False
-        self._own_names: tuple[object, ...] = ()
         self._without: tuple[tuple[Group, ...], frozenset[str]] | None = None
         self._status_unreadable = False
         self._seen_keys: set[tuple[str, str]] = set()
@@ -152,8 +146,7 @@ class Collectives(WaitsProbe):
                 and seen.activity in _ELSEWHERE
                 and "torchinductor_" not in seen.file
             )
-            if not (tick.calm and self._glance(tick.now, elsewhere)):
-                self.look(tick.now, tick.unix_minus_mono, waiting, in_line, elsewhere)
+            self.look(tick.now, tick.unix_minus_mono, waiting, in_line, elsewhere)
         tick.waits, tick.stuck = self.waits, self.stuck is not None
 
     def fields(self, tick: Tick) -> Fields:
@@ -225,42 +218,6 @@ class Collectives(WaitsProbe):
         else:
             self._look_at_calls(now, in_line_since if waiting_frame else None)
         self._look_at_building(now, waiting_frame)
-        pending = self._count_waits(elsewhere)
-        # In a rank that moves there is no more to do.
-        moved = self.moved_at is not None and now - self.moved_at <= self._limits.still_ns
-        if pending or not moved or any(watch.doubted for watch in self._watches.values()):
-            self._maybe_read_entries(now, unix_minus_mono)
-            self._look_at_errors(c10d, now)
-
-    def _glance(self, now: int, elsewhere: bool) -> bool:
-        """In a rank that moves, between two reports: only whether it waits. False where that needs
-        a look at the groups: if there are others, or not all of them have a status.
-        """
-        self._now = now
-        c10d = sys.modules["torch.distributed.distributed_c10d"]
-        names = tuple(getattr(getattr(c10d, "_world", None), "pg_names", {}).values())
-        if (
-            names != self._own_names
-            or self._left
-            or self._rank.recorder_paused
-            or self._status_unreadable
-            or self._without is None
-            or self._without[0] is not self.groups
-            or not self._recorder_answers()
-            or self.stuck is not None
-        ):
-            return False
-        # Whether gloo has something open is asked only where somebody would wait for it.
-        if not elsewhere or self._has_pending() or self._on_nccl():
-            self._look_at_status(now)
-        self._count_waits(elsewhere)
-        return True
-
-    def _has_pending(self) -> bool:
-        return any(watch.pending_since is not None for watch in self._watches.values())
-
-    def _count_waits(self, elsewhere: bool) -> list[str]:
-        """Count this sample. Returns the groups that have something open."""
         pending = [name for name, watch in self._watches.items() if watch.pending_since is not None]
         on_nccl = self._on_nccl() if pending else set()
         on_host = [name for name in pending if name not in on_nccl]
@@ -268,11 +225,14 @@ class Collectives(WaitsProbe):
         # On NCCL the CPU side runs ahead of the GPU: a collective is nearly always open, which
         # means nothing.
         self.count_sample(self.waits, bool(on_host) and not elsewhere)
-        return pending
+        # In a rank that moves there is no more to do.
+        moved = self.moved_at is not None and now - self.moved_at <= self._limits.still_ns
+        if pending or not moved or any(watch.doubted for watch in self._watches.values()):
+            self._maybe_read_entries(now, unix_minus_mono)
+            self._look_at_errors(c10d, now)
 
     def _look_at_groups(self, c10d: Any, now: int) -> None:
         world, found = c10d._world, []
-        names = tuple(world.pg_names.values())
         for group, own in world.pg_names.copy().items():
             for name, seq in numbers_of(str(own), group).items():
                 self._look_at_number(name, seq, now)
@@ -296,7 +256,6 @@ class Collectives(WaitsProbe):
             )
             if any("nccl" in group.backend for group in self.groups):
                 self._captures.watch()
-        self._own_names = names
         for gone in set(self._watches) - {name for name, _ in found}:
             self._some_destroyed = True
             del self._watches[gone]

@@ -44,12 +44,9 @@ class Falls:
         if not trains:
             self._since = now
             return
-        limits = self._limits
-        if now.at - since.at < limits.fall_piece_ns:
-            return
-        more = now.since(since)
+        limits, more = self._limits, now.since(since)
         long = more.at >= limits.fall_long_ns and more.steps >= limits.fall_long_steps
-        if long or more.steps >= limits.fall_piece_steps:
+        if long or (more.at >= limits.fall_piece_ns and more.steps >= limits.fall_piece_steps):
             self._since = now
             self._close(since, more)
 

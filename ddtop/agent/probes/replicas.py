@@ -212,8 +212,7 @@ class _Series:
         elif steps % self.every == 0:
             self._sample(torch)
             self._choose_pace(monotonic_ns())
-        soon = self.on_its_way is not None
-        self.due = steps + 1 if soon else steps - steps % self.every + self.every
+        self.due = steps + (1 if self.on_its_way is not None else self.every - steps % self.every)
         return True
 
     def _choose_pace(self, now_ns: int) -> None:

@@ -71,9 +71,12 @@ def _replace(
         if rank is not None and PART not in guard.off:
             try:
                 if noted[0] is not rank:
-                    torch, words, notes = module.torch, rank.page.words, rank.notes[CallNotes]
-                    watches = torch._C._len_torch_function_stack, torch._C._len_torch_dispatch_stack
-                    noted = rank, words, notes, torch.Tensor, torch.nn.Parameter, *watches
+                    noted = (
+                        *(rank, rank.page.words, rank.notes[CallNotes]),
+                        *(module.torch.Tensor, module.torch.nn.Parameter),
+                        module.torch._C._len_torch_function_stack,
+                        module.torch._C._len_torch_dispatch_stack,
+                    )
                 _, words, notes, plain, parameter, functions, dispatches = noted
                 group = args[group_at] if len(args) > group_at else kwargs.get("group")
                 order = notes.by_id.get(id(group)) or _begin(rank, notes, module._world, group)

@@ -40,25 +40,21 @@ def wrap(module: ModuleType) -> None:
     torch = module.torch
     counted, others = 0, 0
 
-    def compiles() -> bool:
-        return torch.compiler.is_dynamo_compiling()  # type: ignore[no-any-return]
-
     # What a rank's notes are, so that a step looks nothing up: after a long one nothing of it is in
     # the caches of the CPU.
     noted: tuple[Any, ...] = (None,)
 
     def count(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        nonlocal compiles, counted, others, noted
+        nonlocal counted, others, noted
         # In a trace of torch.compile this is the constant True: the rest vanishes and the graph
         # does not break.
-        if compiles():
+        if torch.compiler.is_dynamo_compiling():
             return
         rank = current._rank
         if rank is None:
             return
         if noted[0] is not rank:
             noted = rank, rank.page.words, rank.notes[ReplicaNotes], rank.notes[CallNotes]
-            compiles = torch.compiler.is_dynamo_compiling
         _, words, replicas, calls = noted
         off = guard.off
         # As `guard.run` does, which costs 4 us here.
