@@ -1158,7 +1158,8 @@ class RankState(Record, frozen=True, array_like=True, gc=False):
     `recorder`: why the flight recorder reports nothing. `gc_total_ns`: time in garbage collections.
     `spots`: where the last `spots_samples` (half a minute) found the main thread most often.
     `held_samples` were late because something held the GIL (or the CPU); `held_spot` is where the
-    last of them found it most often. `cuda`: the numbers of torch's CUDA. `progress`: what the
+    last of them found it most often, `held_by` where another thread of the program computed at half
+    of them. `cuda`: the numbers of torch's CUDA. `progress`: what the
     program's framework counts. `pipeline`: the stages of torch's pipelining that it runs.
     `outside`: the rank has no agent, and this was read of it from outside. `pace`: how fast it
     trains, now and before. `expected`: the region that the program has announced and is in.
@@ -1227,6 +1228,7 @@ class RankState(Record, frozen=True, array_like=True, gc=False):
     chain: tuple[Link, ...] = ()
     fall: Fall | None = None
     step_unix_ns: int | None = None
+    held_by: Spot | None = None
 
 
 class Arrivals(Record, frozen=True, array_like=True):
