@@ -71,9 +71,9 @@ _WRITES = frozenset({"write", "writev", "pwrite64"})
 _LOCKS = frozenset({"flock", "fcntl"})
 _POLLS = frozenset({"poll", "ppoll"})
 _EPOLLS = frozenset({"epoll_wait", "epoll_pwait", "epoll_pwait2"})
-_TALKS = {"recvfrom", "recvmsg", "connect", "sendto", "sendmsg"}
-_TALKS |= _READS | _WRITES | _POLLS | _EPOLLS
 _SELECTS = frozenset({"select", "pselect6"})
+_TALKS = {"recvfrom", "recvmsg", "connect", "sendto", "sendmsg"}
+_TALKS |= _READS | _WRITES | _POLLS | _EPOLLS | _SELECTS
 _ACCEPTS = frozenset({"accept", "accept4"})
 _SIGNALS = frozenset({"rt_sigtimedwait", "rt_sigsuspend", "pause"})
 _SIGNALS_NAMED = 3
@@ -490,6 +490,8 @@ def _watched(call: _Call, number: int) -> list[int]:
     """The descriptors for which it waits."""
     if call.name in _POLLS:
         return _polled(call)
+    if call.name in _SELECTS:
+        return _selected(call)
     if call.name not in _EPOLLS:
         return [number]
     text = (read(call.pid, f"fdinfo/{number}") or b"").decode()
@@ -501,8 +503,11 @@ def _far_end(call: _Call, number: int, budget: _Budget) -> Link | None:
     target = call.target(number)
     if target.startswith("socket:"):
         return _connection(call, number) if call.name in _TALKS else None
-    reads = call.name in _READS | _POLLS | _EPOLLS
+    reads = call.name in _READS | _POLLS | _EPOLLS | _SELECTS
     fifo = target.startswith("/") and call.sleeps_in("pipe")
+    if call.name not in _READS | _WRITES and not _is_open_to(call.pid, f"{number}", write=False):
+        # It only looks whether the other end has been closed.
+        return None
     if (reads or call.name in _WRITES) and (fifo or target.startswith("pipe:")):
         return _other_end(call.pid, target, reads, budget)
     return None
@@ -651,6 +656,16 @@ def _polled(call: _Call) -> list[int]:
         return []
     data = _memory(call, call.arguments[0], count * _POLLFD.size)
     return [number for number, _, _ in _POLLFD.iter_unpack(data) if number >= 0]
+
+
+def _selected(call: _Call) -> list[int]:
+    """The descriptors of which a select waits for one that can be read."""
+    count, address = call.arguments[0] & 0xFFFFFFFF, call.arguments[1]
+    if not address or count > DESCRIPTORS_MAX:
+        return []
+    bits = int.from_bytes(_memory(call, address, (count + 7) // 8), "little")
+    found = [number for number in range(count) if bits >> number & 1]
+    return found if len(found) <= POLLED_MAX else []
 
 
 def _memory(call: _Call, address: int, size: int) -> bytes:

@@ -205,6 +205,12 @@ def test_a_child_that_runs_the_script_again_is_told_about_the_guard():
         ("OSError", "[Errno 28] No space left on device", "rank 2 found its disk full"),
         ("OSError", "[Errno 27] File too large", "rank 2 wrote a larger file than it may"),
         ("OSError", "[Errno 24] Too many open files: 'a.pt'", "rank 2 has more files open"),
+        (
+            "RuntimeError",
+            "Expected to have finished reduction in the prior iteration before starting a new one.",
+            "some parameters had no part in the loss of rank 2",
+        ),
+        ("RuntimeError", "stack expects each tensor to be equal size, but got [3]", "the samples"),
     ],
 )
 def test_a_rank_that_lacks_something_is_told_what(kind, text, advice):

@@ -44,6 +44,18 @@ def test_where_the_last_send_had_another_tag_nobody_is_said_not_to_send():
     ) in finding.evidence
 
 
+def test_of_those_from_whom_it_may_receive_the_one_that_sent_another_tag_is_named():
+    job = MpiJob(3).passes(10)
+    job.in_single(0, "Probe", None, 5)
+    for number, tag in ((1, 5), (2, 6)):
+        call = job.call("Barrier", group="mpi:1", seq=job.done + 1)
+        job.inside(number, call, traffic=(sent(0, tag, 71, is_last=True),))
+    finding = job.passes(8).finds("critical", "unmatched-p2p", 0)
+
+    assert "but rank 2 waits in Barrier" in finding.summary
+    assert "and rank 2's last send to rank 0 had tag 6" in finding.summary
+
+
 def test_where_the_last_send_was_received_nobody_sends():
     finding = two_that_receive(sent(1, 5, 60, is_last=True), taken=[sent(0, 5, 0, 60)])
 

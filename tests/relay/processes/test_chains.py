@@ -353,6 +353,23 @@ def test_the_only_connection_of_an_event_loop_is_followed(start):
     assert (link.resource, link.pid) == ("connection", os.getpid())
 
 
+@pytest.mark.parametrize("wait", ["select.select([read, *others], [], [])", "poll.poll()"])
+def test_a_pipe_that_it_writes_is_no_wait_of_who_waits_for_several(start, wait):
+    """asyncio looks whether the standard input of a child has been closed."""
+    code = (
+        "import os, select, subprocess as s\n"
+        "child = s.Popen(['yes', 'x' * 9], stdin=s.PIPE, stdout=s.PIPE); os.kill(child.pid, 19)\n"
+        "read, others = child.stdout, []\n"
+        "while select.select([read], [], [], 0.5)[0]: os.read(read.fileno(), 65536)\n"
+        "poll = select.poll(); poll.register(read); poll.register(child.stdin, select.POLLERR)\n"
+        f"{wait}"
+    )
+    process = start(code)
+    (found,) = once(lambda: found if (found := chain_of(process.pid)) and len(found) == 1 else None)
+
+    assert (found.resource, found.who, found.process.state) == ("pipe", "yes", "T")
+
+
 def test_a_link_to_a_rank_says_which(start):
     rank = start(SLEEPS)
     once(lambda: sleeping_in(rank.pid).call in SLEEPING)
