@@ -3,14 +3,10 @@
 import pytest
 
 from ddtop.wire.records import GroupProgress
-from tests.diagnosis.rules.comm_error import BARRIER, fails
+from tests.diagnosis.rules.comm_error import BARRIER, TIMED_OUT, fails
 from tests.jobs import FakeJob, trained, unix_ns
 
 KIND = "comm-error"
-TIMED_OUT = (
-    "[/src/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 8000ms for recv operation to"
-    " complete"
-)
 
 
 def brief(finding):

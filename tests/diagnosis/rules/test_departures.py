@@ -4,11 +4,9 @@ import msgspec
 import pytest
 
 from ddtop.wire.records import FailedSave, HelperEnd, Loader, StackFrame, WorkerEnd
+from tests.diagnosis.rules.departures import RESET
 from tests.jobs import FakeJob, place, trained, unix_ns
 from tests.mpi_jobs import MpiJob
-
-RESET = "Connection closed by peer [10.0.0.2]:41233"
-
 
 # -- rank-crashed
 

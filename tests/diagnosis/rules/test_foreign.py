@@ -4,20 +4,9 @@ import pytest
 
 from ddtop.policy import POLICY
 from ddtop.say.calm import calm_text
-from ddtop.wire.names import MAKES_BY_HAND
-from ddtop.wire.records import Group, GroupMade, Groups
-from tests.jobs import WORLD, FakeJob, Standing, trained
-
-STORE = "10.0.0.1:29511"
-
-
-def between_jobs(foreign=STORE, ranks=()):
-    """Rank 0 of three shares a group for the weights with rank 0 of another job."""
-    job = FakeJob(3)
-    job.groups["weights"] = Group("weights", "weights", ranks, "gloo", (), (), foreign)
-    job.ranks[0].standings["weights"] = Standing()
-    job.say(Groups(tuple(job.groups.values())), job.ranks[0])
-    return job.trains(10)
+from ddtop.wire.records import Group, Groups
+from tests.diagnosis.rules.foreign import STORE, between_jobs, by_hand, makes
+from tests.jobs import WORLD, FakeJob, trained
 
 
 def waits_for_weights(job):
@@ -80,13 +69,6 @@ def test_two_groups_of_other_jobs_with_one_name_are_not_compared():
     assert job.passes(18).ever() == []
 
 
-def by_hand(job, number, rank, store=STORE, size=2):
-    """That rank says that it is this member of the group for the weights."""
-    group = Group("weights", "weights", (), "gloo", (), (), store, size, number)
-    job.say(Groups((job.groups[WORLD], group)), job.ranks[rank])
-    job.ranks[rank].standings["weights"] = Standing()
-
-
 def test_a_group_made_by_hand_all_of_whose_members_are_ranks_is_of_this_job():
     """Trainer and engine are two ranks of one job."""
     job = FakeJob(3)
@@ -138,16 +120,6 @@ def test_one_member_that_sees_the_contradiction_is_enough(first):
 
 
 # -- groups that are being made by hand
-
-
-def makes(job, rank, name, number, *before, store=STORE, size=2):
-    """That rank waits for the other members of the group; `before` are names of earlier ones."""
-    made = tuple(
-        GroupMade(MAKES_BY_HAND, 0, 0, Group(each, "", (), "gloo", (), (), store, size, number))
-        for each in (*before, name)
-    )
-    job.say(Groups((job.groups[WORLD],), made=made), job.ranks[rank])
-    job.ranks[rank].stands_at("join", "/home/ada/link.py", 7 + rank, callee=MAKES_BY_HAND)
 
 
 def test_two_ranks_that_make_groups_by_hand_in_another_order_wait_for_each_other():

@@ -2,29 +2,11 @@
 
 import pytest
 
-from ddtop.wire.names import OF_MEMBERS_ONLY
-from ddtop.wire.records import Group, GroupMade, Groups, OpenCall, Place
-from tests.jobs import FakeJob, trained, unix_ns
+from ddtop.wire.records import Group, Groups
+from tests.diagnosis.rules.group_calls import EVERY, A, B, has_made, made, partitioned
+from tests.jobs import FakeJob, trained
 
 KIND = "collective-mismatch"
-
-
-def made(number, *members, line=40, **more):
-    group = Group(str(number), "", members, more.pop("backend", "gloo"))
-    place = Place("make_groups", "/home/ada/train.py", line)
-    return GroupMade("new_group", number, more.pop("world", 0), group, place=place, **more)
-
-
-def has_made(job, number, *calls, last=False, tag=OF_MEMBERS_ONLY):
-    """The rank has returned from these calls; with `last` it is still in the last one."""
-    rank = job.ranks[number]
-    job.say(Groups(tuple(job.groups.values()), made=calls), rank)
-    if last:
-        call = calls[-1]
-        rank.stands_at("make_groups", line=call.place.line, waits_on="collective")
-        rank.says["activity"] = "collective"
-        since, peer = unix_ns(job.now), call.number
-        rank.calls = [OpenCall("new_group", since, peer, tag)]
 
 
 def waits_in_group(job, number, name, *members, seq=1):
@@ -34,9 +16,6 @@ def waits_in_group(job, number, name, *members, seq=1):
     while rank.standings[name].enqueued < seq - 1:
         rank.passes_through(group=name)
     rank.waits_in(group=name)
-
-
-A, B, EVERY = (0, 1), (1, 2), (0, 1, 2)
 
 
 def test_a_group_that_one_rank_does_not_make_is_named_though_it_waits_for_the_others():
@@ -180,12 +159,6 @@ def test_different_groups_that_nobody_waits_in_are_no_finding():
     has_made(job, 2, made(1, *B))
 
     assert job.passes(30).ever() == []
-
-
-def partitioned(job):
-    """`if rank in members: new_group(members)`, with the same number on both sides."""
-    for number in range(4):
-        has_made(job, number, made(1, 0, 1) if number < 2 else made(1, 2, 3))
 
 
 @pytest.mark.parametrize("in_first", [True, False], ids=["in that group", "in the next one"])

@@ -9,16 +9,9 @@ from ddtop.policy import POLICY
 from ddtop.say.calm import calm_text
 from ddtop.say.told import look
 from ddtop.wire.records import HostState, HubLink
-from tests.diagnosis.rules.host_lost import cut
+from tests.diagnosis.rules.host_lost import cut, down
 from tests.jobs import FakeJob, brief, unix_ns
 from tests.spread import SpreadJob
-
-
-def down(seconds=12.0):
-    """The host is down, so the others wait."""
-    job = cut()
-    job.others_wait(4, 5)
-    return job.passes(seconds)
 
 
 def states(job):

@@ -5,27 +5,11 @@ from dataclasses import replace
 import pytest
 
 from ddtop.model.kernel_wait import wait_of
-from ddtop.wire.records import ProcessState, StackFrame, Stacks, ThreadStack
-from tests.diagnosis.rules.loader_stuck import starving
-from tests.jobs import replace_loader, trained, unix_ns
+from ddtop.wire.records import ProcessState
+from tests.diagnosis.rules.loader_stuck import C10D, dump, starving
+from tests.jobs import replace_loader, trained
 
 STUCK, ABSENT = "loader-stuck", "not-in-collective"
-
-
-def dump(job, rank, *frames, method="signal"):
-    """An automatic dump of the rank, and of the worker that must deliver its next batch."""
-    at = unix_ns(job.now)
-    main = ThreadStack(
-        (StackFrame("main", "/home/ada/train.py", 53, True),), "MainThread", main=True
-    )
-    own = ThreadStack(tuple(StackFrame(*frame) for frame in frames), main=True)
-    job.say(Stacks("a", rank.number, rank.pid, at, "agent", (main,), automatic=True), rank)
-    job.say(
-        Stacks(
-            "a", rank.number, rank.loader.owing_pid, at, method, (own,), worker=True, automatic=True
-        ),
-        rank,
-    )
 
 
 def test_a_worker_in_a_lock_after_fork_is_named_and_not_its_rank_s_own_place():
@@ -71,9 +55,6 @@ def test_what_a_forked_worker_has_from_its_rank_is_not_the_datasets_line(begins)
 
     assert "(at read_table arrow.py:7)" in finding.summary
     assert any(line == "worker 9001's stack: read_table arrow.py:7" for line in finding.evidence)
-
-
-C10D = "/usr/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
 
 
 def test_a_worker_in_a_collective_is_named_as_that_and_not_as_a_lock_at_fork():

@@ -7,6 +7,7 @@ import pytest
 
 from ddtop.wire.mpi import OUTSIDE_BIT, MpiPart, group_name
 from ddtop.wire.records import OpenCall
+from tests.diagnosis.rules.mpi import _started
 from tests.mpi_jobs import WORLD, MpiJob
 from tests.ranks import unix_ns
 
@@ -148,12 +149,6 @@ def test_of_lengths_that_may_differ_nothing_is_told_where_the_roots_do():
     job.in_collective("Reduce", 1, peer=1, nbytes=800)
 
     assert "rank 0: Reduce, root 0, rank 1: Reduce, root 1" in job.passes(8).finding().summary
-
-
-def _started(job: MpiJob, number: int, *names: str) -> None:
-    """It waits for collectives that it has started. Only their names and numbers are known."""
-    parts = tuple(MpiPart(name, WORLD, job.done + 1 + place) for place, name in enumerate(names))
-    job.inside(number, job.call("Waitall", parts=parts))
 
 
 def test_of_a_started_broadcast_that_is_waited_for_the_root_is_not_known_and_does_not_differ():

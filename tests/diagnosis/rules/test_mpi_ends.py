@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.diagnosis.rules.mpi_ends import _finalizing
 from tests.mpi_jobs import MpiJob
 from tests.ranks import unix_ns
-
-
-def _finalizing(job: MpiJob, *numbers: int) -> None:
-    for number in numbers:
-        job.ranks[number].trains, job.ranks[number].cores = False, 1.0
-        job.outside(number, finalize_since_unix_ns=unix_ns(job.now))
 
 
 def test_a_rank_in_finalize_has_left_and_is_no_worker_though_it_spins():

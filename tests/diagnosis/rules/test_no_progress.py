@@ -4,27 +4,17 @@ import pytest
 
 from ddtop.diagnosis.standstill import StandstillLimits
 from ddtop.policy import POLICY
-from ddtop.wire.records import OpenCall
-from tests.diagnosis.rules.no_progress import all_stand
+from tests.diagnosis.rules.no_progress import (
+    LOCK,
+    a_pool,
+    all_stand,
+    makes_groups,
+    starting,
+    workers_of_an_engine,
+)
 from tests.jobs import FakeJob, trained, unix_ns
 
 KIND = "no-progress"
-LOCK = "/home/ada/.cache/torch_extensions/cpu/scan/lock"
-
-
-def makes_groups(job, lines):
-    """Each rank is inside new_group, called from a line of its own."""
-    for rank, line in zip(job.ranks, lines, strict=True):
-        since = {"since_unix_ns": unix_ns(job.now)}
-        rank.stands_at(
-            "main",
-            line=line,
-            activity="collective",
-            waits_on="collective",
-            callee="new_group",
-            **since,
-        )
-        rank.calls = [OpenCall("new_group", unix_ns(job.now))]
 
 
 def waits_at_prompt(rank):
@@ -124,17 +114,6 @@ def test_all_ranks_in_a_lock_are_found():
     )
 
 
-def starting(world_size):
-    """Its ranks have no group yet, and have made no step."""
-    job = FakeJob(world_size)
-    for rank in job.ranks:
-        rank.phase = "starting"
-        rank.standings = {}
-        rank.iteration = None
-        rank.says = {"progress_unix_ns": None}
-    return job
-
-
 @pytest.mark.parametrize("begun", [True, False])
 def test_a_stale_lock_file_is_named(begun):
     """A build was killed; all ranks wait for its lock file, maybe before the first step."""
@@ -227,15 +206,6 @@ def test_servers_that_never_counted_a_step_are_idle_between_two_requests():
     assert job.passes(900).ever() == [("info", KIND, ())]
 
 
-def workers_of_an_engine(*waits_on):
-    """Each has answered its engine for a while, then waits so."""
-    job = trained(len(waits_on))
-    for rank, word in zip(job.ranks, waits_on, strict=True):
-        rank.iteration = None
-        rank.stands_at("cleanup" if word == "lock" else "dequeue", waits_on=word)
-    return job
-
-
 def test_workers_whose_engine_has_nothing_to_do_are_idle():
     assert workers_of_an_engine("orders", "orders").passes(1000).ever() == [("info", KIND, ())]
 
@@ -249,14 +219,6 @@ def test_a_worker_that_reads_no_orders_is_named_and_those_that_wait_for_some_are
         "no progress for 30 s: rank 1 is waiting for a lock (train.py:40 cleanup); rank 0 is"
         " waiting for the next task (train.py:40 dequeue)"
     )
-
-
-def a_pool():
-    """A master and workers that poll for their tasks, as mpi4py.futures does; one has a task."""
-    job = workers_of_an_engine("results", "orders", "orders", "pipe")
-    for rank in job.ranks[1:3]:
-        rank.works_at("main", waits_on="orders")
-    return job
 
 
 def test_the_worker_whose_task_stands_is_named_and_the_pool_is_not():

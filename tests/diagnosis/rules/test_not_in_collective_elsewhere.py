@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.wire.records import Group, Groups, Loader, OutsideLook, StackFrame, Stacks, ThreadStack
+from ddtop.wire.records import (
+    Group,
+    Groups,
+    Loader,
+    OutsideLook,
+    StackFrame,
+    Stacks,
+    ThreadStack,
+)
+from tests.diagnosis.rules.not_in_collective_elsewhere import hang
 from tests.jobs import FakeJob, place, trained, unix_ns
 from tests.ranks import Standing
-
-
-def hang():
-    """Four ranks train. Then rank 2 is stuck in user code and the others wait for it."""
-    job = trained()
-    job.ranks[2].stands_at("wait_for_licence", "/home/ada/train.py", 53)
-    job.others_wait(2)
-    return job
 
 
 def test_a_full_garbage_collection_is_named_with_its_time():

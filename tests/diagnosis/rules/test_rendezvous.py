@@ -3,21 +3,12 @@
 import msgspec
 import pytest
 
-from ddtop.wire.records import ProcessState, StackFrame
-from tests.diagnosis.rules.rendezvous import all_enter, meets
+from ddtop.wire.records import StackFrame
+from tests.diagnosis.rules.rendezvous import all_enter, another, meets, starts_a_twin
 from tests.diagnosis.rules.starting import enter
 from tests.jobs import BASE, SECOND
 
 # -- duplicate-rank
-
-
-def another(job, number, pid, **told):
-    """A further process claims this rank."""
-    rank = job.ranks[number]
-    first, rank.pid = rank.pid, pid
-    kept, rank.told = rank.told, rank.told | told
-    job.say(rank.hello(), rank)
-    rank.pid, rank.told = first, kept
 
 
 def test_two_processes_with_one_number_are_named_with_both_pids():
@@ -57,30 +48,6 @@ def test_a_program_that_starts_the_real_one_is_no_duplicate():
     another(job, 1, 4902, claim="init", launcher_pid=4801, init_unix_ns=BASE + 2 * SECOND)
 
     assert "duplicate-rank" not in [kind for _, kind, _ in job.passes(7).ever()]
-
-
-def starts_a_twin(inside=True, waits=True, **told):
-    """Rank 0 of a job that trains starts a child, which joins the group of the job again."""
-    job = meets(3)
-    for rank in job.ranks:
-        rank.phase, rank.trains, rank.told = "running", True, rank.told | {"joined": True}
-        job.say(rank.hello(), rank)
-    job.passes(10)
-    if waits:
-        job.ranks[0].stands_at("score", "eval.py", 30, waits_on="child")
-        job.ranks[0].seen_outside = {"syscall": "wait4", "file": "child 4711"}
-        job.others_wait(0)
-    at = BASE + 11 * SECOND
-    job.beside = (ProcessState(0, 4711, "S", init_since_unix_ns=at if inside else None),)
-    given = {
-        "claim": "init",
-        "above": 4800,
-        "launcher_pid": 4800,
-        "init_unix_ns": at,
-        "joined": False,
-    }
-    another(job, 0, 4711, **(given | told))
-    return job.passes(8)
 
 
 def test_a_child_that_joins_the_job_s_own_group_is_a_duplicate_of_its_parent():

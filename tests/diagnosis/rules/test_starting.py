@@ -11,6 +11,8 @@ from ddtop.wire.records import HelperEnd, ProcessState, Rendezvous, StackFrame
 from tests.diagnosis.rules.starting import (
     early,
     enter,
+    killed,
+    late,
     missing,
     spawned,
     works_before_init_with_a_short_timeout,
@@ -99,17 +101,6 @@ def test_the_timeout_that_follows_half_an_hour_later_does_not_change_the_cause()
 # -- rank-killed
 
 
-def killed(*pids, signal=9, absent=(3,)):
-    """mp.Process: the children have no number yet, and these have died."""
-    job = early(4, absent=absent)
-    for rank in job.ranks:
-        rank.claim = "init"
-    dead = tuple(HelperEnd(pid, unix_ns(1.0), None, signal) for pid in pids)
-    job.host_says = {"helpers": dead}
-    enter(job, *(number for number in range(4) if number not in absent))
-    return job.passes(4)
-
-
 def test_a_process_that_was_killed_before_it_joined_is_the_missing_rank():
     """The out-of-memory killer while the weights are loaded. The parent waits for nobody."""
     finding = killed(4711).finds("critical", "rank-killed", 3)
@@ -139,13 +130,6 @@ def test_while_another_process_may_become_the_rank_a_dead_one_is_a_helper():
 
 
 # -- late-to-init
-
-
-def late(**more):
-    job = early(3).passes(2)
-    job.ranks[2].stands_at("wait_for_licence", line=88, **more)
-    enter(job, 0, 1)
-    return job
 
 
 def test_a_rank_that_sleeps_before_init_is_named_with_its_place():

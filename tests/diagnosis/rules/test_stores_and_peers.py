@@ -4,18 +4,10 @@ import pytest
 
 from tests.diagnosis.rules.rendezvous import all_enter, file_store, meets
 from tests.diagnosis.rules.starting import enter
+from tests.diagnosis.rules.stores_and_peers import dials
 from tests.jobs import BASE, SECOND, FakeJob
 
 # -- peer-unreachable
-
-
-def dials(**more):
-    """Rank 1 has the store, and tries to reach rank 0 at the address of rank 0's other network."""
-    job = meets(2)
-    job.ranks[0].told["environment"] |= {"GLOO_SOCKET_IFNAME": "docker0"}
-    all_enter(job, 0, listens=("172.17.0.1:41234", "0.0.0.0:29500"))
-    all_enter(job, 1, dials=("172.17.0.1:41234",), **more)
-    return job
 
 
 def test_a_peer_at_an_address_of_a_bridge_is_named_with_its_interface():

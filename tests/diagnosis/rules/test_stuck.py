@@ -1,13 +1,8 @@
 """All ranks have joined, no rank is elsewhere, and the collective does not complete."""
 
+from tests.diagnosis.rules.stuck import stuck
 from tests.jobs import FakeJob, trained
 from tests.ranks import WORLD, place
-
-
-def stuck():
-    job = trained()
-    job.others_wait()
-    return job
 
 
 def test_a_collective_in_which_all_stand_is_stuck_and_blames_no_rank():
