@@ -64,20 +64,6 @@ def test_an_exception_of_the_program_s_own_is_a_crash(kind):
     assert job.passes(5).ever() == [("critical", "rank-crashed", (1,))]
 
 
-def test_an_error_of_a_dataloader_worker_is_a_crash():
-    job = trained(3)
-    fails(
-        job,
-        1,
-        text=(
-            "Caught ConnectionResetError in DataLoader worker process 0. Original: connection reset"
-            " by peer"
-        ),
-    )
-
-    assert job.passes(5).kinds() == [("critical", "rank-crashed", (1,))]
-
-
 def test_an_error_before_the_first_collective_is_no_matter_of_this_rule():
     """connectFullMesh failed in init_process_group."""
     job = FakeJob(2)
@@ -141,16 +127,6 @@ def test_while_that_rank_lives_and_others_wait_its_own_finding_stands():
     fails(job, 0, text=TIMED_OUT)
 
     assert job.passes(4).ever() == [("critical", "not-in-collective", (2,))]
-
-
-def test_a_stopped_rank_explains_the_timeouts():
-    job = trained(3)
-    job.ranks[2].is_stopped()
-    job.others_wait(2)
-    job.passes(8)
-    fails(job, 0, 1, text=TIMED_OUT)
-
-    assert job.passes(4).ever() == [("critical", "rank-stopped", (2,))]
 
 
 def test_monitored_barrier_names_the_rank_itself():

@@ -60,15 +60,6 @@ def test_a_rank_that_is_stuck_itself_is_named_beside_such_a_wait():
     assert job.passes(8).kinds() == [("critical", "not-in-collective", (1,))]
 
 
-def test_two_groups_of_other_jobs_with_one_name_are_not_compared():
-    """Each rank shares a group with an engine of its own, and all these groups are "weights"."""
-    job = between_jobs()
-    for rank, op in zip(job.ranks, ("broadcast", "all_gather", "barrier"), strict=True):
-        rank.waits_in(op, group="weights")
-
-    assert job.passes(18).ever() == []
-
-
 def test_a_group_made_by_hand_all_of_whose_members_are_ranks_is_of_this_job():
     """Trainer and engine are two ranks of one job."""
     job = FakeJob(3)
@@ -81,18 +72,6 @@ def test_a_group_made_by_hand_all_of_whose_members_are_ranks_is_of_this_job():
 
     assert job.passes(8).kinds() == [("critical", "not-in-collective", (2,))]
     assert job.snapshot().group("weights").ranks == (0, 2)
-
-
-def test_in_such_a_group_a_rank_that_works_is_waited_for_on_purpose():
-    """A rollout takes as long as it takes."""
-    job = FakeJob(3)
-    by_hand(job, 0, 0)
-    by_hand(job, 1, 2)
-    job.trains(10)
-    job.ranks[0].waits_in("broadcast", group="weights")
-    job.ranks[2].works_at("generate")
-
-    assert job.passes(60).ever() == []
 
 
 @pytest.mark.parametrize("other", [{"number": 0}, {"number": 1, "store": "10.0.0.2:1"},
@@ -120,21 +99,6 @@ def test_one_member_that_sees_the_contradiction_is_enough(first):
 
 
 # -- groups that are being made by hand
-
-
-def test_two_ranks_that_make_groups_by_hand_in_another_order_wait_for_each_other():
-    """One goes through its table as it is written, the other sorts the names."""
-    job = trained(3)
-    makes(job, 0, "reward", 0)
-    makes(job, 1, "policy", 1)
-    job.ranks[2].waits_in()
-    finding = job.passes(8).finds("critical", "wait-cycle", 0, 1)
-
-    assert finding.victims == (2,)
-    assert finding.summary.endswith("rank 0 makes reward, rank 1 makes policy")
-    assert finding.evidence[1] == f"rank 1 makes the group policy as number 1 of 2, store {STORE}"
-    assert "in the same order on all members" in finding.advice
-    assert job.kinds() == [("critical", "wait-cycle", (0, 1))]
 
 
 @pytest.mark.parametrize(

@@ -69,15 +69,6 @@ def test_a_rank_that_hangs_while_the_others_are_in_finalize_is_named():
     assert "ranks 0,1 wait for it in MPI_Finalize" in finding.summary
 
 
-def test_who_is_done_early_keeps_nobody_waiting_while_the_others_work():
-    job = MpiJob(3).passes(10)
-    _finalizing(job, 2)
-    job.ranks[0].works_at("relax")
-    job.ranks[1].works_at("relax")
-
-    assert job.passes(90).kinds() == []
-
-
 def test_of_a_rank_that_waits_for_a_child_while_the_others_are_done_only_a_warning_is_given():
     job = MpiJob(2).passes(10)
     _finalizing(job, 0)

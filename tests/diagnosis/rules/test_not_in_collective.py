@@ -483,21 +483,6 @@ def test_the_last_rank_of_a_job_that_does_not_end_says_what_it_waits_for():
     )
 
 
-def test_a_rank_that_left_its_loop_while_others_still_need_it_left_early():
-    """Uneven inputs: rank 3 had one batch fewer, and is in its exit handlers."""
-    job = trained()
-    job.ranks[3].leaves()
-    job.others_wait(3)
-    for rank in job.ranks:
-        rank.activity = "backward"
-    finding = job.passes(8).finds("critical", "left-early", 3)
-
-    assert finding.summary.startswith(
-        "rank 3 is done after iteration 100 and waiting at exit for its other threads"
-    )
-    assert "join()" in finding.advice
-
-
 def test_a_place_that_cannot_be_seen_is_said_to_be_unseen():
     job = hang()
     job.ranks[2].place = None

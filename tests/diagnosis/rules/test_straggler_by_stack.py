@@ -7,17 +7,6 @@ from tests.diagnosis.rules.straggler_by_stack import LATE, WAITS, job_of
 from tests.jobs import unix_ns
 
 
-def test_the_rank_that_is_never_in_the_wait_is_named():
-    finding = job_of(WAITS, LATE, WAITS).finds("warning", "straggler", 1)
-
-    assert finding.victims == (0, 2)
-    assert finding.summary.startswith(
-        "rank 1 is a straggler, judged by stacks: ranks 0,2 are in a collective in at least 69% of"
-        " the looks, rank 1 in 5%"
-    )
-    assert "DDTOP=1" in " ".join(finding.evidence)
-
-
 @pytest.mark.parametrize("looks", [(WAITS, WAITS, WAITS), (LATE, LATE, LATE)])
 def test_ranks_that_are_alike_are_no_stragglers(looks):
     assert job_of(*looks).kinds() == []
@@ -34,10 +23,3 @@ def test_a_rank_that_holds_up_all_for_long_is_no_straggler_besides():
     )
 
     assert [kind for _, kind, _ in job.passes(10).kinds()] == ["not-in-collective"]
-
-
-def test_a_rank_at_the_end_of_its_program_is_no_straggler():
-    job = job_of(WAITS, LATE, WAITS)
-    job.ranks[1].says["phase"] = "leaving"
-
-    assert "straggler" not in [kind for _, kind, _ in job.trains(3).kinds()]
