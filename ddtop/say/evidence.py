@@ -28,6 +28,7 @@ from ddtop.words.sentences import (
     function_text,
     rpc_text,
     stage_text,
+    thread_text,
     verb,
 )
 
@@ -290,7 +291,11 @@ def uneven_advice(rank: RankFacts) -> str:
     if rank.loader.report is not None and rank.loader.report.exhausted_unix_ns is None:
         # Its data had not ended: it decided to stop.
         return "stop on all ranks at the same step: all_reduce the flag that ends the loop"
-    return "uneven inputs: use DDP's join(), drop_last=True or shards of equal length"
+    # Without a DataLoader nobody knows whether its data have ended.
+    of_data = rank.loader.report is not None
+    return "uneven inputs: use DDP's join(), drop_last=True or shards of equal length" + (
+        "" if of_data else "; a decision of its own: all_reduce the flag that ends the loop"
+    )
 
 
 def troubles(rank: RankFacts, since_unix_ns: int, policy: Policy) -> dict[object, str]:
@@ -320,7 +325,7 @@ def troubles(rank: RankFacts, since_unix_ns: int, policy: Policy) -> dict[object
         before = f", {duration(before_s)} before" if before_s >= 1.0 else ""
         text = clipped(f"{error.type}: {error.text}", TROUBLE_CHARACTERS)
         found[error.type, error.place] = (
-            f"{who}'s thread {error.thread} raised {text}{_at(error.place)}{before}"
+            f"{who}'s {thread_text(error.thread)} raised {text}{_at(error.place)}{before}"
         )
     if handler is not None:
         found[handler.type] = f"{who} is in its handler of {handler.type}{_at(handler.place)}"

@@ -1428,13 +1428,17 @@ CHILD, PIPE, FILE_LOCK, CONNECTION = "child", "pipe", "file lock", "connection"
 LOCK, THREAD, TASK, LOOP, KEY = "lock", "thread", "task", "loop", "store key"
 OBJECT, PROCESS, RPC = "object", "process", "rpc"
 MOUNT, LOOKUP, SIGNAL, DEBUGGER = "mount", "name lookup", "signal", "debugger"
-ITSELF = "itself"
-"""What a process or a thread may wait for: `Link.resource`."""
+ITSELF, RETRY = "itself", "retry"
+"""What a process or a thread may wait for: `Link.resource`. RETRY: that a statement, `named`, which
+has raised an exception, does not raise it the next time."""
 TIMED, REPLACES, UNDONE = "has a time limit", "replaces", "undone"
-LISTENS, TAKES = "listens", "takes"
+LISTENS, TAKES, ALONE = "listens", "takes", "alone"
 """`Link.does` of an await that ends by itself, of a worker of a pool that has taken the place of
 one that has ended, of a queue whose taken items nobody has marked as done, of a socket to which
-nobody connects, and of a key that a rank takes as a lock."""
+nobody connects, of a key that a rank takes as a lock, and of an object for which the only thread
+of the program waits."""
+OF_TASK = "task "
+"""How the name of a thread begins that is a task of asyncio."""
 
 
 FROZEN = "F"
@@ -1453,15 +1457,16 @@ class Sleeper(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Link(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One step of a wait chain: what is awaited, and who has it.
 
-    `named`: a path, an address, the text of a loop's condition; empty if it has no name. `who`: the
-    program or the thread that has it; None if that is not known. `pid`, `process`: of a process,
-    which waits for the next link of the chain; `process` is None where another user's may not be
-    read. `rank`: that of the process, in this job. `host`: that of the process, if it is another
-    one than that of the rank. `place`: where the thread is that has it.
+    `named`: a path, an address, the text of a loop's condition or of a statement; empty if it has
+    no name. `who`: the program or the thread that has it, of a retry the exception; None if that is
+    not known. `pid`, `process`: of a process, which waits for the next link of the chain; `process`
+    is None where another user's may not be read. `rank`: that of the process, in this job. `host`:
+    that of the process, if it is another one than that of the rank. `place`: where the thread is
+    that has it.
     `nobody`: every process of this user, or every thread of this process, was looked at, and none
     has it. `circle`: the one that has it stands earlier in the chain. `does`: of a connection its
     state, of a pipe what the other end must do, of an object what the thread does with it, of a
-    loop or a key the values in its text, of a child that has ended how.
+    loop, a retry or a key the values in its text, of a child that has ended how.
     """
 
     resource: str

@@ -16,6 +16,7 @@ from ddtop.wire.records import (
     CHECKPOINT,
     COMPILE,
     IDLE,
+    OF_TASK,
     SANITY_CHECK,
     TEST,
     TRAIN,
@@ -145,6 +146,11 @@ def about(ratio: float) -> str:
 def file_line(place: Place | Spot | StackFrame) -> str:
     """`data.py:40`."""
     return f"{place.file.rpartition('/')[2]}:{place.line}"
+
+
+def thread_text(name: str) -> str:
+    """`thread writer`, `task produce`: of a task of asyncio the name says so."""
+    return name if name.startswith(OF_TASK) else f"thread {name}"
 
 
 def function_text(place: Place) -> str:

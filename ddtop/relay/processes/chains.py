@@ -82,10 +82,12 @@ _WAITS_FOR_NOBODY = frozenset("TtZX" + FROZEN)
 """States of a process that makes nothing ready, whatever it waits for."""
 _ASLEEP = ("S", "D")
 _OPENS, _SLEEPS = frozenset({"open", "openat"}), frozenset({"nanosleep", "clock_nanosleep"})
-_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen")
-READS_AT_ONCE, ALIKE_MAX, ABOVE_MAX = 2, 8, 32
+_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen", "/ddtop/agent/")
+READS_AT_ONCE, ALIKE_MAX, ABOVE_MAX, THREADS_MAX = 2, 8, 32, 64
 _CHILDS = frozenset({"wait4", "waitid"})
 _O_ACCMODE, _O_WRONLY, _ANY_CHILD = 3, 1, 0xFFFFFFFF
+_READER = "reads"
+"""`Link.does` of a pipe into which the process writes."""
 _WAITS_INSIDE = ("/threading.py", "/queue.py", "/selectors.py", "concurrent/futures/_base.py")
 """Where a thread waits for other threads of its process, or for the next request."""
 _TALKING = ("ZMQbg/IO", "event_engine")
@@ -132,7 +134,8 @@ class Chains:
             ranks = {state.pid: state.rank for state in states}
             self._found = {
                 pid: _with_ranks(
-                    self._through(chain_of(pid, awaited) or self._busy_child(pid, awaited)), ranks
+                    self._through(chain_of(pid, awaited) or self._busy_child(pid, awaited), [pid]),
+                    ranks,
                 )
                 for pid, awaited in waiting.items()
             }
@@ -201,13 +204,17 @@ class Chains:
         self._alike.update(alike if not known else ())
         return (_held(Link(CHILD), known[0]),) if known else ()
 
-    def _through(self, links: tuple[Link, ...]) -> tuple[Link, ...]:
-        """The chain, on through the thread that counts in the process at its end."""
+    def _through(self, links: tuple[Link, ...], first: Sequence[int] = ()) -> tuple[Link, ...]:
+        """The chain, on through the thread that counts in the process at its end. `first`: the
+        process that waits."""
         pid = links[-1].pid if links and not links[-1].circle else None
         known = self._places.get(pid or 0)
-        if pid is None or known is None or known.tid == pid:
+        if pid is None or known is None:
             return links
-        passed = [link.pid for link in links[:-1] if link.pid is not None]
+        passed = [*first, *(link.pid for link in links[:-1] if link.pid is not None)]
+        # A child that runs code of the program does not wait for the next order of its parent.
+        if known.tid == pid and (links[-1].resource != CHILD or links[-1].does):
+            return links
         return (*links, *_follow(pid, known.tid, _Budget(DESCRIPTORS_MAX), passed))
 
     def _with_place(self, links: tuple[Link, ...]) -> tuple[Link, ...]:
@@ -326,7 +333,11 @@ def _of_children(pid: int, theirs: bool, budget: _Budget) -> tuple[Link, ...]:
             return (_held(Link(CHILD), child), *found)
     busy = (child for child in living if states[child] == "R")
     child = next(busy, living[0] if len(living) == 1 else 0) if theirs else 0
-    return (_held(Link(CHILD), child),) if child else ()
+    if child:
+        return (_held(Link(CHILD), child),)
+    # What it waits for may have been the work of a child that has ended well.
+    ended = _ended_child(pid, well=True) if not theirs else None
+    return (ended,) if ended is not None else ()
 
 
 class _Budget:
@@ -341,6 +352,8 @@ def _follow(pid: int, tid: int, budget: _Budget, passed: Sequence[int] = ()) -> 
     seen = [*passed, pid]
     while len(seen) <= LINKS_MAX:
         found = _link_of(pid, tid, budget)
+        if found is None and pid != seen[0]:
+            found = _unread(pid, seen[:-1], budget)
         if found is None or (found.does == LISTENS and pid != seen[0]):
             # A server that waits for its next client.
             return
@@ -357,6 +370,16 @@ def _follow(pid: int, tid: int, budget: _Budget, passed: Sequence[int] = ()) -> 
             return
         pid = tid = found.pid
         seen.append(pid)
+
+
+def _unread(pid: int, waiting: Sequence[int], budget: _Budget) -> Link | None:
+    """What another thread of this process writes, if a process that waits for this one should read
+    it: its main thread may wait for that thread."""
+    for task in tasks(pid)[:THREADS_MAX]:
+        found = _link_of(pid, int(task.rpartition("/")[2]), budget)
+        if found is not None and found.does == _READER and found.pid in waiting:
+            return found
+    return None
 
 
 class _Call(NamedTuple):
@@ -491,13 +514,14 @@ def _child(call: _Call, budget: _Budget) -> Link | None:
     return _held(Link(CHILD), pid) if pid in children(call.pid) and pid else None
 
 
-def _ended_child(pid: int) -> Link | None:
-    """The first child that a signal or an error has ended, and for which nobody has waited yet."""
+def _ended_child(pid: int, well: bool = False) -> Link | None:
+    """The first child that a signal or an error has ended, and for which nobody has waited yet.
+    `well`: one that has ended without either counts too."""
     for child in children(pid):
         if (stat_fields(child) or "?")[0] != "Z":
             continue
         end = ending(None, child)
-        if end.signal is not None or end.code:
+        if end.signal is not None or end.code or (well and end.code is not None):
             how = f"signal {end.signal}" if end.signal is not None else f"exit code {end.code}"
             return _held(Link(CHILD, does=how), child)
     return None
@@ -567,7 +591,7 @@ def _opening(call: _Call, budget: _Budget) -> Link | None:
 def _other_end(pid: int, target: str, reads: bool, budget: _Budget) -> Link:
     """Who has the other end of this pipe open. `reads`: the process waits for data."""
     named = target if target.startswith("/") else ""
-    role = "writes" if reads else "reads"
+    role = "writes" if reads else _READER
     whole = True
     mine = children(pid)
     every = [int(name) for name in os.listdir("/proc") if name.isdigit()]

@@ -2,9 +2,12 @@
 
 import asyncio
 import concurrent.futures
+import contextlib
 import inspect
+import multiprocessing
 import os
 import queue
+import socket
 import subprocess
 import sys
 import threading
@@ -475,3 +478,84 @@ def test_a_task_of_a_class_of_the_program_is_not_asked(ended):
 
     assert chain[0].place.function == "main"
     assert Watched.asked == 0
+
+
+@pytest.mark.parametrize("made", [threading.Condition, threading.Event])
+def test_who_waits_alone_for_an_object_of_its_threads_is_told_so(ended, made):
+    """The thread that should have notified it has ended."""
+    awaited = made()
+
+    def lead(_):
+        with awaited if made is threading.Condition else contextlib.nullcontext():
+            awaited.wait()
+
+    waits = ended(lead, "lead")
+    (link,), _ = chain_of(waits.ident)
+    if made is threading.Condition:
+        with awaited:
+            awaited.notify_all()
+    else:
+        awaited.set()
+
+    assert (link.resource, link.named, link.does) == ("object", made.__name__.lower(), "alone")
+
+
+def test_an_object_that_processes_share_needs_no_other_thread(ended):
+    barrier = multiprocessing.get_context("spawn").Barrier(2)
+
+    def lead(_):
+        with contextlib.suppress(threading.BrokenBarrierError):
+            barrier.wait()
+
+    asked = []
+    chain, awaited = chain_of(ended(lead, "lead").ident, lambda _: asked.append(1) or asked[30:])
+    barrier.abort()
+
+    assert (chain, awaited) == ((), layout.OF_CHILDREN)
+
+
+def test_a_statement_that_fails_again_and_again_is_told_with_its_values(ended):
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+
+    def lead(release, port=port):
+        while not release.acquire(blocking=False):
+            try:
+                socket.create_connection(("127.0.0.1", port))
+            except OSError:
+                time.sleep(0.01)
+
+    (link,), _ = chain_of(
+        ended(lead, "lead").ident, lambda chain: chain and chain[0].resource == "retry"
+    )
+
+    assert link.named == 'socket.create_connection(("127.0.0.1", port))'
+    assert (link.who, link.does) == ("ConnectionRefusedError", f"port is {port}")
+
+
+def test_a_task_that_an_exception_has_ended_is_told_as_of_a_thread(ended):
+    loops, told = [], []
+
+    def lead(_):
+        async def fails():
+            raise KeyError(100)
+
+        async def main():
+            loops.append(asyncio.get_running_loop())
+            made = loops[0].create_task(fails(), name="produce"), asyncio.Event()
+            loops.append(made[1])
+            await made[1].wait()
+
+        asyncio.run(main())
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "ddtop.agent.waits.probe.note",
+            lambda rank, kind, error, trace, name: told.append((kind, error.args, name)),
+        )
+        chain, _ = chain_of(ended(lead, "lead").ident, lambda chain: chain and told)
+    loops[0].call_soon_threadsafe(loops[1].set)
+
+    assert told[0] == (KeyError, (100,), "task produce")
+    assert chain[0].resource == "task"

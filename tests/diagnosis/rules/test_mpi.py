@@ -38,7 +38,7 @@ def test_two_calls_at_one_number_are_named_though_one_side_is_silent():
     job.in_collective("Barrier", 1)
     finding = job.passes(8).finds("critical", "collective-mismatch", 0, 1)
 
-    assert "rank 0: allreduce, rank 1: Barrier" in finding.summary
+    assert "rank 0: allreduce in train_step (train.py:10), rank 1: Barrier" in finding.summary
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,10 @@ def test_of_lengths_that_may_differ_nothing_is_told_where_the_roots_do():
     job.in_collective("Reduce", 0, peer=0)
     job.in_collective("Reduce", 1, peer=1, nbytes=800)
 
-    assert "rank 0: Reduce, root 0, rank 1: Reduce, root 1" in job.passes(8).finding().summary
+    assert (
+        "rank 0: Reduce, root 0 in train_step (train.py:10), rank 1: Reduce, root 1"
+        in job.passes(8).finding().summary
+    )
 
 
 @pytest.mark.parametrize(("root", "kinds"), [(0, []), (1, [("critical", "collective-mismatch")])])

@@ -178,11 +178,14 @@ def test_a_child_that_a_signal_has_ended_is_told_to_who_waits_for_what_it_puts(s
     assert [one.does for one in chain_of(process.pid)] == ["writes"]
 
 
-def test_a_child_that_has_ended_well_is_not_told(start):
+def test_a_child_that_has_ended_well_is_told_only_of_what_processes_share(start):
     process = start("import os, time\nif os.fork() == 0: os._exit(0)\ntime.sleep(99)")
     once(lambda: sleeping_in(process.pid).call in SLEEPING)
 
     assert chain_of(process.pid, ITS_CHILDREN) == ()
+    # What it shares with its children, that one may have left undone.
+    (found,) = chain_of(process.pid, OF_CHILDREN)
+    assert (found.resource, found.does) == ("child", "exit code 0")
 
 
 def test_a_lock_of_another_process_on_a_file_that_it_asks_for_again_and_again(start, tmp_path):
@@ -265,6 +268,22 @@ def test_a_child_that_writes_what_its_parent_does_not_read_is_a_circle(start):
 
     assert (child.who, child.circle) == ("yes", False)
     assert (back.resource, back.pid, back.circle) == ("pipe", process.pid, True)
+
+
+def test_a_child_whose_other_thread_writes_what_its_parent_does_not_read_is_a_circle(start):
+    """As a process that has put much into a queue of multiprocessing, and ends."""
+    writes = (
+        "import os, sys, threading as t; w = int(sys.argv[1])"
+        "; o = t.Thread(target=os.write, args=(w, bytes(10**6))); o.start(); o.join()"
+    )
+    process = start(
+        "import os, subprocess as s, sys; r, w = os.pipe()\n"
+        f"s.Popen([sys.executable, '-c', {writes!r}, str(w)], pass_fds=[w]).wait()"
+    )
+    child, back = once(lambda: found if len(found := chain_of(process.pid)) == 2 else None)
+
+    assert (child.resource, child.circle) == ("child", False)
+    assert (back.does, back.pid, back.circle) == ("reads", process.pid, True)
 
 
 def test_what_a_stopped_process_waits_for_is_not_told(start):
@@ -611,6 +630,33 @@ def test_of_workers_that_sleep_alike_the_one_in_the_programs_code_is_told(start,
     assert first == (state,)
     assert (link.resource, link.pid, link.place.function) == ("child", busy, "augment")
     assert link.pid != idle
+
+
+def test_a_worker_in_the_programs_code_that_waits_for_its_parent_is_a_circle(start, monkeypatch):
+    """Without a line of the program it would wait for its next task."""
+    code = (
+        "import socket as s, subprocess, sys, time\n"
+        "ours, theirs = s.socketpair()\n"
+        "subprocess.Popen([sys.executable, '-c', 'import socket, sys;"
+        " socket.socket(fileno=int(sys.argv[1])).recv(1)', str(theirs.fileno())],"
+        " pass_fds=[theirs.fileno()]); theirs.close(); time.sleep(99)"
+    )
+    rank = start(code)
+    (worker,) = once(lambda: children(rank.pid))
+    once(lambda: sleeping_in(worker).call == "recvfrom")
+
+    def spy(pid, **_):
+        thread = ThreadStack((StackFrame("merge", "/d/m.py", 6),), "main", thread_id=7, main=True)
+        return SimpleNamespace(poll=lambda: (thread,), tids={7: pid}, kill=lambda: None)
+
+    monkeypatch.setattr("ddtop.relay.processes.chains.PySpy", spy)
+    chains, state = Chains(), ProcessState(0, rank.pid, "S")
+    chains.look({rank.pid: ITS_CHILDREN}, [state], 10**9)
+    (found,) = chains.look({rank.pid: ITS_CHILDREN}, [state], 10**9 + 1)
+    child, back = found.chain
+
+    assert (child.pid, child.place.function) == (worker, "merge")
+    assert (back.pid, back.circle) == (rank.pid, True)
 
 
 @NEEDS_FUSE
