@@ -13,8 +13,7 @@ def test_sigterm_to_all_is_a_cancellation():
     job = trained()
     for rank in job.ranks:
         rank.ends(signal=15, later_s=0.01 * rank.number)
-    job.passes(3)
-    finding = job.finds("info", "cancelled")
+    finding = job.passes(3).finds("info", "cancelled")
 
     assert job.ever() == [("info", "cancelled", ())]
     assert finding.summary == "the job was cancelled: ranks 0-3 ended together (SIGTERM)"

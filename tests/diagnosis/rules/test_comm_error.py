@@ -243,8 +243,7 @@ def test_what_nccl_says_of_its_connections_stands_before_it_ends_the_rank(monkey
         )
 
     monkeypatch.setattr(rank, "state", state)
-    job.passes(12)
-    finding = job.finding()
+    finding = job.passes(12).finding()
 
     assert job.ever() == [("critical", KIND, ())]
     assert brief(finding) == ("critical", KIND, (), (0,))

@@ -20,8 +20,7 @@ def test_the_first_exception_is_named_and_the_connection_errors_are_folded():
     for number in (0, 2, 3):
         job.ranks[number].raises("RuntimeError", RESET)
         job.ranks[number].ends(1, later_s=0.3)
-    job.passes(3)
-    finding = job.finds("critical", "rank-crashed", 1)
+    finding = job.passes(3).finds("critical", "rank-crashed", 1)
 
     assert finding.summary.startswith("rank 1 raised ValueError: bad sample 7 at data.py:40 load")
     assert job.snapshot().ended.first_rank == 1
@@ -53,8 +52,7 @@ def test_ranks_that_raise_the_same_at_once_are_all_named():
 
 def test_when_mpirun_is_killed_no_rank_is_the_first():
     """Ranks of Open MPI end themselves when their launcher's socket closes."""
-    job = MpiJob(3)
-    job.passes(3)
+    job = MpiJob(3).passes(3)
     for rank in job.ranks:
         rank.ends(195, later_s=0.02 * rank.number)
     finding = job.passes(3).finding()

@@ -19,9 +19,8 @@ def test_a_wait_for_another_job_is_nobody_s_fault():
     """An engine that has waited 20 s for new weights was a critical wait-cycle, every round."""
     job = between_jobs()
     waits_for_weights(job)
-    job.passes(18)
 
-    assert job.ever() == []
+    assert job.passes(18).ever() == []
     text = calm_text(job.snapshot(), POLICY)
     assert text.endswith(
         "; rank 0 waits in broadcast #101 of group weights (store 10.0.0.1:29511) for processes"
@@ -41,8 +40,7 @@ def test_no_progress_names_the_group_and_its_store_and_is_never_critical():
     """Rollouts of a quarter of an hour are usual; a dead engine shows in the engines' own job."""
     job = between_jobs()
     waits_for_weights(job)
-    job.passes(30)
-    finding = job.finds("info", "no-progress")
+    finding = job.passes(30).finds("info", "no-progress")
 
     assert finding.summary == (
         "no progress for 30 s: rank 0 waits in broadcast #101 of group weights (store"

@@ -73,9 +73,8 @@ def test_a_rank_that_is_late_is_late_though_others_have_made_another_group(in_fi
             has_made(job, number, first, made(2, 0, 1, 2, 3), last=True)
         job.ranks[3].stands_at("prepare", line=12)
         late = 3
-    job.passes(8)
 
-    assert job.kinds() == [("critical", "not-in-collective", (late,))]
+    assert job.passes(8).kinds() == [("critical", "not-in-collective", (late,))]
 
 
 def test_groups_made_before_all_were_destroyed_are_not_compared():
@@ -85,9 +84,8 @@ def test_groups_made_before_all_were_destroyed_are_not_compared():
     for number in (0, 2):
         has_made(job, number, made(1, *A))
         job.ranks[number].stands_at("prepare", line=12)
-    job.passes(8)
 
-    assert job.kinds() == [("critical", "not-in-collective", (0, 2))]
+    assert job.passes(8).kinds() == [("critical", "not-in-collective", (0, 2))]
 
 
 def test_a_job_of_ten_thousand_ranks_that_make_different_groups_is_judged_at_once():

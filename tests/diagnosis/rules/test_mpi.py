@@ -15,8 +15,7 @@ def test_ranks_that_spin_in_a_barrier_wait_for_the_one_that_sleeps():
     job = MpiJob().passes(10)
     job.in_collective("Barrier", 0, 1)
     job.ranks[2].stands_at("load", "/home/ada/sim.py", 40)
-    job.passes(8)
-    finding = job.finds("critical", "not-in-collective", 2)
+    finding = job.passes(8).finds("critical", "not-in-collective", 2)
 
     assert finding.victims == (0, 1)
     assert "ranks 0,1 wait for it in Barrier #21 of MPI_COMM_WORLD" in finding.summary
@@ -93,8 +92,7 @@ def test_a_rank_before_mpi_init_is_late_and_the_call_has_its_name():
     job.ranks[1].stands_at("wait_for_licence")
     job.passes(0.5)
     job.ranks[0].reports = False
-    job.passes(12)
-    finding = job.finds("critical", "late-to-init", 1)
+    finding = job.passes(12).finds("critical", "late-to-init", 1)
 
     assert "not in MPI_Init yet; rank 0 waits in MPI_Init for it" in finding.summary
     assert job.snapshot().rank(0).state.value == "joining"

@@ -84,8 +84,7 @@ def test_a_rank_that_visibly_works_is_a_warning_first():
     job = trained()
     job.ranks[0].works_at("validate", "/home/ada/eval.py", 31)
     job.others_wait(0, op="barrier", sizes=())
-    job.passes(40)
-    finding = job.finding()
+    finding = job.passes(40).finding()
 
     assert job.ever() == [("warning", "not-in-collective", (0,))]
     assert finding.summary == (
@@ -108,9 +107,8 @@ def test_a_rank_that_moves_on_in_a_file_works(moves, seconds, severity):
     if moves:
         rank.says = {"moves_since_unix_ns": unix_ns(job.now)}
     job.others_wait(1)
-    job.passes(seconds)
 
-    assert job.finding().severity == severity
+    assert job.passes(seconds).finding().severity == severity
     if severity == "warning":
         assert job.finding().summary.startswith(
             "rank 1 is still working, in restore (train.py:28), "
@@ -153,8 +151,7 @@ def test_a_rank_that_waits_for_an_actor_of_ray_names_it(idle, severity):
     asked = Asked("RolloutWorker", 4711, "generate", others=2, here=True, idle=idle)
     job.ranks[1].stands_at("fetch", line=42, waits_on="ray.get", asked=asked)
     job.others_wait(1)
-    job.passes(20)
-    finding = job.finding()
+    finding = job.passes(20).finding()
 
     assert (finding.severity, finding.ranks) == (severity, (1,))
     assert finding.summary.startswith(
@@ -430,9 +427,8 @@ def test_start_up_of_minutes_is_a_warning_at_most():
     job.passes(60)
     for rank in job.ranks[:3]:
         rank.is_in_init()
-    job.passes(120)
 
-    assert job.ever() == [("warning", "late-to-init", (3,))]
+    assert job.passes(120).ever() == [("warning", "late-to-init", (3,))]
     assert (
         job.verdict().calm
         == "starting: 4/4 ranks not in a process group yet, 3 in init_process_group"
@@ -474,9 +470,8 @@ def test_the_last_rank_of_a_job_that_does_not_end_says_what_it_waits_for():
     for rank in (0, 2):
         job.ranks[rank].ends(0)
     job.ranks[1].stands_at("_shutdown", "/usr/lib/python3.11/threading.py", 1590, waits_on="exit")
-    job.passes(30)
 
-    assert job.ever() == [("warning", "no-progress", (1,))]
+    assert job.passes(30).ever() == [("warning", "no-progress", (1,))]
     assert (
         "in a collective; rank 1 is waiting at exit for its other threads (threading.py:1590"
         " _shutdown), ranks 0,2 finished" in job.verdict().calm

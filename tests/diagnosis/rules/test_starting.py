@@ -201,8 +201,7 @@ def test_a_rank_that_its_launcher_may_still_start_is_a_warning_for_a_minute():
     """Lightning's launcher and shell scripts pause between two ranks."""
     job = missing()
     job.host_says = {"launching": True}
-    job.passes(56)
-    before = job.ever()
+    before = job.passes(56).ever()
     job.passes(10)
 
     assert before == [("warning", "rank-missing", (3,))]

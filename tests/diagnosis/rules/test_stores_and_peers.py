@@ -101,8 +101,7 @@ def test_a_start_that_does_not_return_though_all_have_come_is_no_ok():
     """After a restart the store had an address of the previous attempt."""
     job = meets(2)
     all_enter(job, 0, 1)
-    job.passes(20)
-    early = job.finding()
+    early = job.passes(20).finding()
     late = job.passes(50).finding()
 
     assert (early.severity, early.kind, early.ranks) == ("warning", "collective-stuck", ())

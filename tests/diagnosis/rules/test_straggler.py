@@ -68,8 +68,7 @@ def test_a_limit_that_is_far_or_that_all_share_is_not_why_one_rank_is_late(used)
 def test_a_fifth_of_the_step_is_a_warning_and_needs_a_second_read():
     job = job_with(share=0.18).trains(12)
     answers(job, cost_ms=17.0)
-    job.trains(5)
-    once = job.kinds()
+    once = job.trains(5).kinds()
     answers(job, cost_ms=17.0, request="r2")
 
     assert (once, job.trains(2).kinds()) == ([], [("warning", "straggler", (1,))])
@@ -91,8 +90,7 @@ def test_on_crowded_cores_the_second_read_has_to_come_later(seconds, named):
 def test_it_is_over_when_the_samples_say_so_before_the_next_read():
     job = job_with().trains(12)
     answers(job)
-    job.trains(3)
-    before = job.kinds()
+    before = job.trains(3).kinds()
     for rank in job.ranks:
         rank.waits_share = 0.02
 
@@ -333,8 +331,7 @@ def test_one_slow_worker_of_several_is_named_by_its_pid():
     for rank in job.ranks:
         rank.loader = Loader(4, 0, 8, 4, owed_most_pid=4711, owed_most_ratio=0.95)
         rank.loader_share = 0.7
-    job.trains(15)
-    finding = job.finding()
+    finding = job.trains(15).finding()
 
     assert "95% of the waits are for one worker, pid 4711" in finding.evidence[0]
     assert finding.advice.startswith("one worker is slower than the others")
