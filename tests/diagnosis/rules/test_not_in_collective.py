@@ -7,15 +7,8 @@ import pytest
 from ddtop.wire.names import OF_MEMBERS_ONLY
 from ddtop.wire.records import Asked, Handling, Loader, OpenCall
 from tests.diagnosis.rules.late import loads_in_turn, polling, sleeping_again
+from tests.diagnosis.rules.not_in_collective import hang
 from tests.jobs import WORLD, FakeJob, place, trained, unix_ns
-
-
-def hang(before_s=10.0):
-    """Four ranks train. Then rank 2 is stuck in user code and the others wait for it."""
-    job = FakeJob(4).trains(before_s)
-    job.ranks[2].stands_at("wait_for_licence", "/home/ada/train.py", 53)
-    job.others_wait(2)
-    return job
 
 
 def test_a_rank_that_stands_elsewhere_while_all_others_wait_is_named_with_its_place():

@@ -10,7 +10,7 @@ from ddtop.wire.records import (
     Loader,
     OutsideLook,
 )
-from tests.diagnosis.rules.not_in_collective_elsewhere import hang
+from tests.diagnosis.rules.not_in_collective import hang
 from tests.jobs import FakeJob, place, trained, unix_ns
 from tests.ranks import Standing
 
