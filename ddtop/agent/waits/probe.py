@@ -71,15 +71,6 @@ SOURCE_MAX = 1 << 20
 _NAMES_MAX = 4
 _QUEUE = ("/queue.py", "join")
 _JOINS = ("threading.py", "join")
-_CHILDREN = {
-    "child": layout.ITS_CHILDREN,
-    "pool": layout.ITS_CHILDREN,
-    "future": layout.ITS_CHILDREN,
-    "queue": layout.OF_CHILDREN,
-    "DataLoader": layout.OF_CHILDREN,
-    "pipe": layout.OF_CHILDREN,
-}
-"""Waits that children of the process may have to end, by the word of the place."""
 _OF_THREADS = ("lock", "queue")
 """Waits that only another thread ends, if the object is one of `_OBJECTS`."""
 _SEMAPHORE = "multiprocessing/synchronize.py"
@@ -311,7 +302,7 @@ class WaitChain(Probe):
         )
         others = layout.OF_CHILDREN if _is_of_processes(thread) else 0
         return (
-            layout.ITS_CHILDREN if asks else _CHILDREN.get(thread.waits_on, others)
+            layout.ITS_CHILDREN if asks else layout.FOR_CHILDREN.get(thread.waits_on, others)
         ) or self._talker(thread)
 
     def _talker(self, thread: _Thread) -> int:

@@ -82,7 +82,10 @@ _WAITS_FOR_NOBODY = frozenset("TtZX" + FROZEN)
 """States of a process that makes nothing ready, whatever it waits for."""
 _ASLEEP = ("S", "D")
 _OPENS, _SLEEPS = frozenset({"open", "openat"}), frozenset({"nanosleep", "clock_nanosleep"})
-_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen", "/ddtop/agent/")
+_PACKAGES = ("/site-packages/", "/dist-packages/")
+_LIBRARIES = (*_PACKAGES, "/lib/python3", "<frozen", "/ddtop/agent/")
+_RUNS_ALL = ("/torch/", "/ddtop/agent/")
+"""Of the libraries those whose code is in each process."""
 READS_AT_ONCE, ALIKE_MAX, ABOVE_MAX, THREADS_MAX = 2, 8, 32, 64
 _CHILDS = frozenset({"wait4", "waitid"})
 _O_ACCMODE, _O_WRONLY, _ANY_CHILD = 3, 1, 0xFFFFFFFF
@@ -99,11 +102,13 @@ _POLLFD, _SIGSET = struct.Struct("=ihh"), struct.Struct("=Q")
 
 
 class _Found(NamedTuple):
-    """Where py-spy has found the thread of a process that counts, and the kernel's number of it."""
+    """Where py-spy has found the thread of a process that counts, and the kernel's number of it.
+    `own`: it is in code of the program."""
 
     process: Sleeper | None
     place: Place
     tid: int
+    own: bool
 
 
 class Chains:
@@ -188,11 +193,13 @@ class Chains:
             if found is None:
                 continue
             del self._reads[pid]
-            at = _own_line(found) if not isinstance(found, str) else None
+            threads = found if not isinstance(found, str) else ()
+            own = _line_in(_is_programs, threads)
+            at = own or _line_in(_is_packages, threads)
             if at is not None:
                 thread, place = at
                 tid = spy.tids.get(thread.thread_id or 0, pid)
-                self._places[pid] = _Found(_sleeper(pid, tid), place, tid)
+                self._places[pid] = _Found(_sleeper(pid, tid), place, tid, own is not None)
                 # The chain goes on there.
                 self._due = 0.0
 
@@ -200,7 +207,7 @@ class Chains:
         """Of several children that sleep alike, the one in which py-spy has found the program's
         code: others of a pool wait for their next task."""
         alike = children(pid)[:ALIKE_MAX] if awaited == ITS_CHILDREN else []
-        known = [child for child in alike if child in self._places]
+        known = [child for child in alike if child in self._places and self._places[child].own]
         self._alike.update(alike if not known else ())
         return (_held(Link(CHILD), known[0]),) if known else ()
 
@@ -213,7 +220,8 @@ class Chains:
             return links
         passed = [*first, *(link.pid for link in links[:-1] if link.pid is not None)]
         # A child that runs code of the program does not wait for the next order of its parent.
-        if known.tid == pid and (links[-1].resource != CHILD or links[-1].does):
+        busy = known.own and links[-1].resource == CHILD and not links[-1].does
+        if known.tid == pid and not busy:
             return links
         return (*links, *_follow(pid, known.tid, _Budget(DESCRIPTORS_MAX), passed))
 
@@ -259,14 +267,25 @@ def waiting_of(here: Sequence[Watched], now_mono_ns: int) -> dict[int, int]:
     }
 
 
-def _own_line(threads: Sequence[ThreadStack]) -> tuple[ThreadStack, Place] | None:
-    """The innermost line that is in no library, and its thread: the main one, or another one if the
-    main one only waits for others of its process."""
+def _is_programs(file: str) -> bool:
+    return not any(part in file for part in _LIBRARIES)
+
+
+def _is_packages(file: str) -> bool:
+    """Whether it is of a library that the program has chosen."""
+    return any(map(file.__contains__, _PACKAGES)) and not any(map(file.__contains__, _RUNS_ALL))
+
+
+def _line_in(
+    counts: Callable[[str], bool], threads: Sequence[ThreadStack]
+) -> tuple[ThreadStack, Place] | None:
+    """The innermost line in such a file, and its thread: the main one, or another one if the main
+    one only waits for others of its process."""
     for thread in sorted(threads, key=lambda thread: (_waits_inside(thread), not thread.main)):
         # What lies further out is of the parent that has forked it.
         own = takewhile(lambda frame: not is_birth(frame.function, frame.file), thread.frames)
         for frame in own:
-            if not any(part in frame.file for part in _LIBRARIES) and frame.line:
+            if frame.line and counts(frame.file):
                 return thread, Place(frame.function, frame.file, frame.line)
     return None
 

@@ -616,7 +616,7 @@ def test_of_workers_that_sleep_alike_the_one_in_the_programs_code_is_told(start,
     )
 
     def spy(pid, **_):
-        file = "/d/augment.py" if pid == busy else "/usr/lib/python3.11/queue.py"
+        file = "/d/augment.py" if pid == busy else "/v/lib/python3.11/site-packages/billiard.py"
         thread = ThreadStack((StackFrame("augment", file, 6),), "main", thread_id=7, main=True)
         return SimpleNamespace(poll=lambda: (thread,), tids={7: pid}, kill=lambda: None)
 
@@ -657,6 +657,29 @@ def test_a_worker_in_the_programs_code_that_waits_for_its_parent_is_a_circle(sta
 
     assert (child.pid, child.place.function) == (worker, "merge")
     assert (back.pid, back.circle) == (rank.pid, True)
+
+
+def test_a_child_that_only_runs_libraries_is_told_with_the_line_of_one(start, monkeypatch):
+    """As the worker of a loader whose data set is a library's. torch's own code says nothing."""
+    code = (
+        "import subprocess as s, sys; s.run([sys.executable, '-c', 'import time; time.sleep(99)'])"
+    )
+    rank = start(code)
+    once(lambda: chain_of(rank.pid))
+    installed = "/v/lib/python3.11/site-packages/"
+
+    def spy(pid, **_):
+        files = ("/usr/lib/python3.11/shutil.py", f"{installed}torch/utils/data.py")
+        frames = [StackFrame("run", file, 6) for file in (*files, f"{installed}streaming/base.py")]
+        thread = ThreadStack(tuple(frames), "main", thread_id=7, main=True)
+        return SimpleNamespace(poll=lambda: (thread,), tids={7: pid}, kill=lambda: None)
+
+    monkeypatch.setattr("ddtop.relay.processes.chains.PySpy", spy)
+    chains, state = Chains(), ProcessState(0, rank.pid, "S")
+    chains.look({rank.pid: 0}, [state], 10**9)
+    (found,) = chains.look({rank.pid: 0}, [state], 10**9 + 1)
+
+    assert [link.place.file for link in found.chain] == [f"{installed}streaming/base.py"]
 
 
 @NEEDS_FUSE
