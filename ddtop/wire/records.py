@@ -20,6 +20,7 @@ from urllib.parse import urlparse
 
 import msgspec
 
+from ddtop.grouped import grouped
 from ddtop.wire.mpi import MpiState
 
 # -- How one host is connected to the others of its job: parts of `HostState`
@@ -448,9 +449,7 @@ class Spot(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 def by_function(spots: Iterable[Spot]) -> list[Spot]:
     """The lines of each function added up, the most frequent first."""
-    found: dict[tuple[str, str], list[Spot]] = {}
-    for spot in spots:
-        found.setdefault((spot.function, spot.file), []).append(spot)
+    found = grouped(((spot.function, spot.file), spot) for spot in spots)
     most = [
         (sum(one.samples for one in same), max(same, key=lambda one: one.samples))
         for same in found.values()

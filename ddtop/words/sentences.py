@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from math import prod
 from typing import NamedTuple
 
+from ddtop.grouped import grouped
 from ddtop.wire.names import FRAMEWORKS, ORDERS, RECEIVES, RESULTS
 from ddtop.wire.records import (
     BESIDE,
@@ -100,10 +101,7 @@ def ranks_text(ranks: Collection[int], most: int = 0) -> str:
 
 def by_value(values: Mapping[int, str]) -> dict[str, list[int]]:
     """The ranks of each value, in the order in which the values first appear."""
-    found: dict[str, list[int]] = {}
-    for rank, value in values.items():
-        found.setdefault(value, []).append(rank)
-    return found
+    return grouped((value, rank) for rank, value in values.items())
 
 
 def verb(ranks: Sized | int, one: str, many: str) -> str:
