@@ -14,7 +14,6 @@ from types import FunctionType, MethodType
 
 from ddtop.agent.plain import peek
 from ddtop.agent.probe import Fields, Probe, Tick
-from ddtop.agent.probes.exceptions import FLOW
 from ddtop.agent.rank import Rank
 from ddtop.agent.stacks.frames import (
     BACKWARD,
@@ -27,7 +26,7 @@ from ddtop.agent.stacks.frames import (
     Stay,
     ThreadLook,
 )
-from ddtop.agent.stacks.walk import Handled
+from ddtop.agent.stacks.walk import FLOW, Handled
 from ddtop.agent.stacks.walk import Place as WalkPlace
 from ddtop.procfs import names_in, read, scheduled_ns, switches
 from ddtop.redaction import redacted_start

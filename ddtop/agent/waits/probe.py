@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from ddtop.agent.plain import peek, text, traceback_of
+from ddtop.agent.plain import peek, text
 from ddtop.agent.probe import Fields, Probe, Tick
-from ddtop.agent.probes.exceptions import FLOW, note
 from ddtop.agent.stacks.frames import LOADER, OTHER
+from ddtop.agent.stacks.walk import FLOW
 from ddtop.agent.waits import lines
 from ddtop.patience import LatestResult
 from ddtop.procfs import CLOCK_TICK_NS, children
@@ -73,6 +73,7 @@ _QUEUE = ("/queue.py", "join")
 _JOINS = ("threading.py", "join")
 _OF_THREADS = ("lock", "queue")
 """Waits that only another thread ends, if the object is one of `_OBJECTS`."""
+_IN_MEMORY = (*_OF_THREADS, "future", "asyncio")
 _SEMAPHORE = "multiprocessing/synchronize.py"
 _OBJECTS = ("/threading.py", "/queue.py", "concurrent/futures/_base.py")
 """Files whose classes let threads wait for each other."""
@@ -168,6 +169,7 @@ class WaitChain(Probe):
         self._asked_at, self._asked = 0, False
         self._lead: _Thread | None = None
         self._threads: tuple[_Thread, ...] = ()
+        self._foreign: tuple[_Thread, ...] = ()
         self._tasks: tuple[_Task, ...] = ()
         self._failed: _Failed | None = None
         self._polls: str | None = None
@@ -187,7 +189,10 @@ class WaitChain(Probe):
         if tick.now - self._asked_at >= EVERY_NS:
             self._asked_at = tick.now
             self._lead = self._thread(self._rank.lead_id)
-            self._threads = tuple(self._others())
+            every = self._idents()
+            self._threads = tuple(filter(None, map(self._thread, every)))
+            known = {one.ident for one in self._threads}
+            self._foreign = tuple(self._of_libraries(one for one in every if one not in known))
             in_loop = self._lead is not None and self._lead.waits_on == "asyncio"
             self._tasks = tuple(self._awaits()) if in_loop else ()
             self._failed = self._failed_at()
@@ -230,11 +235,25 @@ class WaitChain(Probe):
             any(file.endswith(POOL[0]) and name == POOL[1] for file, name in places),
         )
 
-    def _others(self) -> Iterator[_Thread]:
-        """The other threads that run code of the program."""
+    def _idents(self) -> list[int]:
+        """The other threads."""
         own = (threading.get_ident(), self._rank.lead_id)
         idents = [one for one in self._rank.frames.walk.threads() if one not in own]
-        return filter(None, map(self._thread, idents[:THREADS_MAX]))
+        return idents[:THREADS_MAX]
+
+    def _of_libraries(self, idents: Iterable[int]) -> Iterator[_Thread]:
+        """Those of these threads, which run only code of libraries, that wait for no other one."""
+        for ident in idents:
+            seen = self._rank.frames.look(ident)
+            if seen is None or seen.waits_on in _IN_MEMORY or seen.file.endswith(POOL[0]):
+                continue
+            known = threading._active.get(ident)  # type: ignore[attr-defined]
+            name, tid = text(peek(known, "_name")), self._rank.frames.walk.native_id(ident)
+            spot = _Spot(seen.function or "", seen.file, seen.line, inner=True)
+            if not (name or "").startswith("ddtop"):
+                yield _Thread(
+                    ident, name or f"{ident}", tid, (spot,), seen.waits_on or "", (), 0, False
+                )
 
     def _failed_at(self) -> _Failed | None:
         """The program's line that has raised the exception which its thread handles."""
@@ -359,9 +378,13 @@ class WaitChain(Probe):
             return [_of_thread(OBJECT, other, named, "computes" if of_future else "uses")], other
         if any(file.endswith(_QUEUE[0]) and name == _QUEUE[1] for file, name in thread.stack):
             return [Link(OBJECT, "queue", nobody=True, does=UNDONE)], None
-        in_memory = awaited and not _is_of_processes(thread) and thread.waits_on in _OF_THREADS
-        alone = in_memory and not self._threads
-        return [Link(OBJECT, named, nobody=True, does=ALONE)] if alone else [], None
+        in_memory = thread.waits_on in _OF_THREADS and not _is_of_processes(thread)
+        if self._threads or not awaited or not in_memory or len(self._foreign) > 1:
+            return [], None
+        if self._foreign:
+            # No other thread is left that could end the wait.
+            return [_of_thread(THREAD, self._foreign[0])], self._foreign[0]
+        return [Link(OBJECT, named, nobody=True, does=ALONE)], None
 
     def _of_retry(self, thread: _Thread, failed: _Failed, texts: _Texts) -> Link:
         """The statement that fails again and again, and the values in it, if its function is still
@@ -483,10 +506,10 @@ class WaitChain(Probe):
     def _note_failed(self, tasks: Iterable[Any]) -> None:
         """Tell of a task that has ended with an exception for which nobody has asked, as of a
         thread."""
+        tell = self._rank.note_raised
         for task in tasks:
-            if task.done() and peek(task, "_log_traceback"):
-                error, name = peek(task, "_exception"), _shown(task.get_name())
-                note(self._rank, type(error), error, traceback_of(error), OF_TASK + name)
+            if tell is not None and task.done() and peek(task, "_log_traceback"):
+                tell(peek(task, "_exception"), OF_TASK + _shown(task.get_name()))
 
     def _awaited_at(self, task: Task[Any]) -> tuple[_Spot | None, list[tuple[str, str]]]:
         """The innermost of the program's lines on its awaits, and the calls inside that line."""

@@ -98,6 +98,10 @@ _CURES = {
         "a parameter of rank {} got two gradients in one backward: give DDP static_graph=True, or"
         " use that part of the model once (checkpointing runs it again)"
     ),
+    "appears not to match sizes of the same param": (
+        "the model of rank {} differs from that of the other ranks: build it from the same settings"
+        " (vocabulary, classes, layers) everywhere, not from what each rank reads"
+    ),
     "Default process group has not been initialized": (
         "call init_process_group on rank {} before that call, and do not destroy the group earlier"
     ),
