@@ -137,6 +137,17 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
 
 
 @pytest.fixture
+def stage(home: Home) -> Iterator[Any]:
+    """A relay in this process; it is ended unless the test has done so."""
+    from tests.relay.stage import Stage
+
+    found = Stage(home)
+    yield found
+    if found.thread.is_alive():
+        found.close()
+
+
+@pytest.fixture
 def agents_count_as_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     """Agents that a test plays report only when the test makes them report. On a slow machine the
     relay would take them for silent, and not ask them.

@@ -1,8 +1,7 @@
 """A job whose records are made by hand, on a clock of its own, so that a test reads like the
 incident that it describes.
 
-    job = FakeJob(4)
-    job.trains(10)
+    job = FakeJob(4).trains(10)
     job.ranks[2].stands_at("fetch_labels", "data.py", 40)
     job.others_wait(2)
     job.passes(8)

@@ -1,8 +1,7 @@
 """A job under MPI whose records are made by hand: every rank's calls, reported by its agent or,
 from the state page, by its relay.
 
-job = MpiJob(3)
-job.passes(10)
+job = MpiJob(3).passes(10)
 job.in_collective("Barrier", 0, 1)
 job.ranks[2].stands_at("load", "sim.py", 40)
 job.passes(8)

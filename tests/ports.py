@@ -32,3 +32,13 @@ def certificate(folder: Path, name: str, *more: str) -> None:
     )  # fmt: skip
     if done.returncode != 0:
         pytest.skip("openssl makes no certificate here")
+
+
+def connecting(port: int) -> socket.socket:
+    """A client that requests a connection and does not wait. TCP repeats the request if no answer
+    comes.
+    """
+    found = socket.socket()
+    found.setblocking(False)
+    found.connect_ex(("127.0.0.1", port))
+    return found

@@ -1,8 +1,7 @@
 """A job by hand on several hosts: hosts that fall silent, that have other clocks, whose launchers
 count restarts by themselves.
 
-job = SpreadJob(8, hosts=4)
-job.trains(5)
+job = SpreadJob(8, hosts=4).trains(5)
 job.goes_silent("node2")
 job.others_wait(4, 5)
 job.passes(12)

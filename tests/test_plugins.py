@@ -18,8 +18,7 @@ SMALL_JOB = """
 from ddtop.diagnosis import added
 from tests.jobs import FakeJob
 added.load()
-job = FakeJob(2)
-job.trains(10)
+job = FakeJob(2).trains(10)
 for finding in job.verdict().findings:
     print(finding.severity, str(finding.kind), finding.summary)
 """

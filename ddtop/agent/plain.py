@@ -143,4 +143,5 @@ def text_of(error: BaseException) -> str:
             return str(error)
         except Exception:  # noqa: BLE001 - the text of a library's exception is not worth an error
             return ""
-    return ", ".join(one if type(one) is str else shown(one) for one in given)
+    texts = ((text(one), one) for one in given)
+    return ", ".join(said if said is not None else shown(one) for said, one in texts)

@@ -59,7 +59,8 @@ class Rank:
     destroyed them all, and `final_seqs` has their last sequence numbers. `times_destroyed`: how
     often, in case it creates new ones between two samples. `met`: a checksum of where the ranks
     meet. `above`: the pid of the rank that has started it. `exiting`: the interpreter is shutting
-    down. `tick`: held while the agent's thread samples. `late_probes`: probes that a wrapper adds
+    down. `note_raised`: tells of an exception that has ended a thread, or what has its name.
+    `tick`: held while the agent's thread samples. `late_probes`: probes that a wrapper adds
     after the import that it waited for; their place in the order is in the table of sources.
     """
 
@@ -75,6 +76,7 @@ class Rank:
         above: int | None = None,
     ) -> None:
         self.limits = limits
+        self.note_raised: Callable[[BaseException, str], None] | None = None
         self.who, self.job, self.run, self.socket, self.source = identity, job, run, socket, source
         self.backend, self.pid = backend, os.getpid()
         self.start_ticks = registry.start_ticks(self.pid) or 0

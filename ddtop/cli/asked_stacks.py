@@ -175,8 +175,7 @@ def _print(found: _Found, wanted: Wanted, entry: registry.JobEntry | None = None
         document = stacks_json(merged, snapshot.job, live, snapshot.time_unix_ns, system)
         click.echo(json.dumps(document))
     else:
-        text = text_of(merged, snapshot, verdict, wanted.shape, wanted.source)
-        echo(text, nl=False)
+        echo(text_of(merged, snapshot, verdict, wanted.shape, wanted.source), nl=False)
     if found.missing is not None:
         echo(f"ddtop: {found.missing}", err=True)
     if verdict.health == UNKNOWN:

@@ -152,21 +152,20 @@ def as_json(name: str, attempts: Sequence[Attempt]) -> dict[str, object]:
     return {
         "schema": ATTEMPTS_SCHEMA,
         "job": name,
-        "attempts": [_attempt_json(one) for one in attempts],
+        "attempts": [
+            {
+                "run": one.entry.run,
+                "started_unix_ns": one.entry.started_unix_ns,
+                "ended_unix_ns": one.entry.ended_unix_ns,
+                "step": _step(one),
+                "ended": _why(one),
+                "kind": one.finding.kind if one.finding is not None else None,
+                "ranks": list(one.finding.ranks) if one.finding is not None else [],
+                "hosts": list(one.hosts),
+            }
+            for one in attempts
+        ],
         "next": then.as_json() if then is not None else None,
-    }
-
-
-def _attempt_json(one: Attempt) -> dict[str, object]:
-    return {
-        "run": one.entry.run,
-        "started_unix_ns": one.entry.started_unix_ns,
-        "ended_unix_ns": one.entry.ended_unix_ns,
-        "step": _step(one),
-        "ended": _why(one),
-        "kind": one.finding.kind if one.finding is not None else None,
-        "ranks": list(one.finding.ranks) if one.finding is not None else [],
-        "hosts": list(one.hosts),
     }
 
 

@@ -156,8 +156,7 @@ def parse(path: Path, data: bytes) -> Config:
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise _config_error(path, f"it is not TOML: {error}") from None
     limits = table.pop(LIMITS, None)
-    values = {name: _value(path, name, given) for name, given in table.items()}
-    found = Config(path, values)
+    found = Config(path, {name: _value(path, name, given) for name, given in table.items()})
     return _with_limits(found, limits) if limits is not None else found
 
 

@@ -66,8 +66,7 @@ class Collector:
                 _add(families, name, job, labels, value)
 
         jobs = newest_runs(self._jobs())
-        version = platform.python_version()
-        add("ddtop_build_info", [], (ddtop.__version__, version), 1)
+        add("ddtop_build_info", [], (ddtop.__version__, platform.python_version()), 1)
         add("ddtop_jobs", [], (), len(jobs))
         for followed in jobs:
             name = [followed.entry.job]
@@ -111,8 +110,7 @@ def _add(
 ) -> None:
     metric: Any = families[name]
     if isinstance(metric, InfoMetricFamily):
-        known = FAMILY_OF[name].labels
-        metric.add_metric(job, dict(zip(known, labels, strict=True)))
+        metric.add_metric(job, dict(zip(FAMILY_OF[name].labels, labels, strict=True)))
     else:
         metric.add_metric([*job, *labels], value)
 

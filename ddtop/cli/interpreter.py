@@ -46,9 +46,7 @@ def _interpreter_line(script: str) -> list[str]:
             line = file.readline(512)
     except OSError:
         return []
-    if not line.startswith(b"#!"):
-        return []
-    return line[2:].decode("utf-8", "replace").split()
+    return line[2:].decode("utf-8", "replace").split() if line.startswith(b"#!") else []
 
 
 def looks(python: str) -> tuple[bool, bool] | None:

@@ -108,8 +108,7 @@ def slurm_jobs(ddtop: str | None) -> list[tuple[Listed, Health]]:
 
 def _look_into(job: SlurmJob, ddtop: str | None) -> list[tuple[Listed, Health]]:
     try:
-        target = slurm_job(job.number, ddtop)
-        found = [_row(one) for one in _jobs_inside(target)]
+        found = [_row(one) for one in _jobs_inside(slurm_job(job.number, ddtop))]
     except (NoSuchJobError, WrongNameError, NoContactError) as error:
         return [_without_contact(job, str(error))]
     return found or [_without_contact(job, "not watched: start its ranks with DDTOP=1")]
@@ -195,8 +194,7 @@ def targets(hub: str | None) -> Callable[[], list[Target]]:
 
     def the_one() -> list[Target]:
         # No job file renews the heartbeat of a relay that is known by its port.
-        now = time.time_ns()
-        return [Target(msgspec.structs.replace(entry, heartbeat_unix_ns=now), secret)]
+        return [Target(msgspec.structs.replace(entry, heartbeat_unix_ns=time.time_ns()), secret)]
 
     return the_one
 

@@ -167,8 +167,7 @@ def look_at_hosts(hosts: Sequence[RemoteTarget], command: str, seconds: float) -
 def feed_of_hosts(hosts: Sequence[RemoteTarget]) -> SeveralFeed:
     """The job that these hosts run together, as a feed, for the caller to end."""
     if len(hosts) > HOSTS_MAX:
-        note = f"note: looking at the first {HOSTS_MAX} of {len(hosts)} hosts"
-        click.echo(note, err=True)
+        click.echo(f"note: looking at the first {HOSTS_MAX} of {len(hosts)} hosts", err=True)
     return SeveralFeed(hosts[:HOSTS_MAX])
 
 

@@ -12,11 +12,10 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError
-from ddtop.cli.output import width
+from ddtop.cli.output import width, without_controls
 from ddtop.feeds.bridge import NOT_FOUND, SSH_FAILED, SshTarget
 from ddtop.feeds.schedulers import SchedulerTarget
 from ddtop.link.ssh_pipe import PipeError
-from ddtop.present.text import clean
 
 _PLAIN = re.compile(r"[A-Za-z0-9._,:=-]+")
 """Words that no shell changes."""
@@ -79,8 +78,7 @@ class ForeignText:
 
         The first bytes of an incomplete character are kept for the next call, unless `final`.
         """
-        text = self._decoder.decode(data, final)
-        return "\n".join(clean(line) for line in text.split("\n"))
+        return without_controls(self._decoder.decode(data, final))
 
 
 def copy_output(process: subprocess.Popen[bytes]) -> int:

@@ -238,8 +238,7 @@ def print_moment(world_size: int, name: str, seed: int, why: str) -> None:
     job = SimulatedJob(world_size, seed, SCENARIOS[name], began_unix_ns=time.time_ns())
     snapshot, verdict = moment(job, at_s)
     echo(f"ddtop: {why}, so here is the status table {at_s:.0f} s after its beginning", err=True)
-    note = NOTE.format(slowly="", scenario=name, seed=seed)
-    print_status(_mark(snapshot, note), verdict)
+    print_status(_mark(snapshot, NOTE.format(slowly="", scenario=name, seed=seed)), verdict)
 
 
 def moment(job: SimulatedJob, at_s: float) -> tuple[Snapshot, Verdict]:

@@ -303,5 +303,4 @@ def recent_events(
 def _moments(first: int, last: int, back_s: float) -> Iterator[int]:
     """Moments (ns) from the last one back, as densely as `LOOKS_MAX` allows."""
     begin = max(first, last - int(back_s * SECOND_NS))
-    step = max((last - begin) // LOOKS_MAX, SECOND_NS)
-    yield from range(last, begin - 1, -step)
+    yield from range(last, begin - 1, -max((last - begin) // LOOKS_MAX, SECOND_NS))

@@ -334,6 +334,13 @@ have more evidence.
 """
 
 
+_HOLDING_UP = frozenset(
+    {Kind.NOT_IN_COLLECTIVE, Kind.WAIT_CYCLE, Kind.INTERPRETER_FROZEN, Kind.IO_STALL}
+    | {Kind.LOADER_STUCK, Kind.NO_PROGRESS}
+)
+"""Kinds of which one takes the place of another one as more becomes known of the same ranks."""
+
+
 @dataclass
 class _Standing:
     finding: Finding
@@ -395,17 +402,21 @@ class Judge:
         brief = finding.severity == WARNING and finding.kind.is_any(Is.BRIEF)
         return brief and stood_ns < self.policy.of(Brief).stood_s * 1e9
 
-    def _follow_groups(self, found: Mapping[Identity, Finding]) -> None:
+    def _follow(self, found: Mapping[Identity, Finding]) -> None:
         """A finding about the end of a rank stays the same finding, even if the group in which
-        others wait changes or becomes known later.
+        others wait changes or becomes known later. What is known better of ranks that hold up the
+        job, such as a circle, takes the place of what was said of them before.
         """
-        for identity in [
-            one for one in found if one not in self._standing and one[0].is_any(Is.END)
-        ]:
+        gone = [one for one in self._standing if one not in found]
+        for identity in [one for one in found if one not in self._standing]:
             kind, _, ranks = identity
-            for other in list(self._standing):
-                if other not in found and (other[0], other[2]) == (kind, ranks):
-                    self._standing[identity] = self._standing.pop(other)
+            for other in gone:
+                same = other[0] == kind and kind.is_any(Is.END)
+                better = _HOLDING_UP.issuperset((kind, other[0])) and kind != other[0]
+                if other[2] == ranks and (same or better):
+                    known = self._standing[identity] = self._standing.pop(other)
+                    known.finding = known.finding if same else found[identity]
+                    gone.remove(other)
                     break
 
     def look(self, snapshot: Snapshot) -> tuple[Snapshot, Verdict]:
@@ -432,7 +443,7 @@ class Judge:
         )
         if fresh:
             self._observed_unix_ns = snapshot.time_unix_ns
-        self._follow_groups(found)
+        self._follow(found)
         for identity, finding in found.items():
             known = self._standing.get(identity)
             if known is None:

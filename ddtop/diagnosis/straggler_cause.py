@@ -45,7 +45,7 @@ LOADER, GIL, GC, SHARED, HELD, COMPUTES, CPU, PROGRAMS, THROTTLED, MEMORY, LIMIT
     "loader", "gil_held", "gc", "gpu_shared", "gpu_held", "gpu_computes", "cpu", "programs",
     "throttled", "memory", "limit", "python", "answer",
 )  # fmt: skip
-UNKNOWN = "unknown"
+UNKNOWN, TAKEN = "unknown", "gil_taken"
 OF_GPU = (SHARED, HELD, COMPUTES)
 _ANSWERED = frozenset({"socket", "asyncio", "pipe", "rpc"})
 """Of `Spot.waits_on`: another program has to answer. Children of its own do its own work."""
@@ -137,7 +137,10 @@ def _of_gil(rank: RankFacts, others: Sequence[RankFacts], least: float) -> Cause
     # rank.
     if own - max(median(_held_ratio(other) for other in others), delay_of(rank)) < least:
         return None
-    return Cause(GIL, own, spot=rank.hold.spot if rank.hold is not None else None)
+    assert rank.hold is not None
+    if rank.hold.taker is not None:
+        return Cause(TAKEN, own, spot=rank.hold.taker)
+    return Cause(GIL, own, spot=rank.hold.spot)
 
 
 def _held_ratio(rank: RankFacts) -> float:

@@ -203,8 +203,7 @@ class SshJobTarget(SchedulerTarget):
 
     def words(self, *words: str, columns: int | None = None) -> list[str]:
         every = super().words(*words, columns=columns)
-        count = len(self.before)
-        return [*self.before, shlex.join(every[count:])]
+        return [*self.before, shlex.join(every[len(self.before) :])]
 
 
 # -- Kubernetes: `kubectl get pods` says which pods a job has, `kubectl exec` runs the bridge in

@@ -448,8 +448,7 @@ _LAST_MOMENT = (
 
 
 def _from_journal(entry: registry.JobEntry) -> tuple[Snapshot, Verdict]:
-    path = registry.journal_path(entry.job, entry.run, entry.sender)
-    recording = read_recording(path, entry.job)
+    recording = read_recording(registry.journal_path(entry.job, entry.run, entry.sender), entry.job)
     snapshot, verdict = recording.last()
     notes = [f"the journal is damaged: {recording.damage}"] if recording.damage else []
     if snapshot.ended is None and entry.over(time.time_ns()):

@@ -102,8 +102,7 @@ class SeriesHistory:
             memory = self._memories.get(rank.rank)
             if memory is None:
                 memory = self._memories[rank.rank] = empty_memory(self._seconds)
-            cell = self._cell(rank, memory, snapshot.time_unix_ns)
-            _append(memory, rank, cell)
+            _append(memory, rank, self._cell(rank, memory, snapshot.time_unix_ns))
 
     def _cell(self, rank: RankFacts, memory: Memory, now_unix_ns: int) -> int | None:
         sampled = rank.reported.activity_samples

@@ -100,8 +100,7 @@ class RunFile:
         relay that is known by its port only."""
         self._over_since_s = None
         if self.entry.sender == registry.ELSEWHERE:
-            now_unix_ns = time.time_ns()
-            self.entry = msgspec.structs.replace(self.entry, heartbeat_unix_ns=now_unix_ns)
+            self.entry = msgspec.structs.replace(self.entry, heartbeat_unix_ns=time.time_ns())
 
     def over_s(self, now_s: float) -> float | None:
         """How long the file has said that the run is over; None: it is not."""

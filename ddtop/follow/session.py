@@ -158,8 +158,7 @@ class JobSession:
 
     def stacks(self, ranks: tuple[int, ...], how: str, now_s: float) -> bytes:
         """The frame that asks for the stacks of these ranks (empty: all)."""
-        command = self.requests.stacks(ranks, self.follower.now_unix_ns(), now_s, how)
-        return request(command)
+        return request(self.requests.stacks(ranks, self.follower.now_unix_ns(), now_s, how))
 
     def why_no_request(self) -> str | None:
         """Why no request can be sent to the relay now."""

@@ -276,6 +276,8 @@ class Hold:
     gc_ratio: float = 0.0
     #: Where the samples that came late found the main thread.
     spot: Spot | None = None
+    #: Where they found another thread of the program that computes.
+    taker: Spot | None = None
 
 
 @dataclass(frozen=True, slots=True)

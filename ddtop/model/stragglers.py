@@ -163,12 +163,10 @@ def _hold(memory: RankMemory, now_unix_ns: int, policy: Policy) -> Hold | None:
         grown[1][ratios.AGENT],
         sum(grown[1][ratios.ACTIVITIES]),
     )
-    spot = memory.state.held_spot if memory.state is not None else None
-    return (
-        Hold(seconds, min(1.0, held / looks), min(1.0, gc_ns / (seconds * 1e9)), spot)
-        if looks
-        else None
-    )
+    if not looks or memory.state is None:
+        return None
+    held_ratio, gc_ratio = min(1.0, held / looks), min(1.0, gc_ns / (seconds * 1e9))
+    return Hold(seconds, held_ratio, gc_ratio, memory.state.held_spot, memory.state.held_by)
 
 
 def _stage_test(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import wraps
 from statistics import median
 
 from ddtop.follow.history import PERIOD_NS, Memory
@@ -12,6 +13,7 @@ from ddtop.present.charts import size_scale
 from ddtop.present.groups import group_waits
 from ddtop.present.job_charts import drawn
 from ddtop.present.lanes import CLASSES_MOST, alike, lane_line
+from ddtop.present.now import spot_text
 from ddtop.present.numbers import state_text
 from ddtop.present.scene import Scene
 from ddtop.present.stacks import excerpt_lines, path_lines, path_steps
@@ -21,12 +23,24 @@ from ddtop.say.chain import chain_lines
 from ddtop.thresholds import chosen
 from ddtop.wire.records import Gpu, Place, Spot, by_function
 from ddtop.words import units
-from ddtop.words.sentences import collective_text, file_line, names_of_groups, ranks_text
+from ddtop.words.sentences import collective_text, names_of_groups, ranks_text
 
 NAMED_MOST = 8
 """So many numbers of ranks stand in a line."""
 SPAN_MOST_S = 240
 LANE_LEAST = 20
+
+
+def _of_culprit(
+    make: Callable[[Scene, RankFacts, int, int], list[Line]],
+) -> Callable[[Scene, int, int], list[Line]]:
+    """A panel about the first rank at fault; empty while nobody is."""
+
+    @wraps(make)
+    def panel(scene: Scene, width: int, rows: int) -> list[Line]:
+        return [] if scene.culprit is None else make(scene, scene.culprit, width, rows)
+
+    return panel
 
 
 def _head(scene: Scene, text: str, width: int) -> Line:
@@ -38,12 +52,10 @@ def _head(scene: Scene, text: str, width: int) -> Line:
 # -- Where the culprit is, and where the others are
 
 
-def where_panel(scene: Scene, width: int, rows: int) -> list[Line]:
+@_of_culprit
+def where_panel(scene: Scene, rank: RankFacts, width: int, rows: int) -> list[Line]:
     """The stack of the first rank at fault with the source around its line, and below it the stack
     of the others; without stacks, its place or the place where its samples found it."""
-    rank = scene.culprit
-    if rank is None:
-        return []
     own = _class_with(scene, rank)
     if own is None or _is_moving(rank):
         unseen = rank.gone or rank.state is State.LOST
@@ -111,12 +123,8 @@ def _place_lines(scene: Scene, rank: RankFacts, width: int) -> Part:
         text = f"{share} of its samples in"
     if place is None:
         return [], []
-    path: list[Line] = [((line, ""),) for line in hang(f"{text} {_at(place)}", width, " ")]
+    path: list[Line] = [((line, ""),) for line in hang(f"{text} {spot_text(place)}", width, " ")]
     return path, _source(scene, rank.rank, place, width)
-
-
-def _at(place: Place | Spot) -> str:
-    return clean(f"{place.function.rpartition('<locals>.')[2]} {file_line(place)}")
 
 
 def _source(scene: Scene, rank: int, at: object, width: int) -> list[Line]:
@@ -125,26 +133,23 @@ def _source(scene: Scene, rank: int, at: object, width: int) -> list[Line]:
     hello = scene.snapshot.rank(rank).hello
     started = hello.started_unix_ns if hello is not None else 0
     excerpt = scene.read(file, line, started) if scene.read is not None and file else None
-    if excerpt is None:
-        return []
     return excerpt_lines(excerpt, file, line, width, scene.glyphs)
 
 
 # -- Who waits for whom
 
 
-def waits_panel(scene: Scene, width: int, rows: int) -> list[Line]:
+@_of_culprit
+def waits_panel(scene: Scene, rank: RankFacts, width: int, rows: int) -> list[Line]:
     """The ranks at fault, in waves those that wait for them, and what they themselves wait for, to
     the end of that chain."""
     roots = frozenset(scene.at_fault)
-    rank = scene.culprit
-    if rank is None or not roots:
+    if not roots:
         return []
     texts = _waves(scene, roots)
     lines: list[Line] = []
     if texts:
-        mark = f"{scene.glyphs.critical} {ranks_text(roots, NAMED_MOST)}"
-        lines = [((mark, "culprit"),)]
+        lines = [((f"{scene.glyphs.critical} {ranks_text(roots, NAMED_MOST)}", "culprit"),)]
     for lead, text in texts:
         lines += [((line, "blocked"),) for line in hang(text, width, lead)]
     for text in _chain(rank):
@@ -196,11 +201,11 @@ def _chain(rank: RankFacts) -> list[str]:
 # -- One step of a straggler
 
 
-def step_panel(scene: Scene, width: int, rows: int) -> list[Line]:
+@_of_culprit
+def step_panel(scene: Scene, rank: RankFacts, width: int, rows: int) -> list[Line]:
     """One step: the rank that is last works to its end, the others wait for it."""
-    rank = scene.culprit
-    late = rank.late if rank is not None else None
-    if rank is None or late is None or late.step_ms <= 0:
+    late = rank.late
+    if late is None or late.step_ms <= 0:
         return []
     steps = f"the last {late.steps} steps"
     title = f"one step of {milliseconds_text(late.step_ms)}, median of {steps}"
@@ -234,6 +239,7 @@ def step_panel(scene: Scene, width: int, rows: int) -> list[Line]:
 
 def _series_chart(
     scene: Scene,
+    rank: RankFacts,
     title: Sequence[Span],
     series: Callable[[Memory], Sequence[float | None]],
     top: float | None,
@@ -241,8 +247,7 @@ def _series_chart(
     width: int,
     rows: int,
 ) -> list[Line]:
-    rank = scene.culprit
-    if rank is None or scene.memories is None:
+    if scene.memories is None:
         return []
     memory = scene.memories.memory_of(rank.rank)
     values = list(series(memory))
@@ -267,11 +272,9 @@ def _series_chart(
     return [tuple(title), *body] if body else []
 
 
-def memory_panel(scene: Scene, width: int, rows: int) -> list[Line]:
+@_of_culprit
+def memory_panel(scene: Scene, rank: RankFacts, width: int, rows: int) -> list[Line]:
     """The memory of the first rank at fault; the upper end is the limit of its cgroup."""
-    rank = scene.culprit
-    if rank is None:
-        return []
     load = rank.process.report.load if rank.process.report is not None else None
     limit = load.memory_limit_bytes if load is not None else None
     used = rank.process.rss_bytes
@@ -286,6 +289,7 @@ def memory_panel(scene: Scene, width: int, rows: int) -> list[Line]:
     near = limit if limit and used and used > limit / 4 else None
     return _series_chart(
         scene,
+        rank,
         title,
         lambda memory: memory.rss_bytes,
         float(near) if near else None,
@@ -295,11 +299,11 @@ def memory_panel(scene: Scene, width: int, rows: int) -> list[Line]:
     )
 
 
-def queue_panel(scene: Scene, width: int, rows: int) -> list[Line]:
+@_of_culprit
+def queue_panel(scene: Scene, rank: RankFacts, width: int, rows: int) -> list[Line]:
     """How many batches lie ready for the first rank at fault."""
-    rank = scene.culprit
-    loader = rank.loader.report if rank is not None else None
-    if rank is None or loader is None or loader.depth is None:
+    loader = rank.loader.report
+    if loader is None or loader.depth is None:
         return []
     whole = f" of {loader.capacity}" if loader.capacity else ""
     title: tuple[Span, ...] = (
@@ -308,6 +312,7 @@ def queue_panel(scene: Scene, width: int, rows: int) -> list[Line]:
     )
     return _series_chart(
         scene,
+        rank,
         title,
         lambda memory: memory.loader_depth,
         float(loader.capacity) if loader.capacity else None,
@@ -337,11 +342,11 @@ _OF_GPU: tuple[tuple[str, Callable[[Gpu], float | None], str], ...] = (
 )
 
 
-def gpu_panel(scene: Scene, width: int, rows: int) -> list[Line]:
+@_of_culprit
+def gpu_panel(scene: Scene, rank: RankFacts, width: int, rows: int) -> list[Line]:
     """The GPU of the first rank at fault beside the median of the others."""
-    rank = scene.culprit
-    own = rank.gpu.own if rank is not None else None
-    if rank is None or own is None:
+    own = rank.gpu.own
+    if own is None:
         return []
     others = [
         other.gpu.own.gpu

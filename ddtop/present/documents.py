@@ -15,7 +15,7 @@ from ddtop.diagnosis.rank_state import culprits
 from ddtop.model.chain import chain_of
 from ddtop.model.facts import Ended, RankFacts, Snapshot
 from ddtop.model.progress import as_it_stands, probes_off
-from ddtop.model.stacks import Frame, Merged, StackClass
+from ddtop.model.stacks import Merged, StackClass
 from ddtop.say.chain import waits_text
 from ddtop.wire.records import (
     Expectation,
@@ -426,20 +426,19 @@ def _stack_group(stack_class: StackClass, method: str) -> Json:
     return {
         "ranks": sorted({member.rank for member in members if member.rank >= 0}),
         "thread": stack_class.role,
-        "frames": [_frame(frame) for frame in stack_class.frames],
+        "frames": [
+            {
+                "function": frame.function,
+                "file": frame.file,
+                "line": frame.line,
+                "owner": frame.owner.value,
+            }
+            for frame in stack_class.frames
+        ],
         "method": method,
         "pids": list(dict.fromkeys(member.pid for member in members)),
         "worker": stack_class.worker,
         "threads": len(members),
         "taken_unix_ns": max(member.taken_unix_ns for member in members),
         "omitted": stack_class.omitted,
-    }
-
-
-def _frame(frame: Frame) -> Json:
-    return {
-        "function": frame.function,
-        "file": frame.file,
-        "line": frame.line,
-        "owner": frame.owner.value,
     }

@@ -34,6 +34,7 @@ from ddtop.present.text import (
     Page,
     Span,
     Table,
+    beside,
     clean,
     clip,
     clip_line,
@@ -217,19 +218,9 @@ def _header_width(left: Sequence[tuple[int, Span]], right: Sequence[tuple[int, S
 
 
 def _two_sided(left: Sequence[Span], right: Sequence[Span], width: int) -> Line:
-    spans = _joined(left)
-    end = _joined(right)
+    spans, end = beside([span] for span in left), beside([span] for span in right)
     gap = width - line_width(spans) - line_width(end)
-    return (*spans, (" " * max(gap, 0), ""), *end) if end else tuple(spans)
-
-
-def _joined(spans: Sequence[Span]) -> list[Span]:
-    joined: list[Span] = []
-    for span in spans:
-        if joined:
-            joined.append(("  ", ""))
-        joined.append(span)
-    return joined
+    return (*spans, (" " * max(gap, 0), ""), *end) if end else spans
 
 
 def _contact_lines(
@@ -468,10 +459,8 @@ def add_finding(
     page: Page, snapshot: Snapshot, finding: Finding, entry: Entry | None = None
 ) -> None:
     """Add sentence, ranks, begin, evidence, advice, and the story so far."""
-    mark, style = severity_mark(finding.severity, page.glyphs)
     since = units.duration((snapshot.time_unix_ns - finding.since_unix_ns) / units.SECOND_NS)
-    for number, text in enumerate(wrap_clauses(clean(finding.summary), page.width - 2)):
-        page.add((f"{' ' if number else mark} {text}", style))
+    page.lines += _summary(finding, clean(finding.summary), page.width, page.glyphs)
     page.blank()
     over = within = ""
     if entry is not None and entry.over_unix_ns is not None:

@@ -94,8 +94,7 @@ class _Page:
 
     def text(self, text: str) -> str:
         """The text for a browser: redacted, without control characters, and with no mark-up."""
-        lines = map(clean, redacted(text, self.material.home).split("\n"))
-        return escape("\n".join(lines))
+        return escape("\n".join(map(clean, redacted(text, self.material.home).split("\n"))))
 
     def html(self) -> str:
         job, verdict = self.text(self.material.snapshot.job), self.material.verdict

@@ -18,7 +18,7 @@ from ddtop.present.strip import (
     progress_facts,
     speed_facts,
 )
-from ddtop.present.text import Line, Span, cell_width, clip_line, fit, line_width, rule_line
+from ddtop.present.text import Line, Span, beside, cell_width, clip_line, fit, line_width, rule_line
 from ddtop.words import units
 
 LINE_LEAST = 3
@@ -94,15 +94,7 @@ def one_line(scene: Scene, measures: Sequence[Measure], width: int) -> Line:
         ]
         parts += [((text, "dim"),) for text in speed_facts(scene.now)]
     parts += [((text, "dim"),) for text in _progress(scene, measures)]
-    used = 0
-    spans: list[Span] = []
-    for part in parts:
-        more = line_width(part) + (2 if spans else 0)
-        if used + more > width:
-            break
-        spans += [("  ", ""), *part] if spans else [*part]
-        used += more
-    return tuple(spans)
+    return beside(parts, width)
 
 
 def chart_of(measure: Measure) -> Callable[[Scene, int, int], list[Line]]:

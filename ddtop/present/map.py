@@ -358,12 +358,10 @@ def codes_of(snapshot: Snapshot, at_fault: Collection[int] = ()) -> bytes:
     """One code per rank. A rank at fault keeps a state that says how it ended; otherwise it is the
     culprit."""
     codes = bytearray(map(_CODES.__getitem__, [rank.state for rank in snapshot.ranks]))
-    at = codes.find(EXITED)
-    while at >= 0:
-        gone = snapshot.ranks[at].process.exit
+    for number in ranks_in(bytes(codes), EXITED, len(codes)):
+        gone = snapshot.ranks[number].process.exit
         if gone is not None and gone.code == 0:
-            codes[at] = FINISHED
-        at = codes.find(EXITED, at + 1)
+            codes[number] = FINISHED
     for number in at_fault:
         if 0 <= number < len(codes):
             codes[number] = AT_FAULT + (codes[number] if codes[number] in _OWN_WORD else CULPRIT)

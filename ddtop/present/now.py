@@ -10,7 +10,7 @@ from ddtop.grouped import grouped
 from ddtop.model.account import PROCESS, does
 from ddtop.model.facts import Axis, RankFacts, Snapshot, State
 from ddtop.present.text import STATE_STYLES, UNICODE, Glyphs, Line, Span, clean, clip_line
-from ddtop.wire.records import Exit, OpenCall, Place
+from ddtop.wire.records import Exit, OpenCall, Place, Spot
 from ddtop.words import sentences, units
 from ddtop.words.sentences import (
     call_text,
@@ -38,6 +38,11 @@ def waits_text(place: Place) -> str | None:
         return sentences.P2P.cell
     known = sentences.WAITS.get(word)
     return known.cell if known else clean(word)
+
+
+def spot_text(place: Place | Spot) -> str:
+    """`train_step train.py:118`, without the functions around it."""
+    return clean(f"{place.function.rpartition('<locals>.')[2]} {file_line(place)}")
 
 
 def open_call_text(call: OpenCall) -> str:

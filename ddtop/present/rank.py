@@ -22,6 +22,7 @@ from ddtop.present.now import (
     now_text,
     open_call_text,
     place_text,
+    spot_text,
     waits_text,
 )
 from ddtop.present.numbers import state_text
@@ -47,7 +48,6 @@ from ddtop.wire.records import (
     Expectation,
     Place,
     Speed,
-    Spot,
     TrainingProgress,
     by_function,
 )
@@ -103,12 +103,9 @@ def time_lines(page: Page, rank: RankFacts) -> None:
     for number, spot in enumerate(by_function(rank.reported.spots)):
         share = spot.samples / rank.reported.spots_samples if rank.reported.spots_samples else 0.0
         if share >= _SPOT_LEAST_RATIO:
-            page.item("last 30 s" if number == 0 else "", f"{units.percent(share)} {_spot(spot)}")
-
-
-def _spot(spot: Spot) -> str:
-    function = spot.function.rpartition("<locals>.")[2]
-    return clean(f"{function} {file_line(spot)}")
+            page.item(
+                "last 30 s" if number == 0 else "", f"{units.percent(share)} {spot_text(spot)}"
+            )
 
 
 # -- Everything that is known about one rank, as a page: for the side pane and for the screen of

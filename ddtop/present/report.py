@@ -23,7 +23,7 @@ from ddtop.present.stacks import Around, Shape, stacks_text, tracebacks_text
 from ddtop.present.text import clean
 from ddtop.wire.records import Hello
 from ddtop.words import units
-from ddtop.words.sentences import group_name, progress_text, ranks_text
+from ddtop.words.sentences import by_value, group_name, progress_text, ranks_text
 
 # -- Redacts a text that others will read: everything that looks like a secret is removed
 #
@@ -174,7 +174,7 @@ def _date(unix_ns: int) -> str:
 
 def _by_value(values: Mapping[int, str]) -> list[str]:
     """Each value with the ranks that have it, the most frequent first; alone without them."""
-    found = grouped((value, rank) for rank, value in values.items())
+    found = by_value(values)
     order = sorted(found.items(), key=lambda item: (-len(item[1]), item[1]))
     if len(order) == 1:
         return [clean(order[0][0]) or "-"]

@@ -95,8 +95,7 @@ def _findings(snapshot: Snapshot, verdict: Verdict, muted: int) -> Iterator[Samp
     named = _named(verdict)
     yield Sample("ddtop_culprits", len({rank for _, rank in named}))
     for kind, rank in list(named)[:CULPRITS_MAX]:
-        host = _label(snapshot.rank(rank).host or "")
-        yield Sample("ddtop_culprit", 1, (kind, str(rank), host))
+        yield Sample("ddtop_culprit", 1, (kind, str(rank), _label(snapshot.rank(rank).host or "")))
 
 
 def _named(verdict: Verdict) -> dict[tuple[str, int], None]:

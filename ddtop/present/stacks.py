@@ -588,8 +588,6 @@ def _source(
         (around.started[rank] for rank in shown.ranks if around.started.get(rank)), default=0
     )
     excerpt = around.read(frame.file, frame.line, started)
-    if excerpt is None:
-        return []
     return excerpt_lines(excerpt, frame.file, frame.line, width, glyphs)
 
 
@@ -603,9 +601,13 @@ def _in_loader(stack_class: StackClass) -> bool:
     return any("/torch/utils/data/" in frame.file for frame in called)
 
 
-def excerpt_lines(excerpt: Excerpt, file: str, line: int, width: int, glyphs: Glyphs) -> list[Line]:
-    """Numbered source lines with an arrow at that line. Lines of a file that has
-    changed since are not shown, because they would be wrong."""
+def excerpt_lines(
+    excerpt: Excerpt | None, file: str, line: int, width: int, glyphs: Glyphs
+) -> list[Line]:
+    """Numbered source lines with an arrow at that line; none where the file could not be read.
+    Lines of a file that has changed since are not shown, because they would be wrong."""
+    if excerpt is None:
+        return []
     if excerpt.changed:
         name = clean(file.rpartition("/")[2])
         return [
@@ -634,13 +636,11 @@ def excerpt_lines(excerpt: Excerpt, file: str, line: int, width: int, glyphs: Gl
 def last_request(snapshot: Snapshot) -> str | None:
     """The request of the last dump, whoever made it."""
     newest = max(
-        (rank.dump.stacks for rank in snapshot.ranks if rank.dump.stacks), key=_taken, default=None
+        (rank.dump.stacks for rank in snapshot.ranks if rank.dump.stacks),
+        key=lambda stacks: stacks.taken_unix_ns,
+        default=None,
     )
     return newest.request if newest is not None else None
-
-
-def _taken(stacks: Stacks) -> int:
-    return stacks.taken_unix_ns
 
 
 def answers(
@@ -665,7 +665,7 @@ def answers(
             found += [stacks, *rank.dump.worker_stacks]
         else:
             missed.append(rank)
-    taken = max(map(_taken, found), default=snapshot.time_unix_ns)
+    taken = max((stacks.taken_unix_ns for stacks in found), default=snapshot.time_unix_ns)
     if asked_unix_ns is not None or (found and all(_cannot_answer(rank, taken) for rank in missed)):
         found += [_absent(rank, request, taken) for rank in missed if _cannot_answer(rank, taken)]
     return found

@@ -292,8 +292,7 @@ def scrubber_line(
             break
     if room < BAR_COLUMNS_MIN:
         return tuple(left[:2])
-    cells = _bar(span, room, [*marks, (at_unix_ns, "here")], glyphs)
-    return (*left, *joined(cells), *end)
+    return (*left, *joined(_bar(span, room, [*marks, (at_unix_ns, "here")], glyphs)), *end)
 
 
 def _bar(

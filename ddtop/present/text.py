@@ -190,6 +190,18 @@ def line_width(line: Iterable[Span]) -> int:
     return sum(cell_width(text) for text, _ in line)
 
 
+def beside(parts: Iterable[Iterable[Span]], width: int | None = None, least: int = 0) -> Line:
+    """As many of the parts as fit, from the left, with two spaces between them; `least` of them
+    whatever their width."""
+    spans: list[Span] = []
+    for number, part in enumerate(parts):
+        more = [*([("  ", "")] if spans else []), *part]
+        if width is not None and number >= least and line_width([*spans, *more]) > width:
+            break
+        spans += more
+    return tuple(spans)
+
+
 def clip_line(line: Line, width: int, ellipsis: str = ELLIPSIS) -> Line:
     """At most `width` columns of the line; a cut is marked."""
     if line_width(line) <= width:

@@ -17,6 +17,7 @@ from ddtop.model.ending import fatal_exception
 from ddtop.model.facts import RankFacts
 from ddtop.model.kernel_wait import short, wait_of
 from ddtop.wire.records import (
+    ALONE,
     CHILD,
     CONNECTION,
     DEBUGGER,
@@ -29,9 +30,11 @@ from ddtop.wire.records import (
     LOOP,
     MOUNT,
     OBJECT,
+    OF_TASK,
     PIPE,
     PROCESS,
     REPLACES,
+    RETRY,
     RPC,
     SIGNAL,
     TAKES,
@@ -43,7 +46,7 @@ from ddtop.wire.records import (
     ProcessState,
     Sleeper,
 )
-from ddtop.words.sentences import WAITS, file_line, function_text
+from ddtop.words.sentences import WAITS, file_line, function_text, thread_text
 
 OF_CHAIN = (Kind.NOT_IN_COLLECTIVE, Kind.WAIT_CYCLE, Kind.IO_STALL, Kind.INTERPRETER_FROZEN)
 """Kinds of findings that say the chain of their rank."""
@@ -115,8 +118,8 @@ def chain_step(rank: RankFacts, end: RankFacts | None = None) -> str | None:
     if (error := ended_thread(rank)) is not None:
         at = f" in {function_text(error.place)} ({file_line(error.place)})" if error.place else ""
         return (
-            f"repair {error.type}{at}, with which its thread {error.thread} has ended, and let the"
-            " program notice the end of such a thread"
+            f"repair {error.type}{at}, with which its {thread_text(error.thread)} has ended, and"
+            " let the program notice such an end"
         )
     known = next((one for one in ENDS if links and one.holds(links[-1])), None)
     return known.step(links[-1]) if known is not None else None
@@ -125,9 +128,13 @@ def chain_step(rank: RankFacts, end: RankFacts | None = None) -> str | None:
 def ended_thread(rank: RankFacts) -> LastException | None:
     """The exception that has ended a thread of it, if it waits for what a thread may have to do."""
     links, error = chain_of(rank), rank.reported.exception
-    loops = bool(links) and links[-1].resource == LOOP
-    waits = loops or (not links and does(rank).word in ("queue", "lock"))
-    return error if waits and error is not None and not fatal_exception(rank) else None
+    if error is None or fatal_exception(rank):
+        return None
+    last = links[-1] if links else None
+    if last is None:
+        return error if does(rank).word in ("queue", "lock") else None
+    of_task = last.resource == TASK and error.thread.startswith(OF_TASK)
+    return error if of_task or last.resource == LOOP or last.does == ALONE else None
 
 
 def _who(link: Link) -> str:
@@ -172,6 +179,8 @@ def _of_task(link: Link) -> str:
 def _of_object(link: Link) -> str:
     if link.does == UNDONE:
         return "waits for items of a queue at which no other thread of the program works"
+    if link.does == ALONE:
+        return f"waits for the {link.named}, and no other thread of it runs code of the program"
     if not link.named:
         return f"depends on {_who(link)}"
     return f"waits for the {link.named} that {_who(link)} {link.does}"
@@ -198,6 +207,10 @@ _WAITS: dict[str, Callable[[Link], str]] = {
     PIPE: _of_pipe,
     OBJECT: _of_object,
     PROCESS: lambda link: f"waits for {_who(link)}",
+    RETRY: lambda link: (
+        f"tries `{link.named}` again and again ({_spot(link)})"
+        + (f", and {link.does}" if link.does else "")
+    ),
     RPC: lambda link: f"waits for a call that {_who(link)} runs",
     SIGNAL: lambda link: f"waits for {'the signal ' if link.named else 'a signal'}{link.named}",
     TASK: _of_task,
@@ -225,7 +238,7 @@ def _spot(link: Link) -> str:
 
 def _does(link: Link) -> str | None:
     """What the one does that has it: `is asleep`, `computes`; None where that is not known."""
-    if link.resource in (TASK, MOUNT, LOOKUP, DEBUGGER):
+    if link.resource in (TASK, MOUNT, LOOKUP, DEBUGGER, RETRY):
         return None
     if link.does == REPLACES:
         return "has taken the place of one that ended, whose task is lost"
@@ -301,6 +314,19 @@ _CIRCLES = (
 )
 """What to do about a circle, by its last link."""
 
+_WHY, _FAILED = {"exit code 0": " before this wait is over"}, " (out of memory, an exception)"
+_LISTENS = "start the server that should listen there, or correct the address"
+_REPAIRS = {
+    "ConnectionRefusedError": _LISTENS,
+    "ConnectionError": _LISTENS,
+    "ConnectError": _LISTENS,
+    "URLError": _LISTENS,
+    "gaierror": "correct that name, or repair the name server",
+    "FileNotFoundError": "find out which process should write that file, and why it has not",
+    "PermissionError": "give this user the right to that file",
+}
+"""What to do about a statement that fails again and again, by its exception."""
+
 ENDS = (
     End(
         lambda link: _is(link, DEBUGGER),
@@ -363,6 +389,20 @@ ENDS = (
         ),
     ),
     End(
+        lambda link: link.does == ALONE,
+        lambda link: (
+            f"find out which thread should have used that {link.named}, and why it has ended or was"
+            " not started; give that wait a time limit"
+        ),
+    ),
+    End(
+        lambda link: _is(link, RETRY),
+        lambda link: (
+            f"{_REPAIRS.get(link.who or '', f'repair the cause of {link.who}')} ({_spot(link)});"
+            " let it give up after some tries"
+        ),
+    ),
+    End(
         lambda link: link.does == REPLACES,
         lambda _: (
             "find out what ended a worker of that pool (out of memory?): multiprocessing.Pool"
@@ -373,7 +413,7 @@ ENDS = (
     End(
         lambda link: _is(link, CHILD) and bool(link.does),
         lambda link: (
-            f"find out why {_who(link)} ended with {link.does} (out of memory, an exception), and"
+            f"find out why {_who(link)} ended with {link.does}{_WHY.get(link.does, _FAILED)}, and"
             " let the program notice the end of such a process"
         ),
     ),

@@ -28,6 +28,7 @@ from ddtop.words.sentences import (
     function_text,
     rpc_text,
     stage_text,
+    thread_text,
     verb,
 )
 
@@ -290,7 +291,11 @@ def uneven_advice(rank: RankFacts) -> str:
     if rank.loader.report is not None and rank.loader.report.exhausted_unix_ns is None:
         # Its data had not ended: it decided to stop.
         return "stop on all ranks at the same step: all_reduce the flag that ends the loop"
-    return "uneven inputs: use DDP's join(), drop_last=True or shards of equal length"
+    # Without a DataLoader nobody knows whether its data have ended.
+    of_data = rank.loader.report is not None
+    return "uneven inputs: use DDP's join(), drop_last=True or shards of equal length" + (
+        "" if of_data else "; a decision of its own: all_reduce the flag that ends the loop"
+    )
 
 
 def troubles(rank: RankFacts, since_unix_ns: int, policy: Policy) -> dict[object, str]:
@@ -320,7 +325,7 @@ def troubles(rank: RankFacts, since_unix_ns: int, policy: Policy) -> dict[object
         before = f", {duration(before_s)} before" if before_s >= 1.0 else ""
         text = clipped(f"{error.type}: {error.text}", TROUBLE_CHARACTERS)
         found[error.type, error.place] = (
-            f"{who}'s thread {error.thread} raised {text}{_at(error.place)}{before}"
+            f"{who}'s {thread_text(error.thread)} raised {text}{_at(error.place)}{before}"
         )
     if handler is not None:
         found[handler.type] = f"{who} is in its handler of {handler.type}{_at(handler.place)}"
@@ -403,21 +408,30 @@ def too_few_receives(snapshot: Snapshot, wait: PeerWait) -> str | None:
 
 
 def other_tag(snapshot: Snapshot, wait: PeerWait) -> str | None:
-    """`rank 0's last send to rank 1 had tag 11`, where rank 1 waits to receive from rank 0 with
-    another tag and has not received that send.
+    """`rank 0's last send to rank 1 had tag 11`, as in `sent_otherwise`."""
+    found = sent_otherwise(snapshot, wait)
+    if found is None:
+        return None
+    return f"rank {found[0]}'s last send to rank {wait.rank} had tag {found[1]}"
+
+
+def sent_otherwise(snapshot: Snapshot, wait: PeerWait) -> tuple[int, int] | None:
+    """(a rank, the tag of its last send to the one that waits to receive), where that one waits for
+    another tag, and has not received that send as far as it is counted: of a receive from any rank
+    it is not.
     """
-    if wait.call not in RECEIVES or None in (wait.peer, wait.group, wait.tag):
+    if wait.call not in RECEIVES or wait.group is None or wait.tag is None:
         return None
-    sender = snapshot.rank(wait.peer or 0)
     waiter = snapshot.rank(wait.rank).comm.mpi
-    if waiter is not None and takes_any(waiter.traffic, wait.group):
+    if wait.peer is not None and waiter is not None and takes_any(waiter.traffic, wait.group):
         return None
-    taken = _counts(snapshot.rank(wait.rank), wait.group or "", sender.rank, sent=False)
-    kept = sender.comm.mpi.traffic if sender.comm.mpi is not None else ()
-    for traffic in kept:
-        is_it = traffic.is_last and (traffic.group, traffic.peer) == (wait.group, wait.rank)
-        if is_it and traffic.tag != wait.tag and traffic.sent > taken.get(traffic.tag or 0, 0):
-            return f"rank {sender.rank}'s last send to rank {wait.rank} had tag {traffic.tag}"
+    for sender in map(snapshot.rank, wait.behind if wait.peer is None else (wait.peer,)):
+        taken = _counts(snapshot.rank(wait.rank), wait.group, sender.rank, sent=False)
+        for traffic in sender.comm.mpi.traffic if sender.comm.mpi is not None else ():
+            is_it = traffic.is_last and (traffic.group, traffic.peer) == (wait.group, wait.rank)
+            waits = wait.peer is None or traffic.sent > taken.get(traffic.tag or 0, 0)
+            if is_it and traffic.tag not in (None, wait.tag) and waits:
+                return sender.rank, traffic.tag or 0
     return None
 
 

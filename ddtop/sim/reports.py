@@ -180,6 +180,18 @@ _PLACES = {
 }
 
 
+_STANDS_AT = {
+    STRAYS: (
+        "other",
+        user_place("upload_samples", 57, "callbacks.py", waits_on="lock", callee="acquire"),
+    ),
+    FALLEN: (
+        "cuda_sync",
+        user_place("train_step", 131, waits_on="cuda-sync", callee="synchronize"),
+    ),
+}
+
+
 class ReportMoment:
     """One moment of a job at which some ranks report. `in_flight`: collectives that will complete
     within milliseconds are reported as pending, as agents that report twice a second do."""
@@ -219,8 +231,8 @@ class ReportMoment:
         tell = {
             WAITS: self._waiting,
             LOADS: self._loading,
-            STRAYS: self._straying,
-            FALLEN: self._fallen,
+            STRAYS: self._standing,
+            FALLEN: self._standing,
         }
         return tell.get(course.role, self._training)(rank, course, later_s)
 
@@ -405,32 +417,14 @@ class ReportMoment:
         place = user_place("train_step", 118, waits_on="DataLoader", since_unix_ns=since)
         return self._state(rank, course, steps, "loader", place, self._behind(rank), loader, since)
 
-    def _straying(self, rank: int, course: Course, later_s: float) -> RankState:
+    def _standing(self, rank: int, course: Course, later_s: float) -> RankState:
         del later_s
         since = self.unix_ns(self._era.begin_s)
         steps = int(self._era.steps)
-        place = user_place(
-            "upload_samples",
-            57,
-            "callbacks.py",
-            waits_on="lock",
-            since_unix_ns=since,
-            callee="acquire",
-        )
+        activity, place = _STANDS_AT[course.role]
+        place = msgspec.structs.replace(place, since_unix_ns=since)
         loader = self._loader(rank, course, steps, CAPACITY)
-        return self._state(rank, course, steps, "other", place, self._behind(rank), loader, since)
-
-    def _fallen(self, rank: int, course: Course, later_s: float) -> RankState:
-        del later_s
-        since = self.unix_ns(self._era.begin_s)
-        steps = int(self._era.steps)
-        place = user_place(
-            "train_step", 131, waits_on="cuda-sync", since_unix_ns=since, callee="synchronize"
-        )
-        loader = self._loader(rank, course, steps, CAPACITY)
-        return self._state(
-            rank, course, steps, "cuda_sync", place, self._behind(rank), loader, since
-        )
+        return self._state(rank, course, steps, activity, place, self._behind(rank), loader, since)
 
     def _behind(self, rank: int) -> tuple[Any, ...]:
         return tuple(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ddtop.present.help_text import VIEWS
-from ddtop.present.text import UNICODE, Glyphs, Line, Span, line_width
+from ddtop.present.text import UNICODE, Glyphs, Line, Span, beside, line_width
 
 # -- The search on a page: where the text is found, and how the matches are marked
 
@@ -57,13 +57,11 @@ def tabs_line(current: str, width: int, glyphs: Glyphs = UNICODE) -> Line:
     """`1 ranks  2 map ...`, the one in front bold and underlined; where there is no room, only that
     one is shown."""
     for short in (False, True):
-        spans: list[Span] = []
-        for tab in _tabs(current, short):
-            spans += [*([("  ", "")] if spans else []), tab]
+        spans = beside([tab] for tab in _tabs(current, short))
         if line_width(spans) + 1 <= width or short:
             break
     rest = width - line_width(spans) - 1
-    return (*spans, (" ", ""), (glyphs.rule * rest, "rule")) if rest > 0 else tuple(spans)
+    return (*spans, (" ", ""), (glyphs.rule * rest, "rule")) if rest > 0 else spans
 
 
 def tab_at(current: str, width: int, x: int) -> str | None:

@@ -36,6 +36,7 @@ from ddtop.present.text import (
     Line,
     Span,
     Table,
+    beside,
     cell_width,
     clean,
     clip,
@@ -388,13 +389,7 @@ def legend_line(snapshot: Snapshot, codes: bytes, width: int, glyphs: Glyphs = U
                 (text, state_class.style if code > HEALTHY else ""),
             ]
         )
-    spans: list[Span] = []
-    for number, part in enumerate(parts):
-        gap: list[Span] = [("  ", "")] if number else []
-        if number and line_width([*spans, *gap, *part]) > width:
-            break
-        spans += [*gap, *part]
-    return clip_line(tuple(spans), width, glyphs.ellipsis)
+    return clip_line(beside(parts, width, 1), width, glyphs.ellipsis)
 
 
 def levels_line(snapshot: Snapshot, look: LevelLook, width: int, glyphs: Glyphs = UNICODE) -> Line:

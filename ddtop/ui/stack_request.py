@@ -62,8 +62,7 @@ class AskedStacks:
                 return [((f"asking {self._whom(snapshot)} ...", "title"),)]
             lines: list[Line] = [((text, "warning"),) for text in wrap(clean(self._refusal), width)]
             return [*lines, (), *self._last(look, snapshot, width)]
-        found = answers(snapshot, dump.request, dump.asked_unix_ns, self.ranks)
-        merged = self._merge(found, look)
+        merged = self._merge(answers(snapshot, dump.request, dump.asked_unix_ns, self.ranks), look)
         return [*self._head(dump, merged, snapshot, width), *self._body(merged, look, width)]
 
     def _own_dump(self, look: Look) -> Dump | None:

@@ -46,6 +46,15 @@ MEMBER_AT, MEMBERS_AT, MET_AT = 21, 22, 23
 # none is known. -1: it waits for its children. -2: one of them may have to end the wait. -3: only a
 # child that has ended with an error would explain it.
 AWAITED_AT, ITS_CHILDREN, OF_CHILDREN, ENDED_CHILD = 24, -1, -2, -3
+FOR_CHILDREN = {
+    "child": ITS_CHILDREN,
+    "pool": ITS_CHILDREN,
+    "future": ITS_CHILDREN,
+    "queue": OF_CHILDREN,
+    "DataLoader": OF_CHILDREN,
+    "pipe": OF_CHILDREN,
+}
+"""What stands there for waits that children of the process may have to end, by `Place.waits_on`."""
 
 WHEREABOUTS_SEQUENCE_AT, WHEREABOUTS_BYTES_AT = 30, 31
 

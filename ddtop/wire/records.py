@@ -20,6 +20,7 @@ from urllib.parse import urlparse
 
 import msgspec
 
+from ddtop.grouped import grouped
 from ddtop.wire.mpi import MpiState
 
 # -- How one host is connected to the others of its job: parts of `HostState`
@@ -448,9 +449,7 @@ class Spot(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 def by_function(spots: Iterable[Spot]) -> list[Spot]:
     """The lines of each function added up, the most frequent first."""
-    found: dict[tuple[str, str], list[Spot]] = {}
-    for spot in spots:
-        found.setdefault((spot.function, spot.file), []).append(spot)
+    found = grouped(((spot.function, spot.file), spot) for spot in spots)
     most = [
         (sum(one.samples for one in same), max(same, key=lambda one: one.samples))
         for same in found.values()
@@ -1158,7 +1157,8 @@ class RankState(Record, frozen=True, array_like=True, gc=False):
     `recorder`: why the flight recorder reports nothing. `gc_total_ns`: time in garbage collections.
     `spots`: where the last `spots_samples` (half a minute) found the main thread most often.
     `held_samples` were late because something held the GIL (or the CPU); `held_spot` is where the
-    last of them found it most often. `cuda`: the numbers of torch's CUDA. `progress`: what the
+    last of them found it most often, `held_by` where another thread of the program computed at half
+    of them. `cuda`: the numbers of torch's CUDA. `progress`: what the
     program's framework counts. `pipeline`: the stages of torch's pipelining that it runs.
     `outside`: the rank has no agent, and this was read of it from outside. `pace`: how fast it
     trains, now and before. `expected`: the region that the program has announced and is in.
@@ -1227,6 +1227,7 @@ class RankState(Record, frozen=True, array_like=True, gc=False):
     chain: tuple[Link, ...] = ()
     fall: Fall | None = None
     step_unix_ns: int | None = None
+    held_by: Spot | None = None
 
 
 class Arrivals(Record, frozen=True, array_like=True):
@@ -1429,13 +1430,17 @@ CHILD, PIPE, FILE_LOCK, CONNECTION = "child", "pipe", "file lock", "connection"
 LOCK, THREAD, TASK, LOOP, KEY = "lock", "thread", "task", "loop", "store key"
 OBJECT, PROCESS, RPC = "object", "process", "rpc"
 MOUNT, LOOKUP, SIGNAL, DEBUGGER = "mount", "name lookup", "signal", "debugger"
-ITSELF = "itself"
-"""What a process or a thread may wait for: `Link.resource`."""
+ITSELF, RETRY = "itself", "retry"
+"""What a process or a thread may wait for: `Link.resource`. RETRY: that a statement, `named`, which
+has raised an exception, does not raise it the next time."""
 TIMED, REPLACES, UNDONE = "has a time limit", "replaces", "undone"
-LISTENS, TAKES = "listens", "takes"
+LISTENS, TAKES, ALONE = "listens", "takes", "alone"
 """`Link.does` of an await that ends by itself, of a worker of a pool that has taken the place of
 one that has ended, of a queue whose taken items nobody has marked as done, of a socket to which
-nobody connects, and of a key that a rank takes as a lock."""
+nobody connects, of a key that a rank takes as a lock, and of an object for which the only thread
+of the program waits."""
+OF_TASK = "task "
+"""How the name of a thread begins that is a task of asyncio."""
 
 
 FROZEN = "F"
@@ -1454,15 +1459,16 @@ class Sleeper(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Link(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One step of a wait chain: what is awaited, and who has it.
 
-    `named`: a path, an address, the text of a loop's condition; empty if it has no name. `who`: the
-    program or the thread that has it; None if that is not known. `pid`, `process`: of a process,
-    which waits for the next link of the chain; `process` is None where another user's may not be
-    read. `rank`: that of the process, in this job. `host`: that of the process, if it is another
-    one than that of the rank. `place`: where the thread is that has it.
+    `named`: a path, an address, the text of a loop's condition or of a statement; empty if it has
+    no name. `who`: the program or the thread that has it, of a retry the exception; None if that is
+    not known. `pid`, `process`: of a process, which waits for the next link of the chain; `process`
+    is None where another user's may not be read. `rank`: that of the process, in this job. `host`:
+    that of the process, if it is another one than that of the rank. `place`: where the thread is
+    that has it.
     `nobody`: every process of this user, or every thread of this process, was looked at, and none
     has it. `circle`: the one that has it stands earlier in the chain. `does`: of a connection its
     state, of a pipe what the other end must do, of an object what the thread does with it, of a
-    loop or a key the values in its text, of a child that has ended how.
+    loop, a retry or a key the values in its text, of a child that has ended how.
     """
 
     resource: str

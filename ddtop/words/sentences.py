@@ -9,12 +9,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from math import prod
 from typing import NamedTuple
 
+from ddtop.grouped import grouped
 from ddtop.wire.names import FRAMEWORKS, ORDERS, RECEIVES, RESULTS
 from ddtop.wire.records import (
     BESIDE,
     CHECKPOINT,
     COMPILE,
     IDLE,
+    OF_TASK,
     SANITY_CHECK,
     TEST,
     TRAIN,
@@ -99,10 +101,7 @@ def ranks_text(ranks: Collection[int], most: int = 0) -> str:
 
 def by_value(values: Mapping[int, str]) -> dict[str, list[int]]:
     """The ranks of each value, in the order in which the values first appear."""
-    found: dict[str, list[int]] = {}
-    for rank, value in values.items():
-        found.setdefault(value, []).append(rank)
-    return found
+    return grouped((value, rank) for rank, value in values.items())
 
 
 def verb(ranks: Sized | int, one: str, many: str) -> str:
@@ -147,6 +146,11 @@ def about(ratio: float) -> str:
 def file_line(place: Place | Spot | StackFrame) -> str:
     """`data.py:40`."""
     return f"{place.file.rpartition('/')[2]}:{place.line}"
+
+
+def thread_text(name: str) -> str:
+    """`thread writer`, `task produce`: of a task of asyncio the name says so."""
+    return name if name.startswith(OF_TASK) else f"thread {name}"
 
 
 def function_text(place: Place) -> str:

@@ -5,6 +5,7 @@ import select
 import subprocess
 import sys
 import time
+from contextlib import ExitStack, closing
 
 import pytest
 
@@ -96,12 +97,5 @@ class Watching:
 @pytest.fixture
 def watching():
     """Starts the command, and ends all of them."""
-    started = []
-
-    def start(*words):
-        started.append(Watching(*words))
-        return started[-1]
-
-    yield start
-    for one in started:
-        one.close()
+    with ExitStack() as ends:
+        yield lambda *words: ends.enter_context(closing(Watching(*words)))

@@ -5,7 +5,7 @@ import shlex
 import signal
 import sys
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 import msgspec
 import psutil
@@ -43,19 +43,15 @@ def stage(home):
 @pytest.fixture
 def dashboard(there):
     """Starts the command on a terminal, and ends it."""
-    started = []
 
     def start(*words):
         program = f"import sys; sys.argv = {['ddtop', 'attach', *words]!r}\n"
         program += "from ddtop.cli import main\nmain()"
-        started.append(
-            Terminal(program, size=(100, 24), TERM="xterm-256color", **there.environment)
-        )
-        return started[-1]
+        one = Terminal(program, size=(100, 24), TERM="xterm-256color", **there.environment)
+        return ends.enter_context(closing(one))
 
-    yield start
-    for one in started:
-        one.close()
+    with ExitStack() as ends:
+        yield start
 
 
 def its_ssh(terminal):

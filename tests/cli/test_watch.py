@@ -24,14 +24,6 @@ from tests.ui import builders
 from tests.waiting import until
 
 
-@pytest.fixture
-def stage(home):
-    found = Stage(home)
-    yield found
-    if found.thread.is_alive():
-        found.close()
-
-
 def one_rank(stage, number=0, code="import sys; sys.stdin.readline()"):
     """A rank that the relay watches. Its child is the last process of the stage."""
     stage.rank(number, code=code)

@@ -4,6 +4,7 @@ import json
 import socket
 import threading
 import time
+from contextlib import ExitStack, closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -61,15 +62,8 @@ class Server:
 
 @pytest.fixture
 def serving():
-    found = []
-
-    def start(*answers):
-        found.append(Server(*answers))
-        return found[-1]
-
-    yield start
-    for one in found:
-        one.close()
+    with ExitStack() as ends:
+        yield lambda *answers: ends.enter_context(closing(Server(*answers)))
 
 
 def sent(url, events=1, **more):

@@ -107,8 +107,7 @@ def test_all_ranks_in_a_region_make_no_finding_until_it_lasts_too_long():
     job = trained()
     for number in range(4):
         enters(job, number, 60)
-    job.passes(40)
-    quiet = job.kinds()
+    quiet = job.passes(40).kinds()
     (finding,) = job.passes(30).verdict().findings
 
     assert quiet == []
@@ -120,8 +119,7 @@ def test_a_silent_agent_leaves_the_region_as_it_was_said_last():
     """Code of the export holds the GIL, so the process works and its agent cannot report."""
     job = exporting(60)
     job.ranks[0].freezes(cores=1.0)
-    job.passes(10)
-    quiet = job.kinds()
+    quiet = job.passes(10).kinds()
     job.passes(60)
 
     assert quiet == []

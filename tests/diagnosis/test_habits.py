@@ -150,8 +150,7 @@ def test_work_that_takes_longer_than_the_usual_validations_is_a_warning_all_the_
         validated(job, 8.0)
     job.ranks[0].works_at("validate")
     job.others_wait(0)
-    job.passes(11)
-    before = job.kinds()
+    before = job.passes(11).kinds()
 
     assert (before, job.passes(3).kinds()) == ([], [("warning", "not-in-collective", (0,))])
 

@@ -5,6 +5,7 @@ import pytest
 from ddtop.diagnosis.judge import Judge
 from ddtop.policy import POLICY
 from ddtop.say.told import look
+from ddtop.wire.records import LOCK, THREAD, Link, Place
 from tests.diagnosis.judging import CULPRIT, hang, judged
 from tests.diagnosis.rules.starting import early, enter
 from tests.jobs import BASE, FakeJob, brief, place, trained, unix_ns, without_times
@@ -35,6 +36,19 @@ def test_it_clears_after_three_snapshots_without_it():
     job.trains(5)
 
     assert judged(job, [22.0, 22.5, 23.0], judge) == [[CULPRIT], [CULPRIT], []]
+
+
+def test_what_is_known_better_of_the_same_ranks_takes_its_place_at_once():
+    job, judge = hang(), Judge(POLICY)
+    judged(job, [19.0, 19.5], judge)
+    place = Place("save", "/home/ada/saver.py", 22)
+    job.ranks[2].says["chain"] = (
+        Link(THREAD, who="saver", place=place),
+        Link(LOCK, "self.lock", "MainThread", place=place, circle=True),
+    )
+    job.passes(1)
+
+    assert judged(job, [21.0], judge) == [[("critical", "wait-cycle", (2,))]]
 
 
 def test_one_snapshot_without_it_does_not_make_it_flicker():

@@ -103,8 +103,7 @@ def test_a_rank_that_others_wait_for_is_no_culprit_before_a_finding_says_so():
     job = trained()
     job.ranks[2].works_at("validate", "eval.py", 31)
     job.others_wait(2)
-    job.passes(12)
-    snapshot = job.snapshot()
+    snapshot = job.passes(12).snapshot()
 
     assert any(blame.due for blame in snapshot.blames)
     assert snapshot.ranks[2].state is State.RUNNING

@@ -16,6 +16,7 @@ from ddtop.diagnosis.straggler_cause import (
     MEMORY,
     PROGRAMS,
     PYTHON,
+    TAKEN,
     THROTTLED,
     UNKNOWN,
     cause_of,
@@ -52,10 +53,10 @@ def loading():
     return read(job)
 
 
-def counted(**per_s):
+def counted(said=None, **per_s):
     """These counters of rank 1 grow at these rates."""
     job = job_with()
-    passes = counting(job, 1, **per_s)
+    passes = counting(job, 1, said, **per_s)
     passes(12)
     answers(job)
     passes(2)
@@ -69,6 +70,11 @@ def collecting():
 def holding_the_gil():
     """The function is in 40 % of the samples."""
     return counted(held_samples=4)
+
+
+def taking_turns():
+    """Another thread computes at the same time, and each takes the GIL from the other."""
+    return counted({"held_by": Spot("pack", AUG, 6, 8)}, held_samples=4)
 
 
 def at(samples, name="rotate"):
@@ -159,6 +165,7 @@ rarely, sometimes = (functools.partial(in_a_function, samples) for samples in (6
         (beside_others, PROGRAMS),
         (in_a_function_on_a_busy_host, PYTHON),
         (holding_the_gil, GIL),
+        (taking_turns, TAKEN),
         (sometimes, PYTHON),
         (rarely, UNKNOWN),
         (lambda: short_of_memory(0), MEMORY),
@@ -173,6 +180,15 @@ def test_what_takes_most_of_the_time_that_a_rank_is_late_is_its_cause(job, word)
 def test_a_function_in_few_samples_explains_a_small_cost():
     assert cause(rarely(), 0.1).word == PYTHON
     assert flame(rarely().snapshot().rank(1), POLICY) == ["6% in rotate (aug.py:88)"]
+
+
+def test_a_thread_that_takes_the_gil_is_told_by_its_function():
+    job = taking_turns()
+    snapshot = job.snapshot()
+    text, advice = cause_text(cause(job), snapshot.rank(1), Context(snapshot, POLICY, snapshot))
+
+    assert text.endswith("of the samples, in pack (aug.py:6): both take the GIL in turns")
+    assert advice.startswith("do what pack (aug.py:6) does in a process of its own")
 
 
 @pytest.mark.parametrize(("steal_ratio", "is_told"), [(0.06, True), (0.04, False)])

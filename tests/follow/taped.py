@@ -24,21 +24,17 @@ def taped(job, tape=None, model=None, **more):
 
 
 def hangs():
-    job = FakeJob(4)
-    job.trains(40)
+    job = FakeJob(4).trains(40)
     job.ranks[2].stands_at("fetch_labels", "data.py", 40)
     job.others_wait(2)
-    job.passes(60)
-    return job
+    return job.passes(60)
 
 
 def dies():
-    job = FakeJob(4)
-    job.trains(30)
+    job = FakeJob(4).trains(30)
     job.ranks[3].ends(signal=9)
     job.others_wait(3)
     job.passes(20)
     for number in range(3):
         job.ranks[number].ends(signal=15, later_s=0.1 * number)
-    job.passes(3)
-    return job
+    return job.passes(3)

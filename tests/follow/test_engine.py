@@ -81,8 +81,7 @@ def joined(waiting, job):
 
 
 def test_a_look_is_handed_over_as_soon_as_the_relay_has_told_its_past(waiting):
-    job = FakeJob(4)
-    job.trains(5)
+    job = FakeJob(4).trains(5)
 
     joined(waiting, job)
 
@@ -97,8 +96,7 @@ def test_the_first_look_and_each_change_of_the_verdict_are_told_at_once(monkeypa
     """The screens would ask half a second later."""
     told, found = [], Waiting()
     monkeypatch.setattr(found.engine, "_on_news", lambda _: told.append(found.engine.seen))
-    job = FakeJob(2)
-    job.trains(3)
+    job = FakeJob(2).trains(3)
     for data in as_of_now(job):
         found.engine.put(found.follower, data)
     found.says(Reply("live"))
@@ -121,8 +119,7 @@ def test_the_first_look_and_each_change_of_the_verdict_are_told_at_once(monkeypa
 
 def test_the_facts_of_older_looks_are_freed_once_the_screens_show_a_newer_one(waiting, monkeypatch):
     monkeypatch.setattr(engines, "SHOWN_S", 0.0)
-    job = FakeJob(2)
-    job.trains(3)
+    job = FakeJob(2).trains(3)
     joined(waiting, job)
     first = waiting.engine.seen
 
@@ -135,8 +132,7 @@ def test_the_facts_of_older_looks_are_freed_once_the_screens_show_a_newer_one(wa
 
 
 def test_nothing_is_looked_at_before_the_past_has_been_told(waiting):
-    job = FakeJob(2)
-    job.trains(2)
+    job = FakeJob(2).trains(2)
     for data in as_of_now(job):
         waiting.engine.put(waiting.follower, data)
     waiting.says(Reply("signal"))
@@ -148,8 +144,7 @@ def test_nothing_is_looked_at_before_the_past_has_been_told(waiting):
 
 def test_an_answer_is_told_after_the_look_in_which_it_is_seen(waiting):
     """A dump that is said to be complete is complete on the screen."""
-    job = FakeJob(2)
-    job.trains(3)
+    job = FakeJob(2).trains(3)
     joined(waiting, job)
 
     waiting.says(Stacks("r1", 0, 4800, time.time_ns(), "agent"))
@@ -160,8 +155,7 @@ def test_an_answer_is_told_after_the_look_in_which_it_is_seen(waiting):
 
 
 def test_the_past_is_made_on_the_thread_and_told(waiting):
-    job = FakeJob(2)
-    job.trains(10)
+    job = FakeJob(2).trains(10)
     joined(waiting, job)
     first, last = waiting.engine.seen.look.span
 
@@ -178,8 +172,7 @@ def test_the_past_is_made_on_the_thread_and_told(waiting):
 
 
 def test_what_does_not_fit_into_the_queue_is_dropped_counted_and_said(monkeypatch):
-    job = FakeJob(2)
-    job.trains(3)
+    job = FakeJob(2).trains(3)
     found = Waiting()
     data = list(as_of_now(job))
     room = sum(map(len, data)) + FRAME_COST_BYTES * len(data) - 1
@@ -200,8 +193,7 @@ def test_what_does_not_fit_into_the_queue_is_dropped_counted_and_said(monkeypatc
 
 def test_a_failure_is_loud(waiting, monkeypatch):
     """The screen must not freeze for ever: the next request gets the error's text."""
-    job = FakeJob(2)
-    job.trains(3)
+    job = FakeJob(2).trains(3)
     monkeypatch.setattr(waiting.follower, "look", lambda _: 1 // 0)
     for data in as_of_now(job):
         waiting.engine.put(waiting.follower, data)
@@ -230,8 +222,7 @@ def test_an_engine_that_was_never_started_can_be_closed():
 
 def test_a_viewer_that_is_behind_says_so_and_calls_nobody_silent(monkeypatch):
     found = Waiting()
-    job = FakeJob(4)
-    job.trains(5)
+    job = FakeJob(4).trains(5)
     for data in as_of_now(job):
         found.engine.put(found.follower, data)
     found.says(Reply("live"))

@@ -46,8 +46,7 @@ def as_frames(job):
 
 @pytest.mark.parametrize("left", ["a last state", "the journal only"])
 def test_the_hang_before_a_kill_is_told_whatever_the_relay_left(home, left):
-    job = FakeJob(3)
-    job.trains(10)
+    job = FakeJob(3).trains(10)
     job.ranks[1].stands_at("fetch_labels", "data.py", 40)
     job.others_wait(1)
     job.passes(12)
@@ -89,8 +88,7 @@ def test_what_is_no_frame_is_counted_and_another_version_is_reported():
 
 def test_the_clock_of_a_host_that_is_an_hour_ahead_is_used_for_its_ages():
     """Two clocks that differ by an hour would make every rank silent for an hour."""
-    job = FakeJob(2)
-    job.trains(5)
+    job = FakeJob(2).trains(5)
     follower = feed.Follower("train", clock=lambda: unix_ns(job.now) - 3600 * 10**9)
     follower.take(frames.seal(Reply("live"), sender="r", unix_ns=0, mono_ns=0))
     for data in as_frames(job):

@@ -81,8 +81,7 @@ def test_it_is_looked_up_once_and_only_when_the_job_has_a_speed(monkeypatch):
     monkeypatch.setattr(
         engine, "last_run_speed", lambda name, run: asked.append(run) or pace(20.0).now
     )
-    job = FakeJob(2)
-    job.trains(2)
+    job = FakeJob(2).trains(2)
     one = Follower(job.name)
     one.compares = True
     for data in job.frames:

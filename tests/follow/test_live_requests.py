@@ -10,15 +10,7 @@ from ddtop.follow import live
 from ddtop.wire.records import RankState
 from tests.agents import Answering
 from tests.follow.sources import running, seen, the_entry
-from tests.relay.stage import Stage, sees_ranks
-
-
-@pytest.fixture
-def stage(home):
-    found = Stage(home)
-    yield found
-    if found.thread.is_alive():
-        found.close()
+from tests.relay.stage import sees_ranks
 
 
 @pytest.fixture

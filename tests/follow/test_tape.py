@@ -33,23 +33,19 @@ def seen_live(job, until_s=None, joined_s=0.0):
 
 def is_stopped():
     """A rank that was stopped long ago has not reported for longer than any window."""
-    job = FakeJob(4)
-    job.trains(20)
+    job = FakeJob(4).trains(20)
     job.ranks[1].letter = "T"
     job.ranks[1].reports = False
     job.others_wait(1)
-    job.passes(120)
-    return job
+    return job.passes(120)
 
 
 def restarts():
-    job = FakeJob(4)
-    job.trains(20)
+    job = FakeJob(4).trains(20)
     job.ranks[1].ends(code=1)
     job.passes(5)
     job.restarts()
-    job.trains(20)
-    return job
+    return job.trains(20)
 
 
 SCENES = {"hangs": hangs, "is stopped": is_stopped, "dies": dies, "restarts": restarts}
@@ -235,8 +231,7 @@ def test_the_past_of_a_rank_that_never_came_is_empty():
 
 def test_a_world_that_is_too_large_is_not_taped_and_costs_nothing():
     """A copy of ten thousand ranks takes half a second: a live viewer has no time for it."""
-    job = FakeJob(200)
-    job.trains(2)
+    job = FakeJob(200).trains(2)
 
     tape = taped(job, bytes_max=1 << 20)
 

@@ -30,8 +30,7 @@ ANY = {cls: struct_of(cls) for cls in RECORDS}
 
 def of_job():
     """The frames of a job of two hosts, in which a rank hangs."""
-    job = FakeJob(4, hosts=2)
-    job.trains(3)
+    job = FakeJob(4, hosts=2).trains(3)
     job.others_wait(2)
     job.passes(8)
     return [(envelope, record) for envelope, record in job.in_order()], int(

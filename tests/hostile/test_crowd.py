@@ -5,12 +5,12 @@ Ten thousand by hand: DDTOP_TEST_CROWD=10000.
 
 import os
 import resource
-import socket
 
 import pytest
 
 from ddtop.wire.records import RankState
 from tests.hostile.scene import GREETING
+from tests.ports import connecting
 
 pytestmark = pytest.mark.job
 CROWD = int(os.environ.get("DDTOP_TEST_CROWD", "1000"))
@@ -25,16 +25,6 @@ def descriptors():
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, CROWD + 200), hard))
     yield
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-def connecting(port):
-    """A client that requests a connection and does not wait. TCP repeats the request if no answer
-    comes.
-    """
-    found = socket.socket()
-    found.setblocking(False)
-    found.connect_ex(("127.0.0.1", port))
-    return found
 
 
 def test_a_silent_crowd_does_not_keep_others_out(scene):

@@ -11,6 +11,7 @@ import zmq
 
 from ddtop.link import listeners
 from ddtop.link.listeners import FAILED_MAX, Listeners
+from tests.ports import connecting
 
 DEADLINE_S = 10.0
 
@@ -36,14 +37,6 @@ def until(made, holds):
             return True
         made.monitor.poll(20)
     return False
-
-
-def connecting(port):
-    """A client that requests a connection and does not wait."""
-    found = socket.socket()
-    found.setblocking(False)
-    found.connect_ex(("127.0.0.1", port))
-    return found
 
 
 def test_a_listener_is_closed_while_too_many_strangers_connect(made):

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from contextlib import ExitStack, closing
 
 import pytest
 
@@ -27,15 +28,10 @@ while data := sys.stdin.buffer.raw.read(65536):
 @pytest.fixture
 def started():
     """Starts programs, and ends them after the test."""
-    pipes = []
-
-    def start(code, **more):
-        pipes.append(Pipe([sys.executable, "-c", code], asks=False, **more))
-        return pipes[-1]
-
-    yield start
-    for one in pipes:
-        one.close()
+    with ExitStack() as ends:
+        yield lambda code, **more: ends.enter_context(
+            closing(Pipe([sys.executable, "-c", code], asks=False, **more))
+        )
 
 
 def a_bridge(answer):

@@ -215,12 +215,10 @@ def test_a_gpu_that_is_busy_at_a_third_of_its_power_waits_if_no_stranger_uses_it
     job = GpuJob(world_size=1)
     job.ranks[0].told["backend"] = "nccl"
     job.greet(job.ranks[0])
-    job.trains(25)
-    before = job.snapshot().ranks[0].gpu.waits
+    before = job.trains(25).snapshot().ranks[0].gpu.waits
     job.change(0, util_ratio=1.0, power_watts=190.0)
     job.ranks[0].waits_in()
-    job.passes(25)
-    waits = job.snapshot().ranks[0].gpu.waits
+    waits = job.passes(25).snapshot().ranks[0].gpu.waits
     job.change(0, processes=(GpuProcess(4800, 20 * GIB, rank=0), GpuProcess(5, 20 * GIB)))
 
     assert (before, waits, job.passes(2).snapshot().ranks[0].gpu.waits) == (False, True, None)
@@ -240,8 +238,7 @@ def test_a_rank_whose_gpu_is_a_guess_has_no_gpu_wait():
     job = GpuJob(card(0), world_size=1)
     job.ranks[0].told["backend"] = "nccl"
     job.greet(job.ranks[0])
-    job.trains(25)
-    guessed = job.snapshot().ranks[0]
+    guessed = job.trains(25).snapshot().ranks[0]
     job.ranks[0].says["cuda"] = CudaState(0, "0")
     known = job.trains(25).snapshot().ranks[0]
 

@@ -9,10 +9,10 @@ from ddtop.follow.history import Numbers, Point, empty_memory
 from ddtop.follow.lanes import ASLEEP, COLLECTIVE, WORK, cell_of
 from ddtop.model.stacks import merge
 from ddtop.present.html import report_html
-from ddtop.present.report import Material
 from ddtop.wire.records import StackFrame, Stacks, ThreadStack
 from tests.hostile.names import BAD
 from tests.jobs import FakeJob
+from tests.present.materials import hang, material
 from tests.ui.builders import NOW, SECOND
 from tests.ui.changed import replace
 
@@ -53,18 +53,6 @@ ATTRIBUTES = {
     "d",
 }
 EVIL = f"<script>alert(1)</script>\"'><img src=x onerror=alert(1)>{BAD}</pre><b onload=1>"
-
-
-def material(job, **more):
-    return Material(NOW, "0.1.0", "its relay, live", job.snapshot(), job.verdict(), **more)
-
-
-def hang():
-    job = FakeJob(4)
-    job.trains(10)
-    job.ranks[2].stands_at("fetch_labels", "/home/ada/data.py", 40)
-    job.others_wait(2)
-    return job.passes(12)
 
 
 class Parsed(HTMLParser):
@@ -187,8 +175,7 @@ def test_the_browser_is_told_to_run_and_fetch_nothing_before_it_reads_anything_e
 
 def test_a_hostile_job_gets_no_mark_up_into_the_page():
     """Names of functions, files, hosts and errors are what the job says."""
-    job = FakeJob(4)
-    job.trains(10)
+    job = FakeJob(4).trains(10)
     job.ranks[2].stands_at(EVIL, f"/home/{EVIL}.py", 40)
     job.others_wait(2)
     job.passes(12)

@@ -2,25 +2,12 @@
 
 from ddtop.diagnosis.finding import CRITICAL, Finding, Verdict
 from ddtop.model.stacks import merge
-from ddtop.present.report import BYTES_MAX, Material, file_name, redacted, report_text
+from ddtop.present.report import BYTES_MAX, file_name, redacted, report_text
 from ddtop.wire.records import HostState, StackFrame, Stacks, ThreadStack, TrainingProgress
 from tests.jobs import FakeJob
+from tests.present.materials import hang, material
 from tests.ui.builders import NOW, SECOND, hello
 from tests.ui.changed import replace
-
-
-def material(job, **more):
-    snapshot, verdict = job.snapshot(), job.verdict()
-    return Material(NOW, "0.1.0", "its relay, live", snapshot, verdict, **more)
-
-
-def hang():
-    job = FakeJob(4)
-    job.trains(10)
-    job.ranks[2].stands_at("fetch_labels", "/home/ada/data.py", 40)
-    job.others_wait(2)
-    job.passes(12)
-    return job
 
 
 def with_environment(snapshot, **different):
@@ -147,8 +134,7 @@ def test_a_secret_in_a_finding_is_redacted_before_its_line_is_wrapped():
 
 
 def test_a_report_on_many_ranks_is_bounded_and_says_what_was_cut():
-    job = FakeJob(2)
-    job.trains(3)
+    job = FakeJob(2).trains(3)
     found = material(job)
     ranks = tuple(replace(found.snapshot.ranks[0], rank=number) for number in range(12_000))
     many = replace(found, snapshot=replace(found.snapshot, ranks=ranks, world_size=12_000))

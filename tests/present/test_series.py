@@ -68,8 +68,7 @@ def test_the_families_together_allow_no_more_series_than_promised():
 
 
 def test_where_each_rank_is_at_fault_the_first_are_named_and_all_are_counted():
-    job = trained(64)
-    job.passes(1)
+    job = trained(64).passes(1)
     finding = Finding(Kind.RANK_CRASHED, CRITICAL, tuple(range(64)), (), 0, "all")
     every = tuple(
         Finding(kind, severity, (1,), (), 0, "x")
@@ -137,8 +136,7 @@ def test_muted_findings_are_counted_apart():
 
 
 def test_what_is_not_measured_has_no_series_instead_of_a_zero():
-    job = FakeJob(2)
-    job.passes(0.5)
+    job = FakeJob(2).passes(0.5)
 
     found = series(job.snapshot(), job.verdict())
 

@@ -37,8 +37,7 @@ def test_a_rank_that_makes_no_step_has_no_step_time():
 def test_no_view_sorts_filters_or_colours_by_a_step_time_that_the_table_leaves_blank():
     job = trained()
     job.others_wait(2)
-    job.passes(3)
-    snapshot = job.snapshot()
+    snapshot = job.passes(3).snapshot()
     context = CellContext(snapshot.time_unix_ns)
     shown = {
         rank.rank for rank in snapshot.ranks if cell_text(BY_KEY["step"], rank, context, 7) != "-"
@@ -75,11 +74,9 @@ def test_three_seconds_after_the_last_step_no_speed_is_claimed():
 
 
 def test_a_job_of_which_one_rank_moves_is_not_just_ok():
-    job = FakeJob(4)
-    job.trains(10)
+    job = FakeJob(4).trains(10)
     job.others_wait(2)
-    job.passes(7)
-    snapshot = job.snapshot()
+    snapshot = job.passes(7).snapshot()
 
     text = calm_text(snapshot, POLICY)
     assert text.startswith("1/4 moving, ranks 0,1,3 wait"), text

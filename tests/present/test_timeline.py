@@ -44,8 +44,7 @@ def texts(job):
 
 
 def test_a_stop_begins_when_it_began_and_is_over_when_it_is():
-    job = FakeJob(2)
-    job.trains(5)
+    job = FakeJob(2).trains(5)
     job.ranks[1].is_stopped()
     job.passes(5)
     job.ranks[1].continues()
@@ -82,8 +81,7 @@ def test_the_screen_and_watch_name_the_same_findings_and_the_same_ends(name):
 
 
 def test_an_end_tells_who_went_first_and_does_not_call_it_over():
-    job = FakeJob(2)
-    job.trains(5)
+    job = FakeJob(2).trains(5)
     job.ranks[1].ends(signal=9)
     job.ranks[0].ends(signal=15, later_s=0.5)
     job.passes(4)
@@ -100,8 +98,7 @@ def test_an_end_tells_who_went_first_and_does_not_call_it_over():
 
 
 def test_a_restart_is_an_event():
-    job = FakeJob(2)
-    job.trains(5)
+    job = FakeJob(2).trains(5)
     job.restarts()
     job.trains(5)
 
@@ -109,8 +106,7 @@ def test_a_restart_is_an_event():
 
 
 def test_nothing_happens_in_a_healthy_job_after_its_ranks_have_come():
-    job = FakeJob(2)
-    job.trains(10)
+    job = FakeJob(2).trains(10)
 
     assert [line[8:] for line in timeline_lines(events(looks(job)))] == ["  ranks 0,1 of 2 joined"]
 
@@ -131,8 +127,7 @@ def story(job):
 
 def test_a_story_keeps_what_was_reported_when():
     """The stated duration is that of the time when the entry was written, and is not rewritten."""
-    job = FakeJob(4)
-    job.trains(10)
+    job = FakeJob(4).trains(10)
     job.ranks[2].stands_at("wait_for_licence", "train.py", 63)
     job.others_wait(2)
     job.passes(60)
@@ -149,8 +144,7 @@ def test_a_story_keeps_what_was_reported_when():
 
 
 def test_a_finding_that_is_over_keeps_its_victims_though_they_go_on_one_by_one():
-    job = FakeJob(4)
-    job.trains(10)
+    job = FakeJob(4).trains(10)
     job.ranks[2].stands_at("wait_for_licence", "train.py", 63)
     job.others_wait(2)
     job.passes(20)

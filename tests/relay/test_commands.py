@@ -11,13 +11,6 @@ from ddtop.wire.records import Command, HostState, RankState, StackFrame, Stacks
 from tests.relay.stage import DEADLINE_S, Stage, is_reply, sees_ranks
 
 
-@pytest.fixture
-def stage(home):
-    found = Stage(home)
-    yield found
-    found.close()
-
-
 def stacks_of(pid, request, rank=0):
     main = ThreadStack((StackFrame("step", "train.py", 7, True),), "MainThread", 1, True)
     return Stacks(request, rank, pid, time.time_ns(), "agent", (main,))

@@ -7,21 +7,12 @@ import sys
 import time
 from contextlib import closing
 
-import pytest
-
 from ddtop import registry
 from ddtop.follow.engine import last_state
 from ddtop.relay import server as viewers_module
 from ddtop.wire import frames
 from ddtop.wire.records import Command, Exit, Hello, HostState, RankState, Reply
 from tests.relay.stage import DEADLINE_S, Stage, is_a, is_reply, sees_ranks
-
-
-@pytest.fixture
-def stage(home):
-    found = Stage(home)
-    yield found
-    found.close()
 
 
 def test_a_relay_whose_rank_and_launcher_went_before_a_word_was_said_ends_soon(home, monkeypatch):

@@ -4,6 +4,7 @@ import pytest
 
 from ddtop.say.chain import chain_clause, chain_lines, chain_step
 from ddtop.wire.records import (
+    ALONE,
     CHILD,
     CONNECTION,
     DEBUGGER,
@@ -16,6 +17,7 @@ from ddtop.wire.records import (
     OBJECT,
     PIPE,
     REPLACES,
+    RETRY,
     SIGNAL,
     TASK,
     THREAD,
@@ -29,6 +31,7 @@ from tests.ui.changed import replace
 
 ASLEEP = Sleeper("S", "hrtimer_nanosleep", "clock_nanosleep")
 COMPUTES = Sleeper("R")
+REFUSED = "ConnectionRefusedError"
 REFRESH = Place("refresh", "/home/ada/cache.py", 22, "socket")
 TAKE = Place("take", "/home/ada/shelf.py", 16)
 COLLECT = Place("collect", "/home/ada/train.py", 31)
@@ -204,6 +207,26 @@ CASES = {
         ": it waits for its thread saver, which waits for `self.lock`, which its main thread has:"
         " a circle",
         "they wait for each other: release that lock before you wait for the thread",
+    ),
+    "an object for which the only thread waits": (
+        (Link(OBJECT, "condition", nobody=True, does=ALONE),),
+        ": it waits for the condition, and no other thread of it runs code of the program",
+        "find out which thread should have used that condition, and why it has ended",
+    ),
+    "a statement that fails again and again": (
+        (Link(RETRY, "s.connect(where)", REFUSED, place=COLLECT, does="port is 9"),),
+        ": it tries `s.connect(where)` again and again (train.py:31), and port is 9",
+        "start the server that should listen there, or correct the address (train.py:31)",
+    ),
+    "another one": (
+        (Link(RETRY, "db.execute(text)", "OperationalError", place=COLLECT),),
+        ": it tries `db.execute(text)` again and again (train.py:31)",
+        "repair the cause of OperationalError (train.py:31)",
+    ),
+    "a child that has ended well": (
+        (Link(CHILD, who="part.py", pid=88, process=Sleeper("Z"), does="exit code 0"),),
+        ": part.py (pid 88) ended with exit code 0",
+        "find out why part.py (pid 88) ended with exit code 0 before this wait is over",
     ),
     "a loop": (
         (Link(LOOP, "len(seen) < need", place=COLLECT, does="len(seen) is 3, need is 4"),),

@@ -5,6 +5,7 @@ import shlex
 import shutil
 import signal
 import sys
+from contextlib import ExitStack, closing
 
 import pytest
 
@@ -21,17 +22,12 @@ os.execvp("bash", ["bash", "--norc", "--noprofile", "--noediting", "-i"])
 
 @pytest.fixture
 def terminal():
-    opened = []
-
     def open_one(program=HANG, **environment):
-        opened.append(
-            Terminal(program, **{"TERM": "xterm-256color", "COLORTERM": "truecolor", **environment})
-        )
-        return opened[-1]
+        colours = {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
+        return ends.enter_context(closing(Terminal(program, **(colours | environment))))
 
-    yield open_one
-    for one in opened:
-        one.close()
+    with ExitStack() as ends:
+        yield open_one
 
 
 def given_back(one):

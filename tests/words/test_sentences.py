@@ -140,8 +140,7 @@ def test_ranks_that_wait_in_two_groups_are_told_by_their_calls():
 )
 def test_the_advice_names_the_call_that_is_missing(call, advice):
     """A sender was advised that its recv needs a send."""
-    job = FakeJob(2)
-    job.trains(10)
+    job = FakeJob(2).trains(10)
     job.ranks[0].stands_at("exchange", callee=call, waits_on="p2p", activity="collective")
     job.ranks[0].calls = [OpenCall(call, unix_ns(job.now), 1, 0)]
     job.ranks[1].stands_at("fetch")

@@ -17,6 +17,7 @@ from ddtop.agent.guard import guard
 from ddtop.agent.plain import is_a, name_of, peek, text_of, traceback_of
 from ddtop.agent.probe import Fields, Probe, Tick
 from ddtop.agent.stacks.frames import frames_of, user_frame_of
+from ddtop.agent.stacks.walk import FLOW
 from ddtop.agent.wrapper import replace
 from ddtop.wire import page as layout
 from ddtop.wire.records import (
@@ -56,20 +57,6 @@ TOOL_IDS = (4, 3)
 """Tool numbers that Python does not reserve; 0, 1, 2 and 5 belong to debuggers, coverage, profilers
 and optimizers.
 """
-FLOW = frozenset(
-    {
-        "StopIteration",
-        "StopAsyncIteration",
-        "GeneratorExit",
-        "CancelledError",
-        "Empty",
-        "Full",
-        "TimeoutError",
-    }
-    | {"BlockingIOError", "KeyboardInterrupt", "SystemExit"}
-)
-"""Exceptions that programs use for polling, loops and their end."""
-
 _monitoring: Any = getattr(sys, "monitoring", None)
 _Key = tuple[str, str, str, int]
 
@@ -294,6 +281,9 @@ def install(rank: Rank) -> None:
         return thread_before(arguments)
 
     sys.excepthook, threading.excepthook = hook, thread_hook
+    rank.note_raised = lambda error, thread: note(
+        rank, type(error), error, traceback_of(error), thread
+    )
 
 
 def _leads(rank: Rank) -> bool:

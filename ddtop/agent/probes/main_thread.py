@@ -14,7 +14,6 @@ from types import FunctionType, MethodType
 
 from ddtop.agent.plain import peek
 from ddtop.agent.probe import Fields, Probe, Tick
-from ddtop.agent.probes.exceptions import FLOW
 from ddtop.agent.rank import Rank
 from ddtop.agent.stacks.frames import (
     BACKWARD,
@@ -27,13 +26,21 @@ from ddtop.agent.stacks.frames import (
     Stay,
     ThreadLook,
 )
-from ddtop.agent.stacks.walk import Handled
+from ddtop.agent.stacks.walk import FLOW, Handled
 from ddtop.agent.stacks.walk import Place as WalkPlace
-from ddtop.procfs import names_in, read, switches
+from ddtop.procfs import names_in, read, scheduled_ns, switches
 from ddtop.redaction import redacted_start
 from ddtop.wire import frames
 from ddtop.wire import page as layout
-from ddtop.wire.records import ACTIVITIES, Handling, Place, RankState, Spot, Whereabouts
+from ddtop.wire.records import (
+    ACTIVITIES,
+    Handling,
+    Place,
+    RankState,
+    Spot,
+    Whereabouts,
+    by_function,
+)
 
 # -- Counts how often each activity was seen, for the shares in the column PHASES
 #
@@ -82,6 +89,8 @@ def counted_as(activity: int, waits: bool) -> int:
 # only briefly may be missing. Check: `py-spy top --pid PID`.
 
 
+TAKER_RATIO = 0.2
+"""Share of a core from which on another thread of the program computes."""
 KEPT, TOLD = 120, 8
 """Samples that are remembered (half a minute), and lines that are reported."""
 
@@ -127,6 +136,43 @@ class HotLines:
             Spot(function, file, line, count, waits_on)
             for (function, file, line, waits_on), count in first
         )
+
+
+class Takers:
+    """Which other thread with code of the program computes at the samples that came late: it and
+    the rank's thread take the GIL in turns.
+
+    Source: the thread's CPU time in /proc/self/task/TID/schedstat. Only late samples ask for it.
+    Check: `top -H -p PID`.
+    """
+
+    def __init__(self, frames: FrameReader) -> None:
+        self._frames = frames
+        self._ran: dict[int, tuple[int, int]] = {}
+        self._lines = HotLines()
+
+    def look(self, now: int, lead_id: int) -> None:
+        """Look at all threads; `now`: monotonic ns."""
+        walk, before, self._ran = self._frames.walk, self._ran, {}
+        own = (threading.get_ident(), lead_id)
+        busiest: tuple[float, ThreadLook | None] = (TAKER_RATIO, None)
+        for ident in [one for one in walk.threads() if one not in own][:THREADS_MAX]:
+            seen = self._frames.look(ident)
+            ran_ns, _ = scheduled_ns(f"self/task/{walk.native_id(ident)}")
+            if seen is None or seen.function is None or ran_ns is None:
+                continue
+            self._ran[ident] = now, ran_ns
+            at, then_ns = before.get(ident, (now, 0))
+            share = (ran_ns - then_ns) / (now - at) if now > at else 0.0
+            if share > busiest[0]:
+                busiest = share, seen
+        self._lines.add(busiest[1])
+
+    @property
+    def most_seen(self) -> Spot | None:
+        """Where one computed at half of these samples, or more."""
+        spot = next(iter(by_function(self._lines.most_seen())), None)
+        return spot if spot is not None and 2 * spot.samples >= self._lines.total else None
 
 
 # -- Finds the rank's thread among the threads of the process, and what it does
@@ -242,6 +288,7 @@ class PlaceProbe(Probe):
         self._rank, self._lead, self._stay = rank, Lead(rank.main_id, rank.frames), Stay()
         self._lines = HotLines()
         self._held_samples, self._held_lines = 0, HotLines()
+        self._takers = Takers(rank.frames)
         self._asked_at, self._has_groups = 0, False
         self._polls = self._asked = _UNASKED
 
@@ -259,6 +306,7 @@ class PlaceProbe(Probe):
         self._lines.add(seen)
         if tick.held:
             self._held_lines.add(seen)
+            self._takers.look(tick.now, lead.ident)
         if seen is not None:
             self._stay.follow(seen, tick.now)
             since = tick.line_since = self._stay.line_since
@@ -287,6 +335,7 @@ class PlaceProbe(Probe):
             spots_samples=self._lines.total,
             held_samples=self._held_samples,
             held_spot=next(iter(self._held_lines.most_seen()), None),
+            held_by=self._takers.most_seen if self._held_samples else None,
         )
 
     def _place(self, tick: Tick) -> Place | None:

@@ -89,6 +89,21 @@ Place = tuple[str, str, str, int | None]
 None between two lines, for example while a function returns."""
 
 
+FLOW = frozenset(
+    {
+        "StopIteration",
+        "StopAsyncIteration",
+        "GeneratorExit",
+        "CancelledError",
+        "Empty",
+        "Full",
+        "TimeoutError",
+    }
+    | {"BlockingIOError", "KeyboardInterrupt", "SystemExit"}
+)
+"""Exceptions that programs use for polling, loops and their end."""
+
+
 class Handled(NamedTuple):
     """An exception that a thread handles. `arguments`: empty if they are more than text and
     numbers. `places`: (file, function, line) of its traceback, the handler first. `path`: the file

@@ -43,6 +43,16 @@ def condition_of(lines: Sequence[str], line: int) -> str | None:
     return None
 
 
+def is_in_loop(lines: Sequence[str], line: int) -> bool:
+    """Whether the line stands in a loop of its function."""
+    for _, text in _heads(lines, line):
+        if text.startswith(("def ", "class ", "async def ")):
+            return False
+        if text.startswith(("while ", "for ", "async for ")):
+            return True
+    return False
+
+
 def names_in(condition: str) -> tuple[str, ...]:
     """The variables in a condition, without what it calls and the attributes of objects; those in
     the braces of an f-string too."""

@@ -15,7 +15,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from time import monotonic
 from types import CoroutineType
@@ -26,6 +26,7 @@ import msgspec
 from ddtop.agent.plain import peek, text
 from ddtop.agent.probe import Fields, Probe, Tick
 from ddtop.agent.stacks.frames import LOADER, OTHER
+from ddtop.agent.stacks.walk import FLOW
 from ddtop.agent.waits import lines
 from ddtop.patience import LatestResult
 from ddtop.procfs import CLOCK_TICK_NS, children
@@ -33,6 +34,7 @@ from ddtop.redaction import redact
 from ddtop.registry import start_ticks
 from ddtop.wire import page as layout
 from ddtop.wire.records import (
+    ALONE,
     CHILD,
     FILE_LOCK,
     ITSELF,
@@ -40,7 +42,9 @@ from ddtop.wire.records import (
     LOCK,
     LOOP,
     OBJECT,
+    OF_TASK,
     REPLACES,
+    RETRY,
     TAKES,
     TASK,
     THREAD,
@@ -67,15 +71,9 @@ SOURCE_MAX = 1 << 20
 _NAMES_MAX = 4
 _QUEUE = ("/queue.py", "join")
 _JOINS = ("threading.py", "join")
-_CHILDREN = {
-    "child": layout.ITS_CHILDREN,
-    "pool": layout.ITS_CHILDREN,
-    "future": layout.ITS_CHILDREN,
-    "queue": layout.OF_CHILDREN,
-    "DataLoader": layout.OF_CHILDREN,
-    "pipe": layout.OF_CHILDREN,
-}
-"""Waits that children of the process may have to end, by the word of the place."""
+_OF_THREADS = ("lock", "queue")
+"""Waits that only another thread ends, if the object is one of `_OBJECTS`."""
+_IN_MEMORY = (*_OF_THREADS, "future", "asyncio")
 _SEMAPHORE = "multiprocessing/synchronize.py"
 _OBJECTS = ("/threading.py", "/queue.py", "concurrent/futures/_base.py")
 """Files whose classes let threads wait for each other."""
@@ -87,7 +85,9 @@ it, and its name."""
 _SUBPROCESS = ("asyncio/subprocess.py", "asyncio/base_subprocess.py")
 _TASKS, _TIMED = "asyncio/tasks.py", ("wait_for", "sleep")
 _ASKS_CHILD = re.compile(r"\.(?:poll|is_alive)\(\)|\.(?:returncode|exitcode)\b")
-_LIMIT = re.compile(r"timeout(?!=None\b)|fail_after|move_on_after")
+_LIMIT = re.compile(
+    r"\b(?:timeout(?:_at)?|fail_(?:after|at)|move_on_(?:after|at))\((?!None)|\btimeout=\d"
+)
 """Of a block that ends its awaits by itself."""
 STORE = re.compile(
     r"""\w*store\w*(?:\(\))?\.(get|wait|check|add|compare_set)\(\[?(f?"[^"]*"|f?'[^']*'|[^\],)]+)""",
@@ -103,6 +103,13 @@ class _Spot(NamedTuple):
     file: str
     line: int
     inner: bool = False
+
+
+class _Failed(NamedTuple):
+    """An exception that is handled, and the line of the program that has raised it."""
+
+    type: str
+    spot: _Spot
 
 
 class _Task(NamedTuple):
@@ -162,7 +169,9 @@ class WaitChain(Probe):
         self._asked_at, self._asked = 0, False
         self._lead: _Thread | None = None
         self._threads: tuple[_Thread, ...] = ()
+        self._foreign: tuple[_Thread, ...] = ()
         self._tasks: tuple[_Task, ...] = ()
+        self._failed: _Failed | None = None
         self._polls: str | None = None
         self._since = 0
         self._texts = LatestResult(self._read)
@@ -180,9 +189,13 @@ class WaitChain(Probe):
         if tick.now - self._asked_at >= EVERY_NS:
             self._asked_at = tick.now
             self._lead = self._thread(self._rank.lead_id)
-            self._threads = tuple(self._others())
+            every = self._idents()
+            self._threads = tuple(filter(None, map(self._thread, every)))
+            known = {one.ident for one in self._threads}
+            self._foreign = tuple(self._of_libraries(one for one in every if one not in known))
             in_loop = self._lead is not None and self._lead.waits_on == "asyncio"
             self._tasks = tuple(self._awaits()) if in_loop else ()
+            self._failed = self._failed_at()
             self._polls = self._rank.frames.polled_path(self._rank.lead_id)
             self._since = tick.line_since
             self._texts.ask(monotonic())
@@ -222,16 +235,39 @@ class WaitChain(Probe):
             any(file.endswith(POOL[0]) and name == POOL[1] for file, name in places),
         )
 
-    def _others(self) -> Iterator[_Thread]:
-        """The other threads that run code of the program."""
+    def _idents(self) -> list[int]:
+        """The other threads."""
         own = (threading.get_ident(), self._rank.lead_id)
         idents = [one for one in self._rank.frames.walk.threads() if one not in own]
-        return filter(None, map(self._thread, idents[:THREADS_MAX]))
+        return idents[:THREADS_MAX]
+
+    def _of_libraries(self, idents: Iterable[int]) -> Iterator[_Thread]:
+        """Those of these threads, which run only code of libraries, that wait for no other one."""
+        for ident in idents:
+            seen = self._rank.frames.look(ident)
+            if seen is None or seen.waits_on in _IN_MEMORY or seen.file.endswith(POOL[0]):
+                continue
+            known = threading._active.get(ident)  # type: ignore[attr-defined]
+            name, tid = text(peek(known, "_name")), self._rank.frames.walk.native_id(ident)
+            spot = _Spot(seen.function or "", seen.file, seen.line, inner=True)
+            if not (name or "").startswith("ddtop"):
+                yield _Thread(
+                    ident, name or f"{ident}", tid, (spot,), seen.waits_on or "", (), 0, False
+                )
+
+    def _failed_at(self) -> _Failed | None:
+        """The program's line that has raised the exception which its thread handles."""
+        error = self._rank.frames.walk.handled_exception(self._rank.lead_id)
+        if error is None or error.type in FLOW:
+            return None
+        own = [one for one in error.places if self._rank.frames.is_user(one[0])]
+        return _Failed(error.type, _Spot(own[-1][1], own[-1][0], own[-1][2] or 0)) if own else None
 
     def _read(self) -> _Texts:
         """Read the files. A separate thread calls it."""
         every = [one for one in (self._lead, *self._threads) if one is not None]
         spots = [*(one.spot for one in self._tasks), *(at for one in every for at in one.spots)]
+        spots += [self._failed.spot] if self._failed is not None else []
         found = {file: _lines_of(file) for file in {spot.file for spot in spots}}
         pid = locked_by(self._polls) if self._polls else None
         link = Link(FILE_LOCK, self._polls or "", pid=pid) if pid else None
@@ -283,11 +319,9 @@ class WaitChain(Probe):
         asks = _ASKS_CHILD.search(_condition(thread, texts) or "") or any(
             task.of_child for task in self._tasks[-1:]
         )
-        of_semaphore = any(file.endswith(_SEMAPHORE) for file, _ in thread.stack)
+        others = layout.OF_CHILDREN if _is_of_processes(thread) else 0
         return (
-            layout.ITS_CHILDREN
-            if asks
-            else _CHILDREN.get(thread.waits_on, layout.OF_CHILDREN if of_semaphore else 0)
+            layout.ITS_CHILDREN if asks else layout.FOR_CHILDREN.get(thread.waits_on, others)
         ) or self._talker(thread)
 
     def _talker(self, thread: _Thread) -> int:
@@ -316,8 +350,14 @@ class WaitChain(Probe):
         return found
 
     def _of_loop(self, thread: _Thread, texts: _Texts) -> tuple[list[Link], _Thread | None]:
-        """The condition of its loop, and the thread that has one of the objects in it."""
-        found = self._of_text(thread, texts.of(thread.spots[0]))
+        """What it tries again, or the condition of its loop and the thread that has one of the
+        objects in it."""
+        spot = thread.spots[0]
+        found, failed = self._of_text(thread, texts.of(spot)), self._failed
+        of_key = found is not None and found.resource == KEY
+        tries = thread is self._lead and not of_key and not self._polls
+        if tries and failed is not None and lines.is_in_loop(texts.of(spot), spot.line):
+            return [self._of_retry(thread, failed, texts)], None
         if found is None:
             return [], None
         names = lines.names_in(found.named)
@@ -333,13 +373,34 @@ class WaitChain(Probe):
         of_future = thread.waits_on == "future"
         if other is None and of_future:
             other = next((one for one in self._threads if one.pooled), None)
-        if other is None:
-            joins = any(
-                file.endswith(_QUEUE[0]) and name == _QUEUE[1] for file, name in thread.stack
-            )
-            return [Link(OBJECT, "queue", nobody=True, does=UNDONE)] if joins else [], None
         named = awaited[-1][2].lower() if awaited else "future"
-        return [_of_thread(OBJECT, other, named, "computes" if of_future else "uses")], other
+        if other is not None:
+            return [_of_thread(OBJECT, other, named, "computes" if of_future else "uses")], other
+        if any(file.endswith(_QUEUE[0]) and name == _QUEUE[1] for file, name in thread.stack):
+            return [Link(OBJECT, "queue", nobody=True, does=UNDONE)], None
+        in_memory = thread.waits_on in _OF_THREADS and not _is_of_processes(thread)
+        if self._threads or not awaited or not in_memory or len(self._foreign) > 1:
+            return [], None
+        if self._foreign:
+            # No other thread is left that could end the wait.
+            return [_of_thread(THREAD, self._foreign[0])], self._foreign[0]
+        return [Link(OBJECT, named, nobody=True, does=ALONE)], None
+
+    def _of_retry(self, thread: _Thread, failed: _Failed, texts: _Texts) -> Link:
+        """The statement that fails again and again, and the values in it, if its function is still
+        there."""
+        function, file, line, _ = failed.spot
+        named = lines.statement(texts.of(failed.spot), line)
+        here = thread.spots[0][:2] == (function, file)
+        shown = self._values(thread, lines.names_in(named)) if here else ""
+        return Link(
+            RETRY, redact(named), failed.type, place=Place(function, file, line), does=shown
+        )
+
+    def _values(self, thread: _Thread, names: Sequence[str]) -> str:
+        """`port is 9`: what the plain ones of these variables are."""
+        values = self._rank.frames.walk.values(thread.ident, names[:_NAMES_MAX])
+        return ", ".join(f"{name} is {redact(value)}" for name, value in values.items())
 
     def _named(self, thread: _Thread, name: str, most: int) -> list[tuple[str, int, str]]:
         return self._rank.frames.walk.named(thread.ident, name, most)
@@ -427,6 +488,7 @@ class WaitChain(Probe):
         tasks = {
             id(task): task for task in list(known or ())[:TASKS_MAX] if type(task) is held["Task"]
         }
+        self._note_failed(tasks.values())
         run = self._rank.frames.walk.named(self._rank.lead_id, "future", FRAMES_MAX)
         task = next((tasks[one] for _, one, _ in run if one in tasks), None)
         for _ in range(AWAITS_MAX):
@@ -440,6 +502,14 @@ class WaitChain(Probe):
             parts = object.__getattribute__(awaited, "_children") if gathers else ()
             waits = (one for one in parts if id(one) in tasks and not tasks[id(one)].done())
             task = tasks.get(id(awaited)) or next(waits, None)
+
+    def _note_failed(self, tasks: Iterable[Any]) -> None:
+        """Tell of a task that has ended with an exception for which nobody has asked, as of a
+        thread."""
+        tell = self._rank.note_raised
+        for task in tasks:
+            if tell is not None and task.done() and peek(task, "_log_traceback"):
+                tell(peek(task, "_exception"), OF_TASK + _shown(task.get_name()))
 
     def _awaited_at(self, task: Task[Any]) -> tuple[_Spot | None, list[tuple[str, str]]]:
         """The innermost of the program's lines on its awaits, and the calls inside that line."""
@@ -487,6 +557,11 @@ def started_in_place(pids: Sequence[int], since_mono_ns: int) -> int | None:
 def _condition(thread: _Thread, texts: _Texts) -> str | None:
     spot = thread.spots[0]
     return lines.condition_of(texts.of(spot), spot.line) if spot.inner else None
+
+
+def _is_of_processes(thread: _Thread) -> bool:
+    """Whether it waits for an object that processes share."""
+    return any(file.endswith(_SEMAPHORE) for file, _ in thread.stack)
 
 
 def _of_thread(resource: str, thread: _Thread, named: str = "", does: str = "") -> Link:

@@ -378,27 +378,21 @@ def _node(facts: Facts, size: int, nodes: int, policy: Policy) -> Iterator[Trial
 
 
 def _limits(facts: Facts, host: str, local: int, size: int, policy: Policy) -> Iterator[TrialLine]:
-    wrong = False
     files = max(policy.check_files, policy.check_files_per_rank * size)
-    if facts["nofile"] is not None and facts["nofile"] < files:
-        wrong = True
-        text = f"a process may open {facts['nofile']:,} files on {host}; {files:,} are needed"
-        yield TrialLine(BAD, "limits", text, f"ulimit -n {max(files, 65536)}, where the job starts")
     tasks = local * policy.check_tasks_per_rank
+    low: list[tuple[str, str]] = []
+    if facts["nofile"] is not None and facts["nofile"] < files:
+        text = f"a process may open {facts['nofile']:,} files on {host}; {files:,} are needed"
+        low.append((text, f"ulimit -n {max(files, 65536)}, where the job starts"))
     if facts["nproc"] is not None and facts["nproc"] - facts["user_tasks"] < tasks:
-        wrong = True
         left = max(facts["nproc"] - facts["user_tasks"], 0)
         text = f"{left:,} more threads may start on {host}; {tasks:,} are needed"
-        yield TrialLine(
-            BAD, "limits", text, "ulimit -u unlimited, or end other processes of this user"
-        )
+        low.append((text, "ulimit -u unlimited, or end other processes of this user"))
     if facts["infiniband"] and facts["memlock"] is not None:
-        wrong = True
         text = f"{facts['memlock'] >> 10:,} KiB may be locked on {host}, which has InfiniBand"
-        yield TrialLine(
-            BAD, "limits", text, "ulimit -l unlimited (limits.conf; LimitMEMLOCK of slurmd)"
-        )
-    if not wrong:
+        low.append((text, "ulimit -l unlimited (limits.conf; LimitMEMLOCK of slurmd)"))
+    yield from (TrialLine(BAD, "limits", text, fix) for text, fix in low)
+    if not low:
         count = "unlimited" if facts["nofile"] is None else f"{facts['nofile']:,}"
         yield TrialLine(
             GOOD, "limits", f"{count} open files on {host}; enough threads and locked memory"

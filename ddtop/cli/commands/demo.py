@@ -82,8 +82,7 @@ def _show(entry: registry.JobEntry, fault: str, readonly: bool, until: float) ->
         from ddtop.cli import dashboard
         from ddtop.follow.live import LiveSource
 
-        source = LiveSource(entry, controller=not readonly)
-        dashboard.show(source, entry.job, readonly=readonly)
+        dashboard.show(LiveSource(entry, controller=not readonly), entry.job, readonly=readonly)
         return 0
     return _watch_plainly(entry, None if fault == "healthy" else fault, until)
 

@@ -131,6 +131,5 @@ async def _send(source: LiveSource, rank: RankFacts, what: signal.Signals) -> bo
             "whether it was sent is not known"
         )
         return False
-    refused = f"rank {rank.rank}: no signal was sent, {reply.text}"
-    echo(reply.text if reply.ok else refused)
+    echo(reply.text if reply.ok else f"rank {rank.rank}: no signal was sent, {reply.text}")
     return reply.ok

@@ -66,8 +66,7 @@ def command(
         raise CommandError("ddtop: --pid takes no job name: it names processes", USAGE)
     numbers = parse_ranks(ranks) if ranks is not None else ()
     how = NATIVE if native else BY_SIGNAL if by_signal else ""
-    shape = Shape(tree, threads, frames)
-    wanted = Wanted(numbers, how, as_json, shape, last, source=not no_source)
+    wanted = Wanted(numbers, how, as_json, Shape(tree, threads, frames), last, source=not no_source)
     return print_each(
         job, wait_s, "stacks", lambda place: stacks_at(place, wanted), named=not as_json
     )

@@ -111,26 +111,26 @@ def _differ(calls: Collection[Collective]) -> bool:
         return len(set(_signatures(dict(enumerate(calls))).values())) > 1
     # Most of 10,000 calls are equal, and one signature takes 2 us.
     kinds = {(call.op, call.sizes, call.dtypes): call for call in calls}
+    if len({call.root for call in calls} - {None}) > 1:
+        return True
     return len(kinds) > 1 and len({_signature(call) for call in kinds.values()}) > 1
 
 
 def _signatures(by_rank: Mapping[int, Collective]) -> dict[int, tuple[object, ...]]:
-    """The values that must be equal. In MPI, root and length of a nonblocking call are not known at
-    its wait, so they are assumed to match.
+    """The values that must be equal. A root that is not known is assumed to match: torch's of a
+    call that is over, MPI's of a nonblocking call at its wait. So is the length of such a call.
     """
-    roots = Counter(
-        call.root for call in by_rank.values() if call.op in ROOTED and call.root is not None
-    )
+    roots = Counter(call.root for call in by_rank.values() if call.root is not None)
     lengths = Counter(
         call.sizes for call in by_rank.values() if call.op in EQUAL_BYTES and call.sizes
     )
     root, sizes = (found.most_common(1)[0][0] if found else None for found in (roots, lengths))
     found: dict[int, tuple[object, ...]] = {}
     for rank, call in by_rank.items():
-        if not call.group.startswith("mpi:"):
-            found[rank] = _signature(call)
-            continue
         own_root = root if call.root is None else call.root
+        if not call.group.startswith("mpi:"):
+            found[rank] = (*_signature(call), own_root)
+            continue
         own_sizes = call.sizes or sizes
         found[rank] = (
             same_call(call.op),

@@ -44,7 +44,7 @@ from ddtop.relay.processes.pyspy import PySpy
 from ddtop.relay.processes.rendezvous import RendezvousWatch
 from ddtop.relay.processes.sample import is_gone
 from ddtop.thresholds import chosen
-from ddtop.wire.page import PageView
+from ddtop.wire.page import FOR_CHILDREN, PageView
 from ddtop.wire.records import (
     BY_SIGNAL,
     INIT,
@@ -299,6 +299,12 @@ class _Watched:
         return (time.time_ns() - track.there_since_unix_ns) / 1e9
 
     @property
+    def awaited(self) -> int:
+        """What a rank with ddtop would say of its wait on its state page."""
+        place = self.track.reading.place if self.track.reading is not None else None
+        return FOR_CHILDREN.get(place.waits_on or "", 0) if place is not None else 0
+
+    @property
     def looked_s(self) -> float:
         """Seconds between the first and the last look at its stack."""
         return self.placed_mono_s - self.first_mono_s if self.first_mono_s else 0.0
@@ -445,7 +451,7 @@ class OutsideFeed(LocalFeed):
         inside_since = {watched.target.pid: self._inside_since(watched) for watched in living}
         here, now = [watched.process for watched in living], time.monotonic_ns()
         after_s = EAGER_LOOK_S if self._is_eager else WAITS_S
-        waiting = {one.target.pid: 0 for one in living if one.stands_s > after_s}
+        waiting = {one.target.pid: one.awaited for one in living if one.stands_s > after_s}
         states = self._chains.look(waiting, processes, now)
         for record in self._surface.look(here, states, inside_since):
             if isinstance(record, HostState):

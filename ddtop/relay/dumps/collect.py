@@ -195,8 +195,7 @@ class Dumps:
         elif target.how == NATIVE:
             self._enter(target, PY_SPY)
         elif state in "Tt":
-            target.why.append("stopped: it cannot run a handler (kill -CONT lets it go on)")
-            self._try_py_spy(target)
+            self._try_py_spy(target, "stopped: it cannot run a handler (kill -CONT lets it go on)")
         elif self._is_silent(target.watched):
             self._signal(target)
         elif self._ask_agent(hello.pid, target.first_request, target.automatic):
@@ -209,8 +208,7 @@ class Dumps:
         if target.step == AGENT and self._is_silent(target.watched):
             self._signal(target)
         elif target.step == AGENT and age > AGENT_S:
-            target.why.append(f"its agent reports, but gave no stacks within {AGENT_S:g} s")
-            self._try_py_spy(target)
+            self._try_py_spy(target, f"its agent reports, but gave no stacks within {AGENT_S:g} s")
         elif target.step == LOOK and age >= LOOK_S:
             self._send_signal(target, age)
         elif target.step == SIGNAL:
@@ -229,8 +227,7 @@ class Dumps:
         why = NO_SIGNAL if target.how != BY_SIGNAL else None
         why = why or signal.why_not(hello, hello.pid, hello.start_ticks)
         if why is not None:
-            target.why.append(why)
-            self._try_py_spy(target)
+            self._try_py_spy(target, why)
             return
         target.threads = signal.threads_of(hello.pid)
         self._enter(target, LOOK)
@@ -244,10 +241,9 @@ class Dumps:
         )
         why = why or signal.send(hello, watched.pidfd)
         if why is not None:
-            target.why.append(why)
-            self._try_py_spy(target)
-            return
-        self._enter(target, SIGNAL)
+            self._try_py_spy(target, why)
+        else:
+            self._enter(target, SIGNAL)
 
     def _read_signal(self, target: _Target, age: float) -> None:
         threads = self._threads_of_whole_file(target)
@@ -256,8 +252,9 @@ class Dumps:
         elif age > SIGNAL_S:
             state = _state(target.watched.hello.pid) or "gone"
             number = target.watched.hello.dump_signal
-            target.why.append(f"signal {number} not handled within {age:.1f} s (state {state})")
-            self._try_py_spy(target)
+            self._try_py_spy(
+                target, f"signal {number} not handled within {age:.1f} s (state {state})"
+            )
 
     def _threads_of_whole_file(self, target: _Target) -> tuple[ThreadStack, ...]:
         """The threads in the dump file, once it has stopped growing."""
@@ -267,7 +264,9 @@ class Dumps:
             return ()
         return signal.parse(data)
 
-    def _try_py_spy(self, target: _Target) -> None:
+    def _try_py_spy(self, target: _Target, why: str) -> None:
+        """The next way, because another one did not do, and why."""
+        target.why.append(why)
         if target.how == NATIVE:
             self._give_up(target, "; ".join(target.why))
         else:

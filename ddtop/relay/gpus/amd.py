@@ -192,8 +192,7 @@ class AmdSmi:
         if index in self._silent:
             self._silent[index] += 1
         gpu = self._rare[index]
-        is_lost = self._silent.get(index, 0) >= GPU_LOST_SAMPLES
-        return msgspec.structs.replace(gpu, lost=is_lost)
+        return msgspec.structs.replace(gpu, lost=self._silent.get(index, 0) >= GPU_LOST_SAMPLES)
 
     def _watts(self, power: Callable[[str], Any]) -> float | None:
         for key in ("current_socket_power", "average_socket_power", "socket_power"):

@@ -89,8 +89,7 @@ class GpuReader:
             return (), None
         reported, age_ms = self._reported, self._rested_ms
         age_ms = self._age_ms() if age_ms is None else age_ms
-        watch = GpuWatch(age_ms, self._why)
-        return (reported[0] if reported is not None else ()), watch
+        return (reported[0] if reported is not None else ()), GpuWatch(age_ms, self._why)
 
     def _age_ms(self) -> int:
         since = self._reported[1] if self._reported is not None else self._asked_ns

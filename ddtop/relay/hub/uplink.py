@@ -15,6 +15,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Protocol
 
 from ddtop.relay.hub.topology import HubPlaces, HubSearch, Topology
@@ -112,17 +113,13 @@ class Outbox:
         batch: list[bytes] = []
         taken: list[object] = []
         room = BATCH_BYTES
-        for frame in self._first:
-            room -= len(frame)
-            if len(batch) >= BATCH_FRAMES or (room < 0 and batch):
-                return batch, taken
-            batch.append(frame)
-        for key, frame in self._waiting.items():
+        for key, frame in chain(((None, frame) for frame in self._first), self._waiting.items()):
             room -= len(frame)
             if len(batch) >= BATCH_FRAMES or (room < 0 and batch):
                 break
             batch.append(frame)
-            taken.append(key)
+            if key is not None:
+                taken.append(key)
         return batch, taken
 
 

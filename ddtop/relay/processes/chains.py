@@ -71,9 +71,9 @@ _WRITES = frozenset({"write", "writev", "pwrite64"})
 _LOCKS = frozenset({"flock", "fcntl"})
 _POLLS = frozenset({"poll", "ppoll"})
 _EPOLLS = frozenset({"epoll_wait", "epoll_pwait", "epoll_pwait2"})
-_TALKS = {"recvfrom", "recvmsg", "connect", "sendto", "sendmsg"}
-_TALKS |= _READS | _WRITES | _POLLS | _EPOLLS
 _SELECTS = frozenset({"select", "pselect6"})
+_TALKS = {"recvfrom", "recvmsg", "connect", "sendto", "sendmsg"}
+_TALKS |= _READS | _WRITES | _POLLS | _EPOLLS | _SELECTS
 _ACCEPTS = frozenset({"accept", "accept4"})
 _SIGNALS = frozenset({"rt_sigtimedwait", "rt_sigsuspend", "pause"})
 _SIGNALS_NAMED = 3
@@ -82,10 +82,15 @@ _WAITS_FOR_NOBODY = frozenset("TtZX" + FROZEN)
 """States of a process that makes nothing ready, whatever it waits for."""
 _ASLEEP = ("S", "D")
 _OPENS, _SLEEPS = frozenset({"open", "openat"}), frozenset({"nanosleep", "clock_nanosleep"})
-_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen")
-READS_AT_ONCE, ALIKE_MAX, ABOVE_MAX = 2, 8, 32
+_PACKAGES = ("/site-packages/", "/dist-packages/")
+_LIBRARIES = (*_PACKAGES, "/lib/python3", "<frozen", "/ddtop/agent/")
+_RUNS_ALL = ("/torch/", "/ddtop/agent/")
+"""Of the libraries those whose code is in each process."""
+READS_AT_ONCE, ALIKE_MAX, ABOVE_MAX, THREADS_MAX = 2, 8, 32, 64
 _CHILDS = frozenset({"wait4", "waitid"})
 _O_ACCMODE, _O_WRONLY, _ANY_CHILD = 3, 1, 0xFFFFFFFF
+_READER = "reads"
+"""`Link.does` of a pipe into which the process writes."""
 _WAITS_INSIDE = ("/threading.py", "/queue.py", "/selectors.py", "concurrent/futures/_base.py")
 """Where a thread waits for other threads of its process, or for the next request."""
 _TALKING = ("ZMQbg/IO", "event_engine")
@@ -97,11 +102,13 @@ _POLLFD, _SIGSET = struct.Struct("=ihh"), struct.Struct("=Q")
 
 
 class _Found(NamedTuple):
-    """Where py-spy has found the thread of a process that counts, and the kernel's number of it."""
+    """Where py-spy has found the thread of a process that counts, and the kernel's number of it.
+    `own`: it is in code of the program."""
 
     process: Sleeper | None
     place: Place
     tid: int
+    own: bool
 
 
 class Chains:
@@ -132,7 +139,8 @@ class Chains:
             ranks = {state.pid: state.rank for state in states}
             self._found = {
                 pid: _with_ranks(
-                    self._through(chain_of(pid, awaited) or self._busy_child(pid, awaited)), ranks
+                    self._through(chain_of(pid, awaited) or self._busy_child(pid, awaited), [pid]),
+                    ranks,
                 )
                 for pid, awaited in waiting.items()
             }
@@ -185,11 +193,13 @@ class Chains:
             if found is None:
                 continue
             del self._reads[pid]
-            at = _own_line(found) if not isinstance(found, str) else None
+            threads = found if not isinstance(found, str) else ()
+            own = _line_in(_is_programs, threads)
+            at = own or _line_in(_is_packages, threads)
             if at is not None:
                 thread, place = at
                 tid = spy.tids.get(thread.thread_id or 0, pid)
-                self._places[pid] = _Found(_sleeper(pid, tid), place, tid)
+                self._places[pid] = _Found(_sleeper(pid, tid), place, tid, own is not None)
                 # The chain goes on there.
                 self._due = 0.0
 
@@ -197,17 +207,22 @@ class Chains:
         """Of several children that sleep alike, the one in which py-spy has found the program's
         code: others of a pool wait for their next task."""
         alike = children(pid)[:ALIKE_MAX] if awaited == ITS_CHILDREN else []
-        known = [child for child in alike if child in self._places]
+        known = [child for child in alike if child in self._places and self._places[child].own]
         self._alike.update(alike if not known else ())
         return (_held(Link(CHILD), known[0]),) if known else ()
 
-    def _through(self, links: tuple[Link, ...]) -> tuple[Link, ...]:
-        """The chain, on through the thread that counts in the process at its end."""
+    def _through(self, links: tuple[Link, ...], first: Sequence[int] = ()) -> tuple[Link, ...]:
+        """The chain, on through the thread that counts in the process at its end. `first`: the
+        process that waits."""
         pid = links[-1].pid if links and not links[-1].circle else None
         known = self._places.get(pid or 0)
-        if pid is None or known is None or known.tid == pid:
+        if pid is None or known is None:
             return links
-        passed = [link.pid for link in links[:-1] if link.pid is not None]
+        passed = [*first, *(link.pid for link in links[:-1] if link.pid is not None)]
+        # A child that runs code of the program does not wait for the next order of its parent.
+        busy = known.own and links[-1].resource == CHILD and not links[-1].does
+        if known.tid == pid and not busy:
+            return links
         return (*links, *_follow(pid, known.tid, _Budget(DESCRIPTORS_MAX), passed))
 
     def _with_place(self, links: tuple[Link, ...]) -> tuple[Link, ...]:
@@ -252,14 +267,25 @@ def waiting_of(here: Sequence[Watched], now_mono_ns: int) -> dict[int, int]:
     }
 
 
-def _own_line(threads: Sequence[ThreadStack]) -> tuple[ThreadStack, Place] | None:
-    """The innermost line that is in no library, and its thread: the main one, or another one if the
-    main one only waits for others of its process."""
+def _is_programs(file: str) -> bool:
+    return not any(part in file for part in _LIBRARIES)
+
+
+def _is_packages(file: str) -> bool:
+    """Whether it is of a library that the program has chosen."""
+    return any(map(file.__contains__, _PACKAGES)) and not any(map(file.__contains__, _RUNS_ALL))
+
+
+def _line_in(
+    counts: Callable[[str], bool], threads: Sequence[ThreadStack]
+) -> tuple[ThreadStack, Place] | None:
+    """The innermost line in such a file, and its thread: the main one, or another one if the main
+    one only waits for others of its process."""
     for thread in sorted(threads, key=lambda thread: (_waits_inside(thread), not thread.main)):
         # What lies further out is of the parent that has forked it.
         own = takewhile(lambda frame: not is_birth(frame.function, frame.file), thread.frames)
         for frame in own:
-            if not any(part in frame.file for part in _LIBRARIES) and frame.line:
+            if frame.line and counts(frame.file):
                 return thread, Place(frame.function, frame.file, frame.line)
     return None
 
@@ -326,7 +352,11 @@ def _of_children(pid: int, theirs: bool, budget: _Budget) -> tuple[Link, ...]:
             return (_held(Link(CHILD), child), *found)
     busy = (child for child in living if states[child] == "R")
     child = next(busy, living[0] if len(living) == 1 else 0) if theirs else 0
-    return (_held(Link(CHILD), child),) if child else ()
+    if child:
+        return (_held(Link(CHILD), child),)
+    # What it waits for may have been the work of a child that has ended well.
+    ended = _ended_child(pid, well=True) if not theirs else None
+    return (ended,) if ended is not None else ()
 
 
 class _Budget:
@@ -341,6 +371,8 @@ def _follow(pid: int, tid: int, budget: _Budget, passed: Sequence[int] = ()) -> 
     seen = [*passed, pid]
     while len(seen) <= LINKS_MAX:
         found = _link_of(pid, tid, budget)
+        if found is None and pid != seen[0]:
+            found = _unread(pid, seen[:-1], budget)
         if found is None or (found.does == LISTENS and pid != seen[0]):
             # A server that waits for its next client.
             return
@@ -357,6 +389,16 @@ def _follow(pid: int, tid: int, budget: _Budget, passed: Sequence[int] = ()) -> 
             return
         pid = tid = found.pid
         seen.append(pid)
+
+
+def _unread(pid: int, waiting: Sequence[int], budget: _Budget) -> Link | None:
+    """What another thread of this process writes, if a process that waits for this one should read
+    it: its main thread may wait for that thread."""
+    for task in tasks(pid)[:THREADS_MAX]:
+        found = _link_of(pid, int(task.rpartition("/")[2]), budget)
+        if found is not None and found.does == _READER and found.pid in waiting:
+            return found
+    return None
 
 
 class _Call(NamedTuple):
@@ -448,6 +490,8 @@ def _watched(call: _Call, number: int) -> list[int]:
     """The descriptors for which it waits."""
     if call.name in _POLLS:
         return _polled(call)
+    if call.name in _SELECTS:
+        return _selected(call)
     if call.name not in _EPOLLS:
         return [number]
     text = (read(call.pid, f"fdinfo/{number}") or b"").decode()
@@ -459,8 +503,11 @@ def _far_end(call: _Call, number: int, budget: _Budget) -> Link | None:
     target = call.target(number)
     if target.startswith("socket:"):
         return _connection(call, number) if call.name in _TALKS else None
-    reads = call.name in _READS | _POLLS | _EPOLLS
+    reads = call.name in _READS | _POLLS | _EPOLLS | _SELECTS
     fifo = target.startswith("/") and call.sleeps_in("pipe")
+    if call.name not in _READS | _WRITES and not _is_open_to(call.pid, f"{number}", write=False):
+        # It only looks whether the other end has been closed.
+        return None
     if (reads or call.name in _WRITES) and (fifo or target.startswith("pipe:")):
         return _other_end(call.pid, target, reads, budget)
     return None
@@ -491,13 +538,14 @@ def _child(call: _Call, budget: _Budget) -> Link | None:
     return _held(Link(CHILD), pid) if pid in children(call.pid) and pid else None
 
 
-def _ended_child(pid: int) -> Link | None:
-    """The first child that a signal or an error has ended, and for which nobody has waited yet."""
+def _ended_child(pid: int, well: bool = False) -> Link | None:
+    """The first child that a signal or an error has ended, and for which nobody has waited yet.
+    `well`: one that has ended without either counts too."""
     for child in children(pid):
         if (stat_fields(child) or "?")[0] != "Z":
             continue
         end = ending(None, child)
-        if end.signal is not None or end.code:
+        if end.signal is not None or end.code or (well and end.code is not None):
             how = f"signal {end.signal}" if end.signal is not None else f"exit code {end.code}"
             return _held(Link(CHILD, does=how), child)
     return None
@@ -567,7 +615,7 @@ def _opening(call: _Call, budget: _Budget) -> Link | None:
 def _other_end(pid: int, target: str, reads: bool, budget: _Budget) -> Link:
     """Who has the other end of this pipe open. `reads`: the process waits for data."""
     named = target if target.startswith("/") else ""
-    role = "writes" if reads else "reads"
+    role = "writes" if reads else _READER
     whole = True
     mine = children(pid)
     every = [int(name) for name in os.listdir("/proc") if name.isdigit()]
@@ -608,6 +656,16 @@ def _polled(call: _Call) -> list[int]:
         return []
     data = _memory(call, call.arguments[0], count * _POLLFD.size)
     return [number for number, _, _ in _POLLFD.iter_unpack(data) if number >= 0]
+
+
+def _selected(call: _Call) -> list[int]:
+    """The descriptors of which a select waits for one that can be read."""
+    count, address = call.arguments[0] & 0xFFFFFFFF, call.arguments[1]
+    if not address or count > DESCRIPTORS_MAX:
+        return []
+    bits = int.from_bytes(_memory(call, address, (count + 7) // 8), "little")
+    found = [number for number in range(count) if bits >> number & 1]
+    return found if len(found) <= POLLED_MAX else []
 
 
 def _memory(call: _Call, address: int, size: int) -> bytes:

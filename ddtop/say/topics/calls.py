@@ -33,6 +33,7 @@ from ddtop.words.sentences import (
     by_value,
     collective_text,
     file_line,
+    function_text,
     made_text,
     ranks_text,
     site_text,
@@ -135,7 +136,7 @@ def out_of_step(finding: Finding, seen: calls_differ.OutOfStep, at: Context) -> 
 def other_calls(finding: Finding, seen: mismatch.OtherCalls, at: Context) -> Said:
     """What each side has called."""
     name = group_text(at, finding.group or "")
-    texts = tuple(_side_text(ranks, seen) for ranks in seen.sides)
+    texts = tuple(_side_text(ranks, seen, at.snapshot) for ranks in seen.sides)
     dry = [at.snapshot.rank(rank) for rank in seen.dry]
     advice = that_hold(
         (bool(dry), uneven_advice(dry[0]) if dry else ""),
@@ -165,6 +166,7 @@ def other_calls(finding: Finding, seen: mismatch.OtherCalls, at: Context) -> Sai
         f"rank {rank} is at {file_line(place)} {place.function}"
         for rank in sorted(seen.calls)[:8]
         if (place := at.snapshot.rank(rank).reported.place) is not None
+        and not _is_in(at.snapshot.rank(rank), seen)
     )
     return Said(
         f"the ranks made different calls at #{finding.seq} of {name}: {', '.join(texts)};"
@@ -210,25 +212,34 @@ def made_alone(finding: Finding, seen: mismatch.MadeAlone, at: Context) -> Said:
     own = f"{tensor_text(call)} in {site_text(seen.call.site)}"
     who, others = ranks_text(finding.ranks), ranks_text(seen.others)
     return Said(
-        f"{who} made a call of {group_text(at, seen.call.group)} that {others}"
-        f" did not make: {own}; gloo aborted {verb(finding.ranks, 'it', 'them')} there (SIGABRT),"
-        f" {age_text(at, seen.since_unix_ns)} ago",
+        f"{who} made a call of {group_text(at, seen.call.group)} while {others}"
+        f" made another one: {own}; gloo aborted {verb(finding.ranks, 'it', 'them')} there"
+        f" (SIGABRT), {age_text(at, seen.since_unix_ns)} ago",
         (
             f"{others} made fewer calls in Python: gloo matched it with one that a library makes,"
             " such as the all_reduce of gradients in backward",
         ),
         "look for a branch that only some ranks take (if rank == 0, an uneven loop), and make that"
-        " call on all ranks or on none",
+        " call on all ranks or on none; or for a step that was left out before (continue, except)",
     )
 
 
-def _side_text(ranks: Sequence[int], seen: mismatch.OtherCalls) -> str:
+def _side_text(ranks: Sequence[int], seen: mismatch.OtherCalls, snapshot: Snapshot) -> str:
     """Lengths are left out where they may differ: on one side only the call is known."""
     call = seen.calls[ranks[0]]
     compares = not call.group.startswith("mpi:") or call.op in EQUAL_BYTES
     text = tensor_text(call if compares else replace(call, sizes=()))
-    site = f" in {site_text(seen.last[ranks[0]].site)}" if seen.last is not None else ""
-    return f"{ranks_text(ranks)}: {text}{site}"
+    return f"{ranks_text(ranks)}: {text}{_where(ranks, seen, snapshot)}"
+
+
+def _where(ranks: Sequence[int], seen: mismatch.OtherCalls, snapshot: Snapshot) -> str:
+    """Where all of these ranks make their call, as far as one place is known."""
+    if seen.last is not None:
+        return f" in {site_text(seen.last[ranks[0]].site)}"
+    inside = [one for rank in ranks if _is_in(one := snapshot.rank(rank), seen)]
+    places = [one.reported.place for one in inside if one.reported.place is not None]
+    texts = {f" in {function_text(place)} ({file_line(place)})" for place in places}
+    return texts.pop() if len(texts) == 1 else ""
 
 
 def truncated(finding: Finding, seen: mismatch.Truncated, at: Context) -> Said:

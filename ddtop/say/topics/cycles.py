@@ -40,7 +40,8 @@ def circle(finding: Finding, seen: Circle, at: Context) -> Said:
             tuple(lines),
             evidence.SAME_CALLS,
         )
-    tags = [text for wait in single if (text := evidence.other_tag(at.snapshot, wait)) is not None]
+    told = (evidence.other_tag(at.snapshot, wait) for wait in single if wait.peer is not None)
+    tags = [text for text in told if text is not None]
     more = ["..."] if len(lines) > 3 else []
     shown = (*lines[:3], *more, *(f"but {text}" for text in tags[:1]))
     return Said(
@@ -132,7 +133,7 @@ def _sent_texts(snapshot: Snapshot, odd: Sequence[PeerWait]) -> list[str]:
 
 
 def _instead_text(wait: PeerWait, odd: Sequence[PeerWait], seen: Circle, at: Context) -> str:
-    peer = wait.behind[0]
+    peer, _ = evidence.sent_otherwise(at.snapshot, wait) or (wait.behind[0], 0)
     if peer == wait.rank:
         nothing = evidence.sent_itself(at.snapshot, wait)
         return f"that is the rank itself, and it has sent itself {nothing}"

@@ -90,6 +90,39 @@ _CURES = {
         "a process that it started with spawn or forkserver ran the script again: put everything"
         ' except definitions under `if __name__ == "__main__":`'
     ),
+    "Expected to have finished reduction in the prior iteration": (
+        "some parameters had no part in the loss of rank {}: let each branch use all of them, or"
+        " give DDP find_unused_parameters=True"
+    ),
+    "Expected to mark a variable ready only once": (
+        "a parameter of rank {} got two gradients in one backward: give DDP static_graph=True, or"
+        " use that part of the model once (checkpointing runs it again)"
+    ),
+    "appears not to match sizes of the same param": (
+        "the model of rank {} differs from that of the other ranks: build it from the same settings"
+        " (vocabulary, classes, layers) everywhere, not from what each rank reads"
+    ),
+    "Default process group has not been initialized": (
+        "call init_process_group on rank {} before that call, and do not destroy the group earlier"
+    ),
+    "Error(s) in loading state_dict": (
+        "the checkpoint that rank {} loads is of another model: compare the names of its"
+        " parameters; those of DDP begin with `module.`"
+    ),
+    "stack expects each tensor to be equal size": (
+        "the samples of one batch of rank {} differ in size: pad them in collate_fn, or sort them"
+        " by length"
+    ),
+    "Cannot re-initialize CUDA in forked subprocess": (
+        "start the processes of rank {} by spawn or forkserver, or before its first use of the GPU"
+    ),
+    "daemonic processes are not allowed to have children": (
+        "a worker of rank {} starts processes: start them in the rank, or use threads"
+    ),
+    "received 0 items of ancdata": (
+        "rank {} has more files open than it may: raise the limit (ulimit -n), or call"
+        " torch.multiprocessing.set_sharing_strategy('file_system')"
+    ),
 }
 """What to do about an exception, by a part of ` TYPE: TEXT`."""
 

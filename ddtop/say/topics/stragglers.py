@@ -21,6 +21,7 @@ from ddtop.diagnosis.straggler_cause import (
     PROGRAMS,
     PYTHON,
     SHARED,
+    TAKEN,
     THROTTLED,
     UNKNOWN,
     Cause,
@@ -79,6 +80,12 @@ _CAUSES = {
         "runs C code that holds the GIL in {share} of the samples{seen_at}",
         "that call computes outside Python: make it cheaper, move it into a DataLoader worker, or"
         " release the GIL in it",
+    ),
+    TAKEN: (
+        "has another thread that computes in Python at {share} of the samples, in {spot}: both take"
+        " the GIL in turns",
+        "do what {spot} does in a process of its own (multiprocessing, a worker of the DataLoader),"
+        " or less often",
     ),
     THROTTLED: (
         "is throttled {share} of the time by the CPU quota{quota} of its cgroup",

@@ -242,9 +242,11 @@ def slowdown(finding: Finding, seen: Slower, at: Context) -> Said:
         part=_PART.get(ACTIVITIES[part], ""),
         now=number(now),
         then=number(then),
-        place=next(iter(dict(places.most_common(1))), ""),
+        place=(place := next(iter(dict(places.most_common(1))), "")),
     )
     lines, when = [], _WHEN[seen.compared.when]
+    if place and why not in (CODE, PART):
+        lines.append(f"the ranks are most often {place}")
     now, then = _medians(windows, lambda speed: speed.step_ms)
     if max(now, then) >= 1:
         lines.append(f"a step: {number(now)} ms now, {number(then)} ms {when}")

@@ -65,10 +65,7 @@ class GroupScreen(PageScreen):
 
     def _source(self, site: CallSite, width: int) -> list[Line]:
         excerpt = self.session.excerpts.get(site.file, site.line)
-        glyphs = self.session.paint.glyphs
-        return (
-            [] if excerpt is None else excerpt_lines(excerpt, site.file, site.line, width, glyphs)
-        )
+        return excerpt_lines(excerpt, site.file, site.line, width, self.session.paint.glyphs)
 
     def action_stacks(self) -> None:
         """Ask for the stacks of its members."""
@@ -135,8 +132,7 @@ class CopyScreen(PageScreen):
         item = next((choice for choice in self._items if choice.key == key), None)
         if item is None:
             return
-        text = item.text.encode()[:BYTES_MAX].decode(errors="ignore")
-        self.app.copy_to_clipboard(text)
+        self.app.copy_to_clipboard(item.text.encode()[:BYTES_MAX].decode(errors="ignore"))
         self.session.say(f"copied the {item.label}, if this terminal takes OSC 52")
         self.dismiss(None)
 

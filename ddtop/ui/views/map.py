@@ -53,8 +53,7 @@ class MapView(View):
             self._by_state.take(states)
             self.grid.show_ranks(self.coded.hosts, self._by_state)
         else:
-            levels = self._levelled.take(self.metric, snapshot, states)
-            self._by_number.take_levels(levels, states)
+            self._by_number.take_levels(self._levelled.take(self.metric, snapshot, states), states)
             self.legend.show([levels_line(snapshot, self._by_number, width)])
             self.grid.show_ranks(self.coded.hosts, self._by_number)
         self._show_cursor(snapshot)

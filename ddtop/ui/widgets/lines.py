@@ -11,7 +11,7 @@ from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from ddtop.present.text import Line, Span, clip_line, line_width
+from ddtop.present.text import Line, beside, clip_line
 from ddtop.ui.page_text import tab_at, tabs_line
 from ddtop.ui.session import Paint
 from ddtop.ui.style import strip_of
@@ -161,14 +161,7 @@ Key = tuple[str, str, str]
 
 def key_line(keys: Sequence[Key], width: int) -> Line:
     """As many keys as fit, from the left; the most useful come first."""
-    spans: list[Span] = []
-    for _, shown, label in keys:
-        part: list[Span] = [("  ", "")] if spans else []
-        part += [(shown, "key"), (" " + label, "dim")]
-        if line_width([*spans, *part]) > width:
-            break
-        spans += part
-    return tuple(spans)
+    return beside((((shown, "key"), (" " + label, "dim")) for _, shown, label in keys), width)
 
 
 def key_at(keys: Sequence[Key], x: int) -> str | None:

@@ -52,3 +52,18 @@ def test_the_error_of_a_loaders_worker_is_told_first_and_where_its_code_raised_i
     assert one_line(raised(text)) == (
         f"{told} (in DataLoader worker process 0, faces.py:12 __getitem__)"
     )
+
+
+class KeyErrorMessage(str):
+    """As torch's: the text of a KeyError of a worker, shown without quotes."""
+
+    def __repr__(self):
+        return self
+
+
+def test_a_text_of_a_class_of_its_own_is_told_as_the_text_that_it_is():
+    text = KeyErrorMessage(WORKER.format(kind="KeyError", error="KeyError: '~'"))
+
+    assert one_line(KeyError(text)) == (
+        "'~' (in DataLoader worker process 0, faces.py:12 __getitem__)"
+    )

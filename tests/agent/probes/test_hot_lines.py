@@ -1,7 +1,14 @@
-"""At which lines the main thread was, counted over half a minute."""
+"""At which lines the main thread was, counted over half a minute, and which other thread computes
+meanwhile.
+"""
 
-from ddtop.agent.probes.main_thread import KEPT, TOLD, HotLines
-from ddtop.agent.stacks.frames import ThreadLook
+import threading
+import time
+
+import pytest
+
+from ddtop.agent.probes.main_thread import KEPT, TOLD, HotLines, Takers
+from ddtop.agent.stacks.frames import FrameReader, ThreadLook
 from ddtop.wire.records import by_function
 
 
@@ -55,3 +62,32 @@ def test_the_table_is_bounded_however_many_lines_a_program_has():
         spots.add(seen(f"f{number}", number))
 
     assert (spots.total, len(spots.most_seen())) == (KEPT, TOLD)
+
+
+def packs(end):
+    while not end.is_set():
+        sum(range(1000))
+
+
+def waits(end):
+    end.wait()
+
+
+@pytest.mark.parametrize(("function", "told"), [(packs, "packs"), (waits, None)])
+def test_a_thread_that_computes_at_late_samples_is_told_and_one_that_waits_is_not(function, told):
+    """Python has given it a core, or half of one, since the look before."""
+    end, takers = threading.Event(), Takers(FrameReader())
+    thread = threading.Thread(target=function, args=(end,))
+    thread.start()
+    until = time.monotonic() + 20
+    try:
+        for _ in range(8):
+            takers.look(time.monotonic_ns(), 0)
+            ran = time.thread_time_ns()
+            while time.thread_time_ns() < ran + 5_000_000:
+                assert time.monotonic() < until
+    finally:
+        end.set()
+        thread.join()
+
+    assert (takers.most_seen.function if takers.most_seen is not None else None) == told

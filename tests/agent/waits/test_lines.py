@@ -2,7 +2,7 @@
 
 import pytest
 
-from ddtop.agent.waits.lines import condition_of, held_at, names_in, taken_at
+from ddtop.agent.waits.lines import condition_of, held_at, is_in_loop, names_in, taken_at
 
 LOOPS = """\
 def collect():
@@ -67,6 +67,10 @@ def test_a_loop_that_pauses_goes_on_while_its_condition_holds(line, condition):
 )
 def test_the_variables_of_a_condition_are_those_that_it_does_not_call(condition, names):
     assert set(names_in(condition)) == names
+
+
+def test_a_line_stands_in_the_loops_of_its_function():
+    assert [is_in_loop(LOOPS, line) for line in (3, 12, 20, 23, 1)] == [True] * 3 + [False] * 2
 
 
 LOCKS = """\

@@ -2,9 +2,12 @@
 
 import asyncio
 import concurrent.futures
+import contextlib
 import inspect
+import multiprocessing
 import os
 import queue
+import socket
 import subprocess
 import sys
 import threading
@@ -59,12 +62,13 @@ class Started:
         return self.thread.ident
 
 
-def chain_of(ident, until=lambda chain: chain, own=(__file__,)):
+def chain_of(ident, until=lambda chain: chain, own=(__file__,), note_raised=None):
     """The chain of a rank whose thread has stood there for long."""
     reader = FrameReader()
     reader.is_user = own.__contains__
     page = SimpleNamespace(words=[0] * 64)
-    probe = WaitChain(SimpleNamespace(frames=reader, lead_id=ident, page=page))
+    rank = SimpleNamespace(frames=reader, lead_id=ident, page=page, note_raised=note_raised)
+    probe = WaitChain(rank)
     end = time.monotonic() + 20
     tick = Tick()
     tick.now = 100 * SECOND
@@ -273,7 +277,8 @@ def computes(release):
 @pytest.mark.parametrize("lead", [of_pool, of_any, in_executor])
 def test_the_thread_of_an_executor_that_computes_a_future_is_told(ended, lead):
     chain, _ = chain_of(
-        ended(lead, "lead").ident, lambda chain: chain and chain[-1].place.function == "computes"
+        ended(lead, "lead").ident,
+        lambda chain: chain and chain[-1].place and chain[-1].place.function == "computes",
     )
 
     assert chain[-1].who.startswith(("embed", "asyncio"))
@@ -475,3 +480,108 @@ def test_a_task_of_a_class_of_the_program_is_not_asked(ended):
 
     assert chain[0].place.function == "main"
     assert Watched.asked == 0
+
+
+def test_the_only_thread_that_waits_for_none_is_followed_though_it_runs_a_library(ended, tmp_path):
+    """As one in which boto3 uploads. The thread of an executor that has no work is none."""
+    code, scope = str(tmp_path / "site-packages/s3/upload.py"), {}
+    talking, answer = socket.socketpair()
+    exec(compile("def upload(s): s.recv(1)", code, "exec"), scope)
+    done = threading.Event()
+
+    def lead(_):
+        done.wait()
+
+    with concurrent.futures.ThreadPoolExecutor(2, thread_name_prefix="s3") as pool:
+        pool.submit(int).result()
+        pool.submit(scope["upload"], talking)
+        (link,), awaited = chain_of(
+            ended(lead, "lead").ident, lambda chain: chain and chain[0].resource == "thread"
+        )
+        answer.send(b"1")
+        done.set()
+    talking.close()
+    answer.close()
+
+    assert (link.who[:2], link.place.function) == ("s3", "upload")
+    assert awaited > 0
+
+
+@pytest.mark.parametrize("made", [threading.Condition, threading.Event])
+def test_who_waits_alone_for_an_object_of_its_threads_is_told_so(ended, made):
+    """The thread that should have notified it has ended."""
+    awaited = made()
+
+    def lead(_):
+        with awaited if made is threading.Condition else contextlib.nullcontext():
+            awaited.wait()
+
+    waits = ended(lead, "lead")
+    (link,), _ = chain_of(waits.ident)
+    if made is threading.Condition:
+        with awaited:
+            awaited.notify_all()
+    else:
+        awaited.set()
+
+    assert (link.resource, link.named, link.does) == ("object", made.__name__.lower(), "alone")
+
+
+def test_an_object_that_processes_share_needs_no_other_thread(ended):
+    barrier = multiprocessing.get_context("spawn").Barrier(2)
+
+    def lead(_):
+        with contextlib.suppress(threading.BrokenBarrierError):
+            barrier.wait()
+
+    asked = []
+    chain, awaited = chain_of(ended(lead, "lead").ident, lambda _: asked.append(1) or asked[30:])
+    barrier.abort()
+
+    assert (chain, awaited) == ((), layout.OF_CHILDREN)
+
+
+def test_a_statement_that_fails_again_and_again_is_told_with_its_values(ended):
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+
+    def lead(release, port=port):
+        while not release.acquire(blocking=False):
+            try:
+                socket.create_connection(("127.0.0.1", port))
+            except OSError:
+                time.sleep(0.01)
+
+    (link,), _ = chain_of(
+        ended(lead, "lead").ident, lambda chain: chain and chain[0].resource == "retry"
+    )
+
+    assert link.named == 'socket.create_connection(("127.0.0.1", port))'
+    assert (link.who, link.does) == ("ConnectionRefusedError", f"port is {port}")
+
+
+def test_a_task_that_an_exception_has_ended_is_told_as_of_a_thread(ended):
+    loops, told = [], []
+
+    def lead(_):
+        async def fails():
+            raise KeyError(100)
+
+        async def main():
+            loops.append(asyncio.get_running_loop())
+            made = loops[0].create_task(fails(), name="produce"), asyncio.Event()
+            loops.append(made[1])
+            await made[1].wait()
+
+        asyncio.run(main())
+
+    chain, _ = chain_of(
+        ended(lead, "lead").ident,
+        lambda chain: chain and told,
+        note_raised=lambda error, name: told.append((type(error), error.args, name)),
+    )
+    loops[0].call_soon_threadsafe(loops[1].set)
+
+    assert told[0] == (KeyError, (100,), "task produce")
+    assert chain[0].resource == "task"

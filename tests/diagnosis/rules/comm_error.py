@@ -1,5 +1,10 @@
 """Jobs in which the backend fails, and the errors that ranks report then."""
 
+TIMED_OUT = (
+    "[/src/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 8000ms for recv operation to"
+    " complete"
+)
+
 BARRIER = "[Rank 0]: Rank 2 failed to pass monitoredBarrier in 3000 ms Original exception: ..."
 CLOSED = (
     "[/src/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:41233. This is"

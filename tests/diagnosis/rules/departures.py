@@ -3,6 +3,8 @@
 from ddtop.wire.records import COLLECTIVE, RUN, OutsideLook
 from tests.jobs import FakeJob, hung, unix_ns
 
+RESET = "Connection closed by peer [10.0.0.2]:41233"
+
 
 def looked_at(world_size=3, wait_s=0.05, **told):
     """A job that was started without ddtop, all ranks in all_reduce for `wait_s` at each look."""

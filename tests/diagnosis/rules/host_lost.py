@@ -10,3 +10,10 @@ def cut(world_size: int = 8, hosts: int = 4, host: str = "node2") -> SpreadJob:
     job = SpreadJob(world_size, hosts).trains(6)
     job.goes_silent(host)
     return job
+
+
+def down(seconds=12.0):
+    """The host is down, so the others wait."""
+    job = cut()
+    job.others_wait(4, 5)
+    return job.passes(seconds)

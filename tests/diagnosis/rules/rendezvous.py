@@ -1,6 +1,6 @@
 """Jobs whose ranks all run and do not find each other."""
 
-from ddtop.wire.records import Rendezvous, StoreFile
+from ddtop.wire.records import ProcessState, Rendezvous, StoreFile
 from tests.diagnosis.rules.starting import early, enter
 from tests.jobs import BASE, SECOND
 
@@ -43,3 +43,36 @@ def file_store(age_s=86400, **more):
         "init_method": "file:///data/store",
         "store_file": StoreFile("/data/store", **(given | more)),
     }
+
+
+def another(job, number, pid, **told):
+    """A further process claims this rank."""
+    rank = job.ranks[number]
+    first, rank.pid = rank.pid, pid
+    kept, rank.told = rank.told, rank.told | told
+    job.say(rank.hello(), rank)
+    rank.pid, rank.told = first, kept
+
+
+def starts_a_twin(inside=True, waits=True, **told):
+    """Rank 0 of a job that trains starts a child, which joins the group of the job again."""
+    job = meets(3)
+    for rank in job.ranks:
+        rank.phase, rank.trains, rank.told = "running", True, rank.told | {"joined": True}
+        job.say(rank.hello(), rank)
+    job.passes(10)
+    if waits:
+        job.ranks[0].stands_at("score", "eval.py", 30, waits_on="child")
+        job.ranks[0].seen_outside = {"syscall": "wait4", "file": "child 4711"}
+        job.others_wait(0)
+    at = BASE + 11 * SECOND
+    job.beside = (ProcessState(0, 4711, "S", init_since_unix_ns=at if inside else None),)
+    given = {
+        "claim": "init",
+        "above": 4800,
+        "launcher_pid": 4800,
+        "init_unix_ns": at,
+        "joined": False,
+    }
+    another(job, 0, 4711, **(given | told))
+    return job.passes(8)

@@ -1,7 +1,9 @@
 """Jobs whose ranks wait in init_process_group for ranks that have not joined."""
 
-from ddtop.wire.records import Candidacy, ProcessState
+from ddtop.wire.records import Candidacy, HelperEnd, ProcessState
 from tests.jobs import SECOND, FakeJob, unix_ns
+
+SLEEP = {"wchan": "hrtimer_nanosleep", "syscall": "clock_nanosleep"}
 
 
 def early(world_size=4, absent=(), hosts=1, attempt=0):
@@ -41,9 +43,6 @@ def missing(**variables):
     return job
 
 
-SLEEP = {"wchan": "hrtimer_nanosleep", "syscall": "clock_nanosleep"}
-
-
 def spawned(cpu_per_s=0, switches_per_s=0, seconds=14, state="S", timeout_ms=None, **candidacy):
     """The process of rank 2 sleeps before init_process_group, and has no rank number yet."""
     job = early(3, absent=[2])
@@ -63,4 +62,22 @@ def spawned(cpu_per_s=0, switches_per_s=0, seconds=14, state="S", timeout_ms=Non
                 ProcessState(None, 4999, state, cpu_ns=cpu_ns, switches=switches, **place),
             )
         job.passes(1)
+    return job
+
+
+def killed(*pids, signal=9, absent=(3,)):
+    """mp.Process: the children have no number yet, and these have died."""
+    job = early(4, absent=absent)
+    for rank in job.ranks:
+        rank.claim = "init"
+    dead = tuple(HelperEnd(pid, unix_ns(1.0), None, signal) for pid in pids)
+    job.host_says = {"helpers": dead}
+    enter(job, *(number for number in range(4) if number not in absent))
+    return job.passes(4)
+
+
+def late(**more):
+    job = early(3).passes(2)
+    job.ranks[2].stands_at("wait_for_licence", line=88, **more)
+    enter(job, 0, 1)
     return job

@@ -36,13 +36,13 @@ def read_once(job, **read):
     return job.trains(2)
 
 
-def counting(job, rank, **per_s):
-    """These counters in the rank's reports grow at these rates."""
+def counting(job, rank, said=None, **per_s):
+    """These counters in the rank's reports grow at these rates. `said`: what stands beside them."""
     job.ranks[rank].says = dict.fromkeys(per_s, 0)
 
     def pass_on(seconds):
         for _ in range(round(seconds / 0.5)):
-            job.ranks[rank].says = {
+            job.ranks[rank].says = (said or {}) | {
                 name: job.ranks[rank].says[name] + round(per_s[name] * 0.5) for name in per_s
             }
             job.trains(0.5)

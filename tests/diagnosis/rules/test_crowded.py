@@ -4,7 +4,7 @@ import pytest
 
 from ddtop.wire.records import Disk, HostLoad, Limit, ProcessLoad
 from tests.diagnosis.rules.crowded import loaded
-from tests.jobs import SECOND, FakeJob
+from tests.jobs import FakeJob
 
 GIB = 1 << 30
 
@@ -14,21 +14,6 @@ def said(job):
 
 
 # -- cpu-oversubscribed
-
-
-def test_ranks_that_have_no_cpu_half_of_the_time_share_too_few_of_them():
-    job = FakeJob(4)
-    job.host_says = {"load": HostLoad(runnable=9)}
-    loaded(job, 40, run_delay_ns=0.55)
-    finding = job.finds("warning", "cpu-oversubscribed", 0, 1, 2, 3)
-
-    assert (
-        finding.summary
-        == "ranks 0-3 of node0 wait 55% of the time for a CPU: 4 cores for 4 ranks with 32 threads"
-    )
-    assert (
-        "node0: 9 threads ran or were ready to run at the last look, on 4 cores" in finding.evidence
-    )
 
 
 @pytest.mark.parametrize(
@@ -54,16 +39,6 @@ def test_ranks_that_are_pinned_to_the_same_cpus_are_told_so():
     loaded(job, 40, run_delay_ns=0.7, cpus="2", cpus_count=1)
 
     assert job.finding().summary.endswith("all of them are bound to CPU 2 of 4 cores")
-
-
-def test_a_quota_that_holds_the_ranks_is_named():
-    job = FakeJob(4)
-    loaded(job, 40, throttled_ns=0.4, quota_cores=2.0)
-
-    assert job.finding().summary == (
-        "ranks 0-3 of node0 are throttled by a CPU quota 40% of the time: more threads run than"
-        " the CPU quota of its cgroup allows"
-    )
 
 
 @pytest.mark.parametrize(
@@ -104,15 +79,6 @@ def test_what_others_cause_or_costs_little_is_no_crowd(ranks, cores, load):
     assert job.ever() == []
 
 
-def test_start_up_may_be_crowded():
-    job = FakeJob(4)
-    for rank in job.ranks:
-        rank.phase = "starting"
-    loaded(job, 60, run_delay_ns=0.8)
-
-    assert [kind for _, kind, _ in job.ever()] == []
-
-
 @pytest.mark.parametrize(("cores", "told"), [(0.5, []), (0.9, ["cpu-oversubscribed"])])
 def test_ranks_that_would_fit_by_themselves_wait_for_somebody_else(cores, told):
     """With one thread more on each rank the shortage would be their own."""
@@ -136,48 +102,6 @@ def test_a_crowd_that_computes_in_turns_is_named_without_a_break():
         seen.append([kind for _, kind, _ in job.kinds()])
 
     assert seen == [["cpu-oversubscribed"]] * 40
-
-
-def test_more_openmp_threads_than_cpus_are_named_though_the_main_threads_wait_less():
-    """24 threads on 2 of 4 cores: the main thread sleeps until the others are done."""
-    job = FakeJob(2)
-    loaded(job, 40, run_delay_ns=0.3, threads_delay_ns=8.0, cpus="0-1", cpus_count=2)
-    finding = job.finds("warning", "cpu-oversubscribed", 0, 1)
-
-    assert (
-        "on average, 16 threads of the ranks besides the main threads were ready to run without a"
-        " CPU" in finding.evidence
-    )
-
-
-def test_beside_a_neighbour_too_many_threads_are_named_with_the_caveat():
-    """The ranks' own threads would not fit without the other program either."""
-    job = FakeJob(2)
-    for rank in job.ranks:
-        rank.cores = 0.5
-    loaded(job, 40, run_delay_ns=0.6, threads_delay_ns=7.0)
-    finding = job.finding()
-
-    assert finding.kind == "cpu-oversubscribed"
-    assert finding.summary.endswith(
-        "4 cores for 2 ranks with 16 threads, and other processes run there too"
-    )
-    assert finding.advice.startswith("call torch.set_num_threads(2) on each rank")
-    assert (
-        "other processes take about 3.0 of the 4 CPUs, so they cause part of the wait"
-        in finding.evidence
-    )
-
-
-def test_one_rank_without_a_cpu_is_not_a_crowded_host():
-    job = FakeJob(4)
-    for second in range(40):
-        job.ranks[1].seen_outside = {"load": ProcessLoad(run_delay_ns=round(0.9 * second * SECOND))}
-        for rank in (0, 2, 3):
-            job.ranks[rank].seen_outside = {"load": ProcessLoad(run_delay_ns=0)}
-        job.trains(1)
-
-    assert job.ever() == []
 
 
 # -- memory-pressure

@@ -4,20 +4,9 @@ import pytest
 
 from ddtop.policy import POLICY
 from ddtop.say.calm import calm_text
-from ddtop.wire.names import MAKES_BY_HAND
-from ddtop.wire.records import Group, GroupMade, Groups
-from tests.jobs import WORLD, FakeJob, Standing, trained
-
-STORE = "10.0.0.1:29511"
-
-
-def between_jobs(foreign=STORE, ranks=()):
-    """Rank 0 of three shares a group for the weights with rank 0 of another job."""
-    job = FakeJob(3)
-    job.groups["weights"] = Group("weights", "weights", ranks, "gloo", (), (), foreign)
-    job.ranks[0].standings["weights"] = Standing()
-    job.say(Groups(tuple(job.groups.values())), job.ranks[0])
-    return job.trains(10)
+from ddtop.wire.records import Group, Groups
+from tests.diagnosis.rules.foreign import STORE, between_jobs, by_hand, makes
+from tests.jobs import WORLD, FakeJob, trained
 
 
 def waits_for_weights(job):
@@ -30,9 +19,8 @@ def test_a_wait_for_another_job_is_nobody_s_fault():
     """An engine that has waited 20 s for new weights was a critical wait-cycle, every round."""
     job = between_jobs()
     waits_for_weights(job)
-    job.passes(18)
 
-    assert job.ever() == []
+    assert job.passes(18).ever() == []
     text = calm_text(job.snapshot(), POLICY)
     assert text.endswith(
         "; rank 0 waits in broadcast #101 of group weights (store 10.0.0.1:29511) for processes"
@@ -52,8 +40,7 @@ def test_no_progress_names_the_group_and_its_store_and_is_never_critical():
     """Rollouts of a quarter of an hour are usual; a dead engine shows in the engines' own job."""
     job = between_jobs()
     waits_for_weights(job)
-    job.passes(30)
-    finding = job.finds("info", "no-progress")
+    finding = job.passes(30).finds("info", "no-progress")
 
     assert finding.summary == (
         "no progress for 30 s: rank 0 waits in broadcast #101 of group weights (store"
@@ -71,22 +58,6 @@ def test_a_rank_that_is_stuck_itself_is_named_beside_such_a_wait():
     assert job.passes(8).kinds() == [("critical", "not-in-collective", (1,))]
 
 
-def test_two_groups_of_other_jobs_with_one_name_are_not_compared():
-    """Each rank shares a group with an engine of its own, and all these groups are "weights"."""
-    job = between_jobs()
-    for rank, op in zip(job.ranks, ("broadcast", "all_gather", "barrier"), strict=True):
-        rank.waits_in(op, group="weights")
-
-    assert job.passes(18).ever() == []
-
-
-def by_hand(job, number, rank, store=STORE, size=2):
-    """That rank says that it is this member of the group for the weights."""
-    group = Group("weights", "weights", (), "gloo", (), (), store, size, number)
-    job.say(Groups((job.groups[WORLD], group)), job.ranks[rank])
-    job.ranks[rank].standings["weights"] = Standing()
-
-
 def test_a_group_made_by_hand_all_of_whose_members_are_ranks_is_of_this_job():
     """Trainer and engine are two ranks of one job."""
     job = FakeJob(3)
@@ -99,18 +70,6 @@ def test_a_group_made_by_hand_all_of_whose_members_are_ranks_is_of_this_job():
 
     assert job.passes(8).kinds() == [("critical", "not-in-collective", (2,))]
     assert job.snapshot().group("weights").ranks == (0, 2)
-
-
-def test_in_such_a_group_a_rank_that_works_is_waited_for_on_purpose():
-    """A rollout takes as long as it takes."""
-    job = FakeJob(3)
-    by_hand(job, 0, 0)
-    by_hand(job, 1, 2)
-    job.trains(10)
-    job.ranks[0].waits_in("broadcast", group="weights")
-    job.ranks[2].works_at("generate")
-
-    assert job.passes(60).ever() == []
 
 
 @pytest.mark.parametrize("other", [{"number": 0}, {"number": 1, "store": "10.0.0.2:1"},
@@ -138,31 +97,6 @@ def test_one_member_that_sees_the_contradiction_is_enough(first):
 
 
 # -- groups that are being made by hand
-
-
-def makes(job, rank, name, number, *before, store=STORE, size=2):
-    """That rank waits for the other members of the group; `before` are names of earlier ones."""
-    made = tuple(
-        GroupMade(MAKES_BY_HAND, 0, 0, Group(each, "", (), "gloo", (), (), store, size, number))
-        for each in (*before, name)
-    )
-    job.say(Groups((job.groups[WORLD],), made=made), job.ranks[rank])
-    job.ranks[rank].stands_at("join", "/home/ada/link.py", 7 + rank, callee=MAKES_BY_HAND)
-
-
-def test_two_ranks_that_make_groups_by_hand_in_another_order_wait_for_each_other():
-    """One goes through its table as it is written, the other sorts the names."""
-    job = trained(3)
-    makes(job, 0, "reward", 0)
-    makes(job, 1, "policy", 1)
-    job.ranks[2].waits_in()
-    finding = job.passes(8).finds("critical", "wait-cycle", 0, 1)
-
-    assert finding.victims == (2,)
-    assert finding.summary.endswith("rank 0 makes reward, rank 1 makes policy")
-    assert finding.evidence[1] == f"rank 1 makes the group policy as number 1 of 2, store {STORE}"
-    assert "in the same order on all members" in finding.advice
-    assert job.kinds() == [("critical", "wait-cycle", (0, 1))]
 
 
 @pytest.mark.parametrize(

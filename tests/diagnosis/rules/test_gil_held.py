@@ -3,25 +3,7 @@
 import pytest
 
 from tests.diagnosis.rules.nccl import frozen_job, launches_outside
-from tests.jobs import place, trained
-
-
-def test_a_silent_rank_that_others_wait_for_has_a_frozen_interpreter():
-    """A C extension slept with the GIL held, so no Python code could report it."""
-    job = trained()
-    job.ranks[1].place = place("tokenize", "/home/ada/tok.py", 7)
-    job.passes(0.5)
-    job.ranks[1].freezes()
-    job.others_wait(1)
-    finding = job.passes(8).finds("critical", "interpreter-frozen", 1)
-
-    assert finding.summary.startswith(
-        "rank 1 runs, but C code holds the GIL: no report for 8 s, last seen in tokenize"
-        " (tok.py:7); ranks 0,2,3 wait"
-    )
-    assert finding.advice.startswith(
-        "see which line: F9, or ddtop stacks --rank 1 --signal; which C call: py-spy dump"
-    )
+from tests.jobs import trained
 
 
 def test_a_frozen_interpreter_that_burns_cpu_is_a_warning():
@@ -31,15 +13,6 @@ def test_a_frozen_interpreter_that_burns_cpu_is_a_warning():
     job.others_wait(1)
 
     assert job.passes(30).ever() == [("warning", "interpreter-frozen", (1,))]
-
-
-def test_a_silent_rank_that_nobody_waits_for_is_not_a_finding():
-    """All ranks build the same index in C at the same time."""
-    job = trained()
-    for rank in job.ranks:
-        rank.freezes(cores=1.0)
-
-    assert job.passes(30).ever() == []
 
 
 def condition(*frozen, **more):

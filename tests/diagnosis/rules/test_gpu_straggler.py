@@ -58,25 +58,6 @@ def test_it_is_not_said_before_it_has_lasted_and_is_over_when_it_is_over():
     assert (early, then, job.kinds()) == ([], [("warning", "straggler", (5,))], [])
 
 
-def test_a_gpu_that_heat_holds_is_reported_once_with_its_clock_and_who_waits():
-    """It draws little itself. What the others drew before shows that they wait."""
-    job = NcclJob().warms_up()
-    job.runs(
-        60,
-        lambda second, rank: (
-            HOT if rank == 5 else COMPUTES | {"power_watts": 410.0, "sm_mhz": 1800}
-        ),
-    )
-    finding = job.finds("warning", "straggler", 5)
-
-    assert finding.victims == (0, 1, 2, 3, 4, 6, 7)
-    assert finding.summary == (
-        "rank 5 is a straggler: its GPU is held at 1005 MHz by heat and the hardware, the others"
-        " run at 1800; ranks 0-4,6,7 wait for it in NCCL"
-    )
-    assert "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i 5" in finding.advice
-
-
 def test_a_held_gpu_of_which_it_is_not_known_that_others_wait_is_throttled_and_no_more():
     """It has been throttled since the job began, so the others have never drawn more."""
     job = NcclJob().runs(110, lambda second, rank: HOT if rank == 5 else COMPUTES)
@@ -91,30 +72,7 @@ def test_two_ranks_that_are_held_are_told_of_beside_two_that_wait_only_as_thrott
     assert job.runs(60, one_computes(1)).stood() == []
 
 
-def test_a_stranger_on_the_gpu_is_the_finding_and_the_waiting_is_told_there():
-    job = NcclJob().warms_up()
-    both = (GpuProcess(4805, 20 * GIB, rank=5), stranger())
-    job.runs(60, lambda second, rank: COMPUTES | {"processes": both} if rank == 5 else WAITS)
-    finding = job.finds("warning", "gpu-busy", 5)
-
-    assert finding.victims == (0, 1, 2, 3, 4, 6, 7)
-    assert finding.summary.endswith(
-        "pid 3310 (bob, python sample.py, 31.0 GiB); ranks 0-4,6,7 wait for it in NCCL"
-    )
-
-
 # -- as the cause of a straggler that the arrival times have shown
-
-
-def test_a_gpu_held_by_heat_is_the_cause_of_a_late_rank_and_told_once():
-    job = late_job(lambda second, rank: HOT if rank == 1 else COMPUTES)
-    finding = job.finds("warning", "straggler", 1)
-
-    assert finding.summary.endswith(
-        "it runs on a GPU that heat and the hardware holds at 1005 MHz; the others' GPUs run at"
-        " 1755"
-    )
-    assert "cooling" in finding.advice
 
 
 def test_who_is_named_by_the_times_of_arrival_is_not_named_a_second_time():

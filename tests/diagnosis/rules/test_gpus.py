@@ -38,21 +38,3 @@ def test_in_a_container_a_pid_of_the_host_is_not_called_a_stranger():
 
     assert job.snapshot().devices[2].ranks == (2,)
     assert job.ever() == []
-
-
-def test_a_rank_that_needs_more_than_the_gpu_has_crashed_by_itself():
-    """No other process uses it: the batch is too large."""
-    job = GpuJob()
-    job.ranks[2].says["cuda"] = CudaState(2, "2", None, 70 * GIB, 76 * GIB, 78 * GIB, 12, 1)
-    job.trains(1)
-    text = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB"
-    job.ranks[2].raises("OutOfMemoryError", text)
-    job.ranks[2].ends(1)
-    job.others_wait(2)
-    finding = job.passes(5).finds("critical", "rank-crashed", 2)
-
-    assert finding.evidence[-1] == (
-        "GPU 2 of node0: 40.0 GiB of 80.0 GiB used; rank 2 has 70.0 GiB allocated, 76.0 GiB"
-        " reserved, 12 allocations retried"
-    )
-    assert "smaller batch" in finding.advice

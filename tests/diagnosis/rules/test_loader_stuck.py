@@ -5,27 +5,11 @@ from dataclasses import replace
 import pytest
 
 from ddtop.model.kernel_wait import wait_of
-from ddtop.wire.records import ProcessState, StackFrame, Stacks, ThreadStack
-from tests.diagnosis.rules.loader_stuck import starving
-from tests.jobs import replace_loader, trained, unix_ns
+from ddtop.wire.records import ProcessState
+from tests.diagnosis.rules.loader_stuck import C10D, dump, starving
+from tests.jobs import replace_loader, trained
 
 STUCK, ABSENT = "loader-stuck", "not-in-collective"
-
-
-def dump(job, rank, *frames, method="signal"):
-    """An automatic dump of the rank, and of the worker that must deliver its next batch."""
-    at = unix_ns(job.now)
-    main = ThreadStack(
-        (StackFrame("main", "/home/ada/train.py", 53, True),), "MainThread", main=True
-    )
-    own = ThreadStack(tuple(StackFrame(*frame) for frame in frames), main=True)
-    job.say(Stacks("a", rank.number, rank.pid, at, "agent", (main,), automatic=True), rank)
-    job.say(
-        Stacks(
-            "a", rank.number, rank.loader.owing_pid, at, method, (own,), worker=True, automatic=True
-        ),
-        rank,
-    )
 
 
 def test_a_worker_in_a_lock_after_fork_is_named_and_not_its_rank_s_own_place():
@@ -73,28 +57,6 @@ def test_what_a_forked_worker_has_from_its_rank_is_not_the_datasets_line(begins)
     assert any(line == "worker 9001's stack: read_table arrow.py:7" for line in finding.evidence)
 
 
-C10D = "/usr/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
-
-
-def test_a_worker_in_a_collective_is_named_as_that_and_not_as_a_lock_at_fork():
-    """The dataset reduced a counter in `__getitem__`. Both sleep in a futex."""
-    job = starving(wchan="futex_wait_queue").passes(3)
-    dump(
-        job,
-        job.ranks[1],
-        ("all_reduce", C10D, 2810, False),
-        ("wrapper", C10D.replace("distributed_c10d", "c10d_logger"), 81, False),
-        ("__getitem__", "/home/ada/data.py", 40, True),
-        ("_bootstrap", "/usr/lib/python3.11/multiprocessing/process.py", 314, False),
-        ("main", "/home/ada/train.py", 53, True),
-    )
-    finding = job.passes(5).finds("critical", STUCK, 1)
-
-    assert "is in a collective and makes no progress (at __getitem__ data.py:40)" in finding.summary
-    assert finding.advice.startswith("a worker is not a rank")
-    assert "multiprocessing_context" not in finding.advice
-
-
 def test_all_workers_of_all_ranks_in_a_collective_are_critical_though_nobody_waits_for_a_rank():
     job = trained(2)
     for rank in job.ranks:
@@ -113,15 +75,6 @@ def test_all_workers_of_all_ranks_in_a_collective_are_critical_though_nobody_wai
 def test_it_is_named_within_ten_seconds_and_never_called_by_another_kind_before(seconds, found):
     """If a verdict changes after a second, people read it twice and trust it less."""
     assert starving().passes(seconds).ever() == found
-
-
-def test_a_batch_that_comes_ends_the_finding():
-    job = starving().passes(12)
-    job.ranks[1].comes_back()
-    for number in (0, 2):
-        job.ranks[number].comes_back()
-
-    assert job.passes(6).kinds() == []
 
 
 @pytest.mark.parametrize(
@@ -279,16 +232,6 @@ def test_a_stopped_or_dead_worker_is_critical_though_nobody_waits_yet(state):
     assert job.passes(9).kinds() == [("critical", STUCK, (2,))]
 
 
-def test_a_thread_that_fetches_ahead_while_the_main_thread_trains_is_nobodys_stall():
-    """A background prefetcher waits in the DataLoader all the time, and the steps go on."""
-    job = trained(2)
-    rank = job.ranks[0]
-    rank.waits_for_batch()
-    rank.trains, rank.activity, rank.cores, rank.letter = True, "forward", 1.0, "R"
-
-    assert job.trains(40).ever() == []
-
-
 @pytest.mark.parametrize(("waits_on", "kind"), [("queue", STUCK), ("stdin", ABSENT)])
 def test_of_a_loader_of_another_thread_only_a_main_thread_in_queue_get_may_be_stuck(waits_on, kind):
     """The other thread fetches ahead, and the worker keeps both."""
@@ -299,22 +242,6 @@ def test_of_a_loader_of_another_thread_only_a_main_thread_in_queue_get_may_be_st
 
 
 # -- the workers do not end
-
-
-def test_a_loader_that_waits_for_its_workers_to_end_is_stuck_by_them():
-    """The loop was left while a worker was in a read that does not return."""
-    job = starving(wchan="wait_woken")
-    job.ranks[1].loader = replace_loader(
-        job.ranks[1].loader, waiting_since_unix_ns=None, closing=True, workers_cpu_ns=0
-    )
-    job.ranks[1].activity = "other"
-    finding = job.passes(9).finds("critical", STUCK, 1)
-
-    assert "its worker pid 9001, which has not ended yet, is waiting on a socket" in finding.summary
-    assert (
-        finding.evidence[0]
-        == "its DataLoader is ending its workers: pid 9001 is still alive, state S"
-    )
 
 
 def test_an_iterator_that_was_left_behind_closed_says_nothing_of_a_rank_that_is_elsewhere():

@@ -57,15 +57,6 @@ def test_shards_other_samplers_validation_and_other_groups_are_left_in_peace(oth
     assert fed(**(PLAIN | other)).trains(10).ever() == []
 
 
-def test_tensor_parallel_ranks_read_the_same_data_by_design():
-    """Ranks 0 and 2 average their gradients, and so do 1 and 3, each pair with its own data."""
-    job = fed(**PLAIN, group=["a", "b", "a", "b"], first=["x", "x", "y", "y"])
-    job.new_group("a", 0, 2)
-    job.new_group("b", 1, 3)
-
-    assert job.trains(10).ever() == []
-
-
 def test_a_second_epoch_in_the_same_order_is_reported():
     job = fed(**SHUFFLED, epochs=2, same_epoch=True)
     finding = job.trains(10).finds("warning", "epoch-not-set", 0, 1, 2, 3)
@@ -85,17 +76,6 @@ def test_a_first_epoch_or_one_that_was_set_is_left_in_peace(other):
 
 
 # -- transfer-bound
-
-
-def test_a_large_all_reduce_that_takes_most_of_the_step_is_transfer_bound():
-    """Nobody is late: the 46 MiB take this long."""
-    finding = transferring().finds("warning", "transfer-bound", 0, 1, 2, 3)
-
-    assert finding.summary == (
-        "ranks 0-3 spend 80% of the time in transfers, and no rank is late: 45.8 MiB of default_pg"
-        " in each step of 80 ms, 715 MiB/s on one host"
-    )
-    assert "12 collectives a second, of 45.8 MiB" in finding.evidence[1]
 
 
 def test_transfers_behind_backward_are_only_reported_where_they_cannot_be_hidden():
@@ -119,10 +99,6 @@ def test_transfers_behind_backward_are_only_reported_where_they_cannot_be_hidden
 )
 def test_a_large_model_on_a_good_network_and_small_or_late_collectives_are_left_in_peace(more):
     assert transferring(**more).ever() == []
-
-
-def test_more_ranks_than_cpus_on_one_host_take_turns_at_the_cpus():
-    assert transferring(ranks=5).ever() == []
 
 
 def test_transfers_that_lack_cpus_are_not_the_fault_of_the_network():

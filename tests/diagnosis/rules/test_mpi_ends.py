@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.diagnosis.rules.mpi_ends import _finalizing
 from tests.mpi_jobs import MpiJob
 from tests.ranks import unix_ns
-
-
-def _finalizing(job: MpiJob, *numbers: int) -> None:
-    for number in numbers:
-        job.ranks[number].trains, job.ranks[number].cores = False, 1.0
-        job.outside(number, finalize_since_unix_ns=unix_ns(job.now))
 
 
 def test_a_rank_in_finalize_has_left_and_is_no_worker_though_it_spins():
@@ -72,15 +67,6 @@ def test_a_rank_that_hangs_while_the_others_are_in_finalize_is_named():
 
     assert finding.victims == (0, 1)
     assert "ranks 0,1 wait for it in MPI_Finalize" in finding.summary
-
-
-def test_who_is_done_early_keeps_nobody_waiting_while_the_others_work():
-    job = MpiJob(3).passes(10)
-    _finalizing(job, 2)
-    job.ranks[0].works_at("relax")
-    job.ranks[1].works_at("relax")
-
-    assert job.passes(90).kinds() == []
 
 
 def test_of_a_rank_that_waits_for_a_child_while_the_others_are_done_only_a_warning_is_given():

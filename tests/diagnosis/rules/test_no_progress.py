@@ -4,49 +4,20 @@ import pytest
 
 from ddtop.diagnosis.standstill import StandstillLimits
 from ddtop.policy import POLICY
-from ddtop.wire.records import OpenCall
-from tests.diagnosis.rules.no_progress import all_stand
+from tests.diagnosis.rules.no_progress import (
+    LOCK,
+    a_pool,
+    all_stand,
+    makes_groups,
+    starting,
+    workers_of_an_engine,
+)
 from tests.jobs import FakeJob, trained, unix_ns
 
 KIND = "no-progress"
-LOCK = "/home/ada/.cache/torch_extensions/cpu/scan/lock"
-
-
-def makes_groups(job, lines):
-    """Each rank is inside new_group, called from a line of its own."""
-    for rank, line in zip(job.ranks, lines, strict=True):
-        since = {"since_unix_ns": unix_ns(job.now)}
-        rank.stands_at(
-            "main",
-            line=line,
-            activity="collective",
-            waits_on="collective",
-            callee="new_group",
-            **since,
-        )
-        rank.calls = [OpenCall("new_group", unix_ns(job.now))]
-
-
-def waits_at_prompt(rank):
-    """The kernel's wchan of a thread in input()."""
-    rank.wchan = "n_tty_read"
 
 
 # -- the fault of one rank that no number shows
-
-
-def test_a_rank_that_skips_a_new_group_is_the_one_in_another_call():
-    """`if rank != 2: dist.new_group(...)`, then one for all: every rank is in a new_group."""
-    job = trained(3)
-    makes_groups(job, (34, 34, 31))
-    finding = job.passes(25).finds("warning", KIND, 2)
-
-    assert finding.victims == (0, 1)
-    assert finding.summary == (
-        "no progress for 25 s: rank 2 is in new_group (train.py:31 main); ranks 0,1 are in"
-        " new_group (train.py:34 main)"
-    )
-    assert finding.advice.startswith("make all ranks call the same collectives in the same order")
 
 
 def test_it_is_a_warning_from_twenty_seconds_and_critical_from_a_minute():
@@ -70,18 +41,6 @@ def test_a_job_whose_first_calls_differ_has_made_no_progress_ever_and_is_found_t
     makes_groups(job, (34, 34, 31))
 
     assert job.passes(70).ever() == [("warning", KIND, (2,)), ("critical", KIND, (2,))]
-
-
-def test_where_no_class_is_larger_all_ranks_are_marked():
-    job = trained(2)
-    makes_groups(job, (34, 31))
-    job.passes(70)
-
-    assert job.kinds() == [("critical", KIND, (0, 1))]
-    assert (
-        "rank 0 is in new_group (train.py:34 main); rank 1 is in new_group (train.py:31 main)"
-        in job.finding().summary
-    )
 
 
 def test_a_rank_outside_of_all_calls_is_marked_though_half_of_them_are_there():
@@ -113,28 +72,6 @@ def test_a_rule_that_knows_more_replaces_it():
 # -- all ranks in one place
 
 
-def test_all_ranks_in_a_lock_are_found():
-    job = trained(4)
-    all_stand(job, "flush", waits_on="lock", callee="acquire")
-    job.passes(70)
-
-    assert job.kinds() == [("critical", KIND, (0, 1, 2, 3))]
-    assert job.finding().summary.startswith(
-        "no progress for 70 s: ranks 0-3 are waiting for a lock (train.py:40 flush)"
-    )
-
-
-def starting(world_size):
-    """Its ranks have no group yet, and have made no step."""
-    job = FakeJob(world_size)
-    for rank in job.ranks:
-        rank.phase = "starting"
-        rank.standings = {}
-        rank.iteration = None
-        rank.says = {"progress_unix_ns": None}
-    return job
-
-
 @pytest.mark.parametrize("begun", [True, False])
 def test_a_stale_lock_file_is_named(begun):
     """A build was killed; all ranks wait for its lock file, maybe before the first step."""
@@ -154,16 +91,6 @@ def test_a_stale_lock_file_is_named(begun):
     assert job.kinds() == [("critical", KIND, (0, 1))]
     assert f"waiting for the lock file {LOCK} (train.py:40 load_ops)" in job.finding().summary
     assert f"rm '{LOCK}'" in job.finding().advice
-
-
-def test_while_one_rank_builds_the_others_may_wait_for_its_lock_file():
-    job = starting(3)
-    all_stand(
-        job, "load_ops", waits_on="lock", callee="wait", waits_for=LOCK, since_unix_ns=unix_ns(0)
-    )
-    job.ranks[0].works_at("load_ops", waits_on="child")
-
-    assert job.passes(280).ever() == []
 
 
 def test_all_ranks_in_one_call_of_the_file_system_are_found():
@@ -191,18 +118,6 @@ def test_all_ranks_in_one_dead_file_system_become_critical():
     assert job.passes(15).kinds() == [("critical", "io-stall", (0, 1))]
 
 
-def test_a_question_in_the_middle_of_a_training_is_found():
-    """`input("overwrite? ")` on all ranks."""
-    job = trained(2)
-    all_stand(job, "confirm", line=7)
-    for rank in job.ranks:
-        waits_at_prompt(rank)
-    job.passes(70)
-
-    assert job.kinds() == [("critical", KIND, (0, 1))]
-    assert "waiting for input from the terminal in confirm (train.py:7)" in job.finding().summary
-
-
 # -- idle: no fault, however long
 
 
@@ -218,24 +133,6 @@ def test_an_interpreter_at_its_prompt_is_idle():
     assert job.finding().summary.startswith("idle for 15 min")
 
 
-def test_servers_that_never_counted_a_step_are_idle_between_two_requests():
-    job = trained(4)
-    for rank in job.ranks:
-        rank.iteration = None
-    all_stand(job, "serve", waits_on="queue")
-
-    assert job.passes(900).ever() == [("info", KIND, ())]
-
-
-def workers_of_an_engine(*waits_on):
-    """Each has answered its engine for a while, then waits so."""
-    job = trained(len(waits_on))
-    for rank, word in zip(job.ranks, waits_on, strict=True):
-        rank.iteration = None
-        rank.stands_at("cleanup" if word == "lock" else "dequeue", waits_on=word)
-    return job
-
-
 def test_workers_whose_engine_has_nothing_to_do_are_idle():
     assert workers_of_an_engine("orders", "orders").passes(1000).ever() == [("info", KIND, ())]
 
@@ -248,28 +145,6 @@ def test_a_worker_that_reads_no_orders_is_named_and_those_that_wait_for_some_are
     assert finding.summary == (
         "no progress for 30 s: rank 1 is waiting for a lock (train.py:40 cleanup); rank 0 is"
         " waiting for the next task (train.py:40 dequeue)"
-    )
-
-
-def a_pool():
-    """A master and workers that poll for their tasks, as mpi4py.futures does; one has a task."""
-    job = workers_of_an_engine("results", "orders", "orders", "pipe")
-    for rank in job.ranks[1:3]:
-        rank.works_at("main", waits_on="orders")
-    return job
-
-
-def test_the_worker_whose_task_stands_is_named_and_the_pool_is_not():
-    job = a_pool()
-    job.ranks[0].stands_at("main", line=52, waits_on="results")
-    job.passes(26)
-    job.ranks[1].works_at("main", line=60, waits_on="orders")
-    finding = job.passes(0.5).finds("warning", KIND, 3)
-
-    assert finding.victims == (0, 1, 2)
-    assert finding.summary.endswith(
-        "rank 0 is waiting for results of the workers (train.py:52 main); ranks 1,2 are waiting for"
-        " the next task (train.py:60 main)"
     )
 
 
@@ -449,32 +324,6 @@ def test_what_follows_a_training_that_is_over_is_not_critical_soon():
         rank.phase = "leaving"
 
     assert job.passes(200).ever() == [("warning", KIND, (0, 1))]
-
-
-def test_ranks_that_are_done_wait_for_those_that_compute():
-    job = trained(3)
-    job.ranks[2].leaves()
-    for second in range(200):
-        for number in (0, 1):
-            job.ranks[number].works_at("export", line=30 + second % 3)
-        job.passes(1)
-
-    assert job.ever() == []
-
-
-def test_a_job_of_which_a_rank_moves_is_not_still():
-    job = trained(3)
-    for number in (0, 1):
-        job.ranks[number].stands_at("sleep_well", waits_on="lock")
-
-    assert job.passes(120).ever() == []
-
-
-def test_a_job_that_is_starting_is_left_in_peace():
-    job = starting(2)
-    all_stand(job, "<module>", waits_on="import")
-
-    assert job.passes(200).ever() == []
 
 
 def test_the_limits_are_those_that_are_reported():

@@ -7,15 +7,8 @@ import pytest
 from ddtop.wire.names import OF_MEMBERS_ONLY
 from ddtop.wire.records import Asked, Handling, Loader, OpenCall
 from tests.diagnosis.rules.late import loads_in_turn, polling, sleeping_again
+from tests.diagnosis.rules.not_in_collective import hang
 from tests.jobs import WORLD, FakeJob, place, trained, unix_ns
-
-
-def hang(before_s=10.0):
-    """Four ranks train. Then rank 2 is stuck in user code and the others wait for it."""
-    job = FakeJob(4).trains(before_s)
-    job.ranks[2].stands_at("wait_for_licence", "/home/ada/train.py", 53)
-    job.others_wait(2)
-    return job
 
 
 def test_a_rank_that_stands_elsewhere_while_all_others_wait_is_named_with_its_place():
@@ -84,8 +77,7 @@ def test_a_rank_that_visibly_works_is_a_warning_first():
     job = trained()
     job.ranks[0].works_at("validate", "/home/ada/eval.py", 31)
     job.others_wait(0, op="barrier", sizes=())
-    job.passes(40)
-    finding = job.finding()
+    finding = job.passes(40).finding()
 
     assert job.ever() == [("warning", "not-in-collective", (0,))]
     assert finding.summary == (
@@ -108,9 +100,8 @@ def test_a_rank_that_moves_on_in_a_file_works(moves, seconds, severity):
     if moves:
         rank.says = {"moves_since_unix_ns": unix_ns(job.now)}
     job.others_wait(1)
-    job.passes(seconds)
 
-    assert job.finding().severity == severity
+    assert job.passes(seconds).finding().severity == severity
     if severity == "warning":
         assert job.finding().summary.startswith(
             "rank 1 is still working, in restore (train.py:28), "
@@ -153,8 +144,7 @@ def test_a_rank_that_waits_for_an_actor_of_ray_names_it(idle, severity):
     asked = Asked("RolloutWorker", 4711, "generate", others=2, here=True, idle=idle)
     job.ranks[1].stands_at("fetch", line=42, waits_on="ray.get", asked=asked)
     job.others_wait(1)
-    job.passes(20)
-    finding = job.finding()
+    finding = job.passes(20).finding()
 
     assert (finding.severity, finding.ranks) == (severity, (1,))
     assert finding.summary.startswith(
@@ -430,9 +420,8 @@ def test_start_up_of_minutes_is_a_warning_at_most():
     job.passes(60)
     for rank in job.ranks[:3]:
         rank.is_in_init()
-    job.passes(120)
 
-    assert job.ever() == [("warning", "late-to-init", (3,))]
+    assert job.passes(120).ever() == [("warning", "late-to-init", (3,))]
     assert (
         job.verdict().calm
         == "starting: 4/4 ranks not in a process group yet, 3 in init_process_group"
@@ -474,28 +463,12 @@ def test_the_last_rank_of_a_job_that_does_not_end_says_what_it_waits_for():
     for rank in (0, 2):
         job.ranks[rank].ends(0)
     job.ranks[1].stands_at("_shutdown", "/usr/lib/python3.11/threading.py", 1590, waits_on="exit")
-    job.passes(30)
 
-    assert job.ever() == [("warning", "no-progress", (1,))]
+    assert job.passes(30).ever() == [("warning", "no-progress", (1,))]
     assert (
         "in a collective; rank 1 is waiting at exit for its other threads (threading.py:1590"
         " _shutdown), ranks 0,2 finished" in job.verdict().calm
     )
-
-
-def test_a_rank_that_left_its_loop_while_others_still_need_it_left_early():
-    """Uneven inputs: rank 3 had one batch fewer, and is in its exit handlers."""
-    job = trained()
-    job.ranks[3].leaves()
-    job.others_wait(3)
-    for rank in job.ranks:
-        rank.activity = "backward"
-    finding = job.passes(8).finds("critical", "left-early", 3)
-
-    assert finding.summary.startswith(
-        "rank 3 is done after iteration 100 and waiting at exit for its other threads"
-    )
-    assert "join()" in finding.advice
 
 
 def test_a_place_that_cannot_be_seen_is_said_to_be_unseen():

@@ -4,32 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.wire.records import Group, Groups, Loader, OutsideLook, StackFrame, Stacks, ThreadStack
+from ddtop.wire.records import (
+    Group,
+    Groups,
+    Loader,
+    OutsideLook,
+)
+from tests.diagnosis.rules.not_in_collective import hang
 from tests.jobs import FakeJob, place, trained, unix_ns
 from tests.ranks import Standing
-
-
-def hang():
-    """Four ranks train. Then rank 2 is stuck in user code and the others wait for it."""
-    job = trained()
-    job.ranks[2].stands_at("wait_for_licence", "/home/ada/train.py", 53)
-    job.others_wait(2)
-    return job
-
-
-def test_a_full_garbage_collection_is_named_with_its_time():
-    """With four million objects each full collection took 7 s, on one rank at a time."""
-    job = hang()
-    job.ranks[2].reports = False
-    job.ranks[2].seen_outside = {"gc_since_unix_ns": unix_ns(job.now)}
-    job.ranks[2].cores, job.ranks[2].letter = 1.0, "R"
-    finding = job.passes(8).finds("warning", "interpreter-frozen", 2)
-
-    assert (
-        "C code holds the GIL: no report for 8 s, in a garbage collection (train.py:"
-        in finding.summary
-    )
-    assert finding.evidence[0] == "rank 2: its garbage collection has been going on for 8 s"
 
 
 @pytest.mark.parametrize(
@@ -42,48 +25,6 @@ def test_a_collection_that_sleeps_is_in_a_callback_of_the_program(cores, letter,
     job.ranks[2].cores, job.ranks[2].letter = cores, letter
 
     assert job.passes(70).finding().advice.startswith(advice)
-
-
-def test_a_silent_rank_is_placed_by_the_stacks_that_were_taken_since():
-    """The agent reported the line before; faulthandler wrote the current one."""
-    job = hang()
-    job.ranks[2].freezes()
-    job.ranks[2].wchan = "hrtimer_nanosleep"
-    job.passes(5)
-    frames = (
-        StackFrame("step", "/home/ada/sim.py", 31, True),
-        StackFrame("epoch", "/home/ada/train.py", 88, True),
-        StackFrame("main", "/home/ada/train.py", 120, True),
-    )
-    job.say(
-        Stacks("r1", 2, 4802, unix_ns(job.now), "signal", (ThreadStack(frames, main=True),)),
-        job.ranks[2],
-    )
-    finding = job.passes(3).finding()
-
-    assert (
-        "no report for 8 s, asleep in C called from sim.py:31 step; ranks 0,1,3 wait"
-        in finding.summary
-    )
-    assert (
-        "rank 2's stack (by signal): step sim.py:31 ‹ epoch train.py:88 ‹ main train.py:120"
-        in finding.evidence
-    )
-
-
-def test_a_rank_on_its_way_out_of_the_interpreter_left_early():
-    """An atexit handler uploads logs: the agent has ended, the process has not."""
-    job = trained()
-    job.ranks[3].stands_at("upload", line=99)
-    job.ranks[3].reports = False
-    job.ranks[3].seen_outside = {"exiting": True}
-    job.others_wait(3)
-    finding = job.passes(8).finds("critical", "left-early", 3)
-
-    assert (
-        "rank 3 is done after iteration 100 and exiting the interpreter (train.py:"
-        in finding.summary
-    )
 
 
 @pytest.mark.parametrize(
@@ -278,24 +219,6 @@ def test_who_has_never_used_gloo_is_named_to_those_that_wait_for_it_there():
 
     assert finding.victims == (1, 2)
     assert finding.summary.endswith("ranks 1,2 wait for it in all_gather #1 of default_pg (gloo)")
-
-
-def test_a_rank_that_has_become_another_program_by_exec_has_left():
-    """A wrapper calls `os.execvp`: the sockets stay open, and no C code holds the GIL."""
-    job = trained()
-    job.ranks[2].stands_at("upload", "/home/ada/train.py", 71)
-    job.others_wait(2)
-    job.passes(1)
-    job.ranks[2].freezes()
-    job.ranks[2].seen_outside = {"became": "rclone"}
-    job.passes(8)
-    finding = job.finds("critical", "left-early", 2)
-
-    assert finding.summary.startswith(
-        "rank 2 has become another program, rclone, by exec after train.py:71 upload; ranks 0,1,3"
-    )
-    assert finding.advice.startswith("start that program as a child")
-    assert not any(kind == "interpreter-frozen" for _, kind, _ in job.ever())
 
 
 def test_after_a_short_look_from_outside_nobody_is_said_to_work():

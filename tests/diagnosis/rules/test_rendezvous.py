@@ -3,106 +3,11 @@
 import msgspec
 import pytest
 
-from ddtop.wire.records import ProcessState, StackFrame
-from tests.diagnosis.rules.rendezvous import all_enter, meets
+from ddtop.wire.records import StackFrame
+from tests.diagnosis.rules.rendezvous import all_enter, meets, starts_a_twin
 from tests.diagnosis.rules.starting import enter
-from tests.jobs import BASE, SECOND
 
 # -- duplicate-rank
-
-
-def another(job, number, pid, **told):
-    """A further process claims this rank."""
-    rank = job.ranks[number]
-    first, rank.pid = rank.pid, pid
-    kept, rank.told = rank.told, rank.told | told
-    job.say(rank.hello(), rank)
-    rank.pid, rank.told = first, kept
-
-
-def test_two_processes_with_one_number_are_named_with_both_pids():
-    """srun starts torchrun in each task without RANK: two are rank 1, none is rank 2."""
-    job = meets(3, absent=[2])
-    all_enter(job, 0, 1)
-    another(job, 1, 4902, init_unix_ns=BASE + 2 * SECOND)
-    finding = job.passes(7).finds("critical", "duplicate-rank", 1)
-
-    assert finding.summary.startswith(
-        "2 processes claim rank 1 (pids 4801, 4902), and no process claims rank 2; ranks 0,1 wait"
-    )
-    assert finding.victims == (0,)
-
-
-def test_a_second_rank_0_that_found_the_port_taken_is_a_duplicate_though_it_has_ended():
-    """Both panes have RANK=0: the second cannot listen, the first waits for rank 1."""
-    job = meets(2, absent=[1])
-    all_enter(job, 0)
-    another(job, 0, 4902)
-    rank = job.ranks[0]
-    rank.pid = 4902
-    rank.ends(1)
-    rank.gone, rank.reports, rank.pid = False, True, 4800
-    finding = job.passes(4).finds("critical", "duplicate-rank", 0)
-
-    assert (
-        "2 processes claim rank 0 (pids 4800, 4902, 1 of them has ended), and no process"
-        " claims rank 1"
-    ) in finding.summary
-
-
-def test_a_program_that_starts_the_real_one_is_no_duplicate():
-    """A wrapper with RANK runs the training as its child, which joins the group."""
-    job = meets(2)
-    all_enter(job, 0, 1)
-    another(job, 1, 4902, claim="init", launcher_pid=4801, init_unix_ns=BASE + 2 * SECOND)
-
-    assert "duplicate-rank" not in [kind for _, kind, _ in job.passes(7).ever()]
-
-
-def starts_a_twin(inside=True, waits=True, **told):
-    """Rank 0 of a job that trains starts a child, which joins the group of the job again."""
-    job = meets(3)
-    for rank in job.ranks:
-        rank.phase, rank.trains, rank.told = "running", True, rank.told | {"joined": True}
-        job.say(rank.hello(), rank)
-    job.passes(10)
-    if waits:
-        job.ranks[0].stands_at("score", "eval.py", 30, waits_on="child")
-        job.ranks[0].seen_outside = {"syscall": "wait4", "file": "child 4711"}
-        job.others_wait(0)
-    at = BASE + 11 * SECOND
-    job.beside = (ProcessState(0, 4711, "S", init_since_unix_ns=at if inside else None),)
-    given = {
-        "claim": "init",
-        "above": 4800,
-        "launcher_pid": 4800,
-        "init_unix_ns": at,
-        "joined": False,
-    }
-    another(job, 0, 4711, **(given | told))
-    return job.passes(8)
-
-
-def test_a_child_that_joins_the_job_s_own_group_is_a_duplicate_of_its_parent():
-    """eval.py inherits RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT of rank 0."""
-    finding = starts_a_twin().finds("critical", "duplicate-rank", 0)
-
-    assert finding.victims == (1, 2)
-    assert finding.summary == (
-        "2 processes claim rank 0 (pids 4800, 4711): pid 4711, started by rank 0, has been in this"
-        " job's init_process_group for 8 s; rank 0 is waiting for its child (pid 4711) (eval.py:30"
-        " score); ranks 1,2 wait for rank 0"
-    )
-
-
-def test_a_child_that_gloo_lets_into_the_job_s_own_group_is_a_duplicate_of_its_parent():
-    finding = starts_a_twin(inside=False, joined=True).finds("critical", "duplicate-rank", 0)
-
-    assert finding.victims == (1, 2)
-    assert finding.summary.startswith(
-        "2 processes claim rank 0 (pids 4800, 4711): pid 4711, started by rank 0, joined this"
-        " job's group with the same number 8 s ago; rank 0 is waiting for its child"
-    )
 
 
 @pytest.mark.parametrize(
@@ -149,23 +54,6 @@ def test_of_two_ranks_with_two_ports_the_one_without_the_store_is_odd():
     assert job.passes(7).kinds() == [("critical", "rendezvous-mismatch", (1,))]
 
 
-def test_several_names_of_one_host_are_no_mismatch():
-    """localhost, 127.0.0.1 and the host's own name: all three have reached the store."""
-    job = meets(3, environments={1: {"MASTER_ADDR": "localhost"}, 2: {"MASTER_ADDR": "node0"}})
-    all_enter(job, 0)
-    all_enter(job, 1, address="localhost")
-    all_enter(job, 2, address="node0")
-
-    assert job.passes(7).ever() == []
-
-
-def test_names_are_not_compared_where_nobody_looks_from_outside():
-    job = meets(2, environments={1: {"MASTER_ADDR": "node0"}})
-    enter(job, 0, 1)
-
-    assert job.passes(7).ever() == []
-
-
 def test_a_world_size_that_fewer_processes_contradict_is_the_odd_one():
     """One process has WORLD_SIZE=2, the other WORLD_SIZE=3."""
     job = meets(3, absent=[2])
@@ -183,14 +71,6 @@ def test_backends_that_have_nothing_in_common_differ():
     all_enter(job, 0, 1, 2)
 
     assert job.passes(7).kinds() == [("critical", "rendezvous-mismatch", (2,))]
-
-
-def test_a_backend_that_was_given_for_one_device_only_is_the_same():
-    job = meets(2)
-    job.ranks[0].told["backend"], job.ranks[1].told["backend"] = "gloo", "cpu:gloo,cuda:nccl"
-    all_enter(job, 0, 1)
-
-    assert job.passes(7).ever() == []
 
 
 # -- master-unreachable
@@ -227,14 +107,6 @@ def test_rank_0_that_listens_here_under_an_address_of_another_host_says_so():
     job.passes(7)
 
     assert "rank 0 listens on this host, which has a different address" in job.finding().summary
-
-
-def test_a_store_behind_an_address_of_a_service_is_reached():
-    """Kubernetes: no host has the address of a service, but it leads to rank 0."""
-    job = meets(2)
-    all_enter(job, 0, 1, local=False)
-
-    assert job.passes(7).ever() == []
 
 
 def test_a_refusal_while_rank_0_is_not_there_says_that_rank_0_is_missing():
@@ -328,20 +200,3 @@ def test_another_users_listener_is_named_by_its_number():
         "is held by a process of uid 1003, which does not belong to this job"
         in job.passes(7).finding().summary
     )
-
-
-def test_the_launcher_of_the_other_node_on_one_host_is_no_stranger():
-    """Two torchruns with --nnodes 2 run on one machine. The store belongs to the first."""
-    job = meets(2)
-    for rank in job.ranks:
-        rank.told["environment"] |= {"GROUP_WORLD_SIZE": "2"}
-    all_enter(
-        job,
-        0,
-        1,
-        listener_pid=99,
-        listener_ours=False,
-        listener_command="python -m torch.distributed.run",
-    )
-
-    assert job.passes(7).ever() == []

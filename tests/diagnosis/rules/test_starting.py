@@ -7,10 +7,12 @@ import pytest
 from ddtop.diagnosis.rules.starting import Starting
 from ddtop.policy import POLICY
 from ddtop.say.calm import calm_text
-from ddtop.wire.records import HelperEnd, ProcessState, Rendezvous, StackFrame
+from ddtop.wire.records import Rendezvous
 from tests.diagnosis.rules.starting import (
     early,
     enter,
+    killed,
+    late,
     missing,
     spawned,
     works_before_init_with_a_short_timeout,
@@ -33,11 +35,6 @@ def test_a_rank_that_nobody_started_is_named_with_those_who_wait():
         "start it with RANK=3, or set WORLD_SIZE=3 on all ranks; init_process_group times out in"
         " 29 min"
     )
-
-
-def test_ranks_that_wait_for_less_than_eight_seconds_miss_nobody_yet():
-    """A person types the same line in four panes."""
-    assert missing().passes(POLICY.init_missing_limit_s).ever() == []
 
 
 def test_a_rank_that_comes_at_last_ends_the_finding():
@@ -72,14 +69,6 @@ def test_a_rank_of_two_hosts_that_both_report_is_missing_for_certain():
     assert job.passes(10).kinds() == [("critical", "rank-missing", (3,))]
 
 
-def test_while_another_rank_still_imports_nobody_is_missing():
-    """The ranks come one after the other, because the shell loop still runs."""
-    job = early(4, absent=[3])
-    enter(job, 0, 1)
-
-    assert job.passes(9.5).ever() == []
-
-
 def test_the_timeout_that_follows_half_an_hour_later_does_not_change_the_cause():
     """After the end, torch's own error names no rank."""
     job = missing().passes(12)
@@ -97,17 +86,6 @@ def test_the_timeout_that_follows_half_an_hour_later_does_not_change_the_cause()
 
 
 # -- rank-killed
-
-
-def killed(*pids, signal=9, absent=(3,)):
-    """mp.Process: the children have no number yet, and these have died."""
-    job = early(4, absent=absent)
-    for rank in job.ranks:
-        rank.claim = "init"
-    dead = tuple(HelperEnd(pid, unix_ns(1.0), None, signal) for pid in pids)
-    job.host_says = {"helpers": dead}
-    enter(job, *(number for number in range(4) if number not in absent))
-    return job.passes(4)
 
 
 def test_a_process_that_was_killed_before_it_joined_is_the_missing_rank():
@@ -130,22 +108,7 @@ def test_a_dead_process_that_does_not_explain_the_missing_ranks_is_none_of_them(
     assert killed(4711, **more).kinds() == []
 
 
-def test_while_another_process_may_become_the_rank_a_dead_one_is_a_helper():
-    job = killed()
-    job.host_says = {"helpers": (HelperEnd(4711, unix_ns(1.0), None, 9),)}
-    job.candidates = (ProcessState(None, 4999, "R", cpu_ns=10),)
-
-    assert job.passes(2).kinds() == []
-
-
 # -- late-to-init
-
-
-def late(**more):
-    job = early(3).passes(2)
-    job.ranks[2].stands_at("wait_for_licence", line=88, **more)
-    enter(job, 0, 1)
-    return job
 
 
 def test_a_rank_that_sleeps_before_init_is_named_with_its_place():
@@ -155,10 +118,6 @@ def test_a_rank_that_sleeps_before_init_is_named_with_its_place():
     assert finding.victims == (0, 1)
     assert "rank 2 has been in wait_for_licence (train.py:88)" in finding.summary
     assert "ranks 0,1 wait in init_process_group" in finding.summary
-
-
-def test_just_before_the_limit_the_sleeper_is_not_named():
-    assert late().passes(POLICY.still_limit_s).ever() == []
 
 
 @pytest.mark.parametrize(("sleeps_s", "severity"), [(40, "warning"), (3600, "critical")])
@@ -171,19 +130,6 @@ def test_a_rank_that_pauses_before_init_is_a_warning_if_its_sleep_ends_soon(slee
 
     assert job.ever() == [(severity, "late-to-init", (2,))]
     assert "in wait_for_licence (train.py:88)" in finding.summary
-
-
-def test_a_rank_that_still_imports_torch_is_a_warning_after_ten_seconds():
-    job = early(3)
-    enter(job, 0, 1)
-    job.passes(POLICY.of(Starting).init_late_warning_s)
-    assert job.ever() == []
-    finding = job.passes(3).finds("warning", "late-to-init", 2)
-
-    assert (
-        "rank 2 is not in init_process_group yet, still importing a module (train.py:1 <module>)"
-        in finding.summary
-    )
 
 
 def test_an_import_that_waits_for_the_disk_is_no_standstill():
@@ -207,26 +153,6 @@ def test_a_rank_that_works_for_minutes_before_init_is_critical_in_the_end():
 def test_half_of_the_groups_own_timeout_makes_it_critical_sooner():
     """With timeout=timedelta(seconds=60), the finding has to come at 30 s."""
     assert works_before_init_with_a_short_timeout().kinds() == [("critical", "late-to-init", (2,))]
-
-
-def test_all_ranks_that_import_for_minutes_are_a_slow_start_and_nothing_else():
-    job = early(4).passes(180)
-    enter(job, 0, 1, 2, 3)
-
-    assert job.passes(1).ever() == []
-
-
-def test_a_rank_that_comes_a_while_after_the_others_is_no_news():
-    job = early(2)
-    enter(job, 0)
-    job.passes(9)
-    enter(job, 1)
-    job.passes(1)
-    for rank in job.ranks:
-        rank.calls, rank.phase = [], "running"
-        rank.comes_back()
-
-    assert job.passes(20).ever() == []
 
 
 @pytest.mark.parametrize(
@@ -271,20 +197,11 @@ def test_an_elastic_restart_begins_anew():
     assert job.passes(3).kinds() == []
 
 
-def test_who_has_communicated_and_meets_again_is_not_judged_here():
-    """destroy_process_group and a second init in the middle of the run."""
-    job = trained(3)
-    enter(job, 0, 1)
-
-    assert all(kind not in ("late-to-init", "rank-missing") for _, kind, _ in job.passes(6).ever())
-
-
 def test_a_rank_that_its_launcher_may_still_start_is_a_warning_for_a_minute():
     """Lightning's launcher and shell scripts pause between two ranks."""
     job = missing()
     job.host_says = {"launching": True}
-    job.passes(56)
-    before = job.ever()
+    before = job.passes(56).ever()
     job.passes(10)
 
     assert before == [("warning", "rank-missing", (3,))]
@@ -302,33 +219,10 @@ def test_a_child_without_a_number_is_named_by_its_pid():
     assert "ddtop stacks --pid 4999" in finding.advice
 
 
-def test_the_line_of_a_child_that_makes_no_progress_is_in_the_sentence():
-    """Without a rank number it has no agent, so py-spy has read its stack."""
-    slept = (StackFrame("sleep", "", 0), StackFrame("fetch_config", "/home/ada/late.py", 4))
-    job = spawned(mark="of the same parent", frames=slept)
-
-    assert "process 4999 of the same parent is stuck in fetch_config (late.py:4)" in (
-        job.finding().summary
-    )
-
-
 @pytest.mark.parametrize("child", [{"cpu_per_s": 1}, {"switches_per_s": 1}])
 def test_a_child_without_a_number_that_works_or_wakes_now_and_then_is_a_warning(child):
     """An import from a busy file server reads a little once a second, and uses hardly any CPU."""
     assert spawned(seconds=24, **child).ever() == [("warning", "late-to-init", (2,))]
-
-
-def test_a_child_that_gets_no_cpu_is_a_warning():
-    """On a crowded host it is always ready to run: it never sleeps, and has no wake-ups."""
-    job = spawned(
-        cpu_per_s=0.01, state="R", seconds=24, mark="of the same parent", torch_loaded=True
-    )
-
-    assert job.ever() == [("warning", "late-to-init", (2,))]
-    assert (
-        "process 4999 of the same parent is ready to run, but other processes have the CPUs"
-        in job.finding().summary
-    )
 
 
 def test_a_script_that_pauses_before_it_starts_a_rank_is_a_warning_until_the_pause_is_over():
@@ -349,22 +243,6 @@ def test_a_sleep_without_an_end_and_other_commands_are_no_pause(command):
     job = spawned(mark="of the same parent", command=command)
 
     assert job.kinds() == [("critical", "late-to-init", (2,))]
-
-
-def test_a_child_that_has_not_loaded_torch_is_still_importing_it():
-    job = spawned(
-        seconds=24,
-        mark="LOCAL_RANK=2, started by rank 0",
-        command="python train.py",
-        torch_loaded=False,
-    )
-
-    assert job.ever() == [("warning", "late-to-init", (2,))]
-    assert job.finding().summary == (
-        "rank 2 is still importing torch, 24 s: process 4999 (LOCAL_RANK=2, started by rank 0)"
-        " has not loaded it yet; ranks 0,1 wait in init_process_group, 24 s so far"
-    )
-    assert job.finding().evidence[0].endswith("; LOCAL_RANK=2, started by rank 0, python train.py")
 
 
 @pytest.mark.parametrize("child", [{"torch_loaded": False, "seconds": 310}, {"torch_loaded": True}])

@@ -4,18 +4,10 @@ import pytest
 
 from tests.diagnosis.rules.rendezvous import all_enter, file_store, meets
 from tests.diagnosis.rules.starting import enter
+from tests.diagnosis.rules.stores_and_peers import dials
 from tests.jobs import BASE, SECOND, FakeJob
 
 # -- peer-unreachable
-
-
-def dials(**more):
-    """Rank 1 has the store, and tries to reach rank 0 at the address of rank 0's other network."""
-    job = meets(2)
-    job.ranks[0].told["environment"] |= {"GLOO_SOCKET_IFNAME": "docker0"}
-    all_enter(job, 0, listens=("172.17.0.1:41234", "0.0.0.0:29500"))
-    all_enter(job, 1, dials=("172.17.0.1:41234",), **more)
-    return job
 
 
 def test_a_peer_at_an_address_of_a_bridge_is_named_with_its_interface():
@@ -26,16 +18,6 @@ def test_a_peer_at_an_address_of_a_bridge_is_named_with_its_interface():
         " init_process_group for"
     )
     assert "rank 0 on node0: GLOO_SOCKET_IFNAME=docker0" in finding.evidence
-
-
-def test_a_peer_that_is_dialled_for_a_moment_is_no_news():
-    assert dials().passes(7).ever() == []
-
-
-def test_whoever_has_no_store_yet_does_not_know_its_peers():
-    job = dials(sockets=("SYN_SENT",))
-
-    assert "peer-unreachable" not in [kind for _, kind, _ in job.passes(10).ever()]
 
 
 def gave_up(hosts, attempt=0):
@@ -71,45 +53,7 @@ def test_on_one_host_the_loopback_is_no_reason_and_a_restart_is():
     assert finding.advice.startswith("start the job again by hand")
 
 
-def test_a_rank_that_left_is_why_the_others_gave_up_on_it():
-    job = meets(2)
-    all_enter(job, 0)
-    job.passes(2)
-    job.ranks[1].ends(0)
-    job.ranks[0].raises(
-        "RuntimeError", "Gloo connectFullMesh failed with Connection closed by peer"
-    )
-    job.ranks[0].ends(1)
-
-    assert job.passes(2).kinds() == [("critical", "left-early", (1,))]
-
-
 # -- stale-store
-
-
-def test_a_file_store_of_an_earlier_run_is_named_with_its_age():
-    job = meets(2, **file_store())
-    enter(job, 0, 1)
-    finding = job.passes(7).finds("critical", "stale-store", 0, 1)
-
-    assert (
-        "the file store /data/store is older than this job: 911 bytes, last written 1 d before it"
-        " began" in finding.summary
-    )
-    assert finding.advice == "remove it and start again: rm '/data/store'"
-
-
-def test_the_error_that_a_stale_store_leads_to_is_its_consequence():
-    job = meets(2, **file_store())
-    enter(job, 0, 1)
-    job.passes(2)
-    job.ranks[0].raises(
-        "RuntimeError",
-        "Gloo connectFullMesh failed with ... Connection refused, remote=[10.0.0.1]:3492",
-    )
-    job.ranks[0].ends(1)
-
-    assert job.passes(2).ever() == [("critical", "stale-store", (0, 1))]
 
 
 @pytest.mark.parametrize(
@@ -122,20 +66,6 @@ def test_a_file_that_is_empty_or_of_this_job_is_not_stale(more):
     enter(job, 0, 1)
 
     assert job.passes(7).ever() == []
-
-
-def test_a_file_that_may_not_be_written_is_named():
-    job = meets(2, **file_store(writable=False, bytes=0, owner="uid 0"))
-    enter(job, 0, 1)
-    job.ranks[0].raises("RuntimeError", "open(/data/store): Permission denied")
-    job.ranks[0].ends(1)
-    finding = job.passes(2).finding()
-
-    assert finding.kind == "stale-store"
-    assert (
-        "cannot use the file store /data/store: not writable for this user, owned by uid 0"
-        in finding.summary
-    )
 
 
 # -- version-skew
@@ -164,14 +94,6 @@ def test_two_copies_of_the_script_are_distinguished_by_their_text():
     assert "script (rank 0: train 3f2a0000, rank 1: train 9bc10000)" in finding.summary
 
 
-def test_a_rank_that_has_not_imported_torch_yet_has_no_other_torch():
-    job = FakeJob(2)
-    job.ranks[0].told["torch"] = "2.7.0"
-    job.say(job.ranks[0].hello(), job.ranks[0])
-
-    assert job.trains(3).ever() == []
-
-
 # -- all ranks have joined
 
 
@@ -179,8 +101,7 @@ def test_a_start_that_does_not_return_though_all_have_come_is_no_ok():
     """After a restart the store had an address of the previous attempt."""
     job = meets(2)
     all_enter(job, 0, 1)
-    job.passes(20)
-    early = job.finding()
+    early = job.passes(20).finding()
     late = job.passes(50).finding()
 
     assert (early.severity, early.kind, early.ranks) == ("warning", "collective-stuck", ())
@@ -198,21 +119,3 @@ def test_a_restart_that_does_not_meet_is_told_to_start_anew():
     all_enter(job, 0, 1)
 
     assert job.passes(20).finding().advice.startswith("start the job again by hand")
-
-
-def test_a_start_in_which_somebody_works_takes_its_time():
-    job = meets(2)
-    all_enter(job, 0, 1)
-    job.ranks[1].cores = 0.5
-
-    assert job.passes(60).ever() == []
-
-
-def test_a_start_is_measured_from_the_last_ones_coming():
-    job = meets(2)
-    all_enter(job, 0)
-    job.ranks[1].cores = 0.5
-    job.passes(8)
-    all_enter(job, 1)
-
-    assert job.passes(8).ever() == []

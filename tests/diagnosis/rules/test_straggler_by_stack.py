@@ -3,40 +3,8 @@
 import msgspec
 import pytest
 
-from ddtop.wire.records import OutsideLook
-from tests.jobs import SECOND, FakeJob, unix_ns
-
-LATE = OutsideLook(looks=40, looks_s=5.0, call_looks=2, wait_looks=2, one_wait_looks=1)
-WAITS = OutsideLook(
-    "collective",
-    "all_reduce",
-    looks=16,
-    looks_s=5.0,
-    call_looks=11,
-    wait_looks=11,
-    one_wait_looks=2,
-)
-
-
-def job_of(*looks):
-    """A job that makes progress, with these looks at its stacks."""
-    job = FakeJob(len(looks)).trains(6)
-    for number, look in enumerate(looks):
-        since = unix_ns(job.now) - SECOND // 20
-        job.ranks[number].says["outside"] = msgspec.structs.replace(look, since_unix_ns=since)
-    job.ranks[1].works_at(function="augment", line=31, activity="other")
-    return job.trains(2)
-
-
-def test_the_rank_that_is_never_in_the_wait_is_named():
-    finding = job_of(WAITS, LATE, WAITS).finds("warning", "straggler", 1)
-
-    assert finding.victims == (0, 2)
-    assert finding.summary.startswith(
-        "rank 1 is a straggler, judged by stacks: ranks 0,2 are in a collective in at least 69% of"
-        " the looks, rank 1 in 5%"
-    )
-    assert "DDTOP=1" in " ".join(finding.evidence)
+from tests.diagnosis.rules.straggler_by_stack import LATE, WAITS, job_of
+from tests.jobs import unix_ns
 
 
 @pytest.mark.parametrize("looks", [(WAITS, WAITS, WAITS), (LATE, LATE, LATE)])
@@ -55,10 +23,3 @@ def test_a_rank_that_holds_up_all_for_long_is_no_straggler_besides():
     )
 
     assert [kind for _, kind, _ in job.passes(10).kinds()] == ["not-in-collective"]
-
-
-def test_a_rank_at_the_end_of_its_program_is_no_straggler():
-    job = job_of(WAITS, LATE, WAITS)
-    job.ranks[1].says["phase"] = "leaving"
-
-    assert "straggler" not in [kind for _, kind, _ in job.trains(3).kinds()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from contextlib import ExitStack, closing
 from types import SimpleNamespace
 
 import msgspec
@@ -33,15 +34,8 @@ TEXT = (ANSWERS / "2.27.5/behind.txt").read_text()
 
 @pytest.fixture
 def service():
-    made = []
-
-    def make(*scripts):
-        made.append(Service(*scripts))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
+    with ExitStack() as ends:
+        yield lambda *scripts: ends.enter_context(closing(Service(*scripts)))
 
 
 OLD = (

@@ -178,11 +178,14 @@ def test_a_child_that_a_signal_has_ended_is_told_to_who_waits_for_what_it_puts(s
     assert [one.does for one in chain_of(process.pid)] == ["writes"]
 
 
-def test_a_child_that_has_ended_well_is_not_told(start):
+def test_a_child_that_has_ended_well_is_told_only_of_what_processes_share(start):
     process = start("import os, time\nif os.fork() == 0: os._exit(0)\ntime.sleep(99)")
     once(lambda: sleeping_in(process.pid).call in SLEEPING)
 
     assert chain_of(process.pid, ITS_CHILDREN) == ()
+    # What it shares with its children, that one may have left undone.
+    (found,) = chain_of(process.pid, OF_CHILDREN)
+    assert (found.resource, found.does) == ("child", "exit code 0")
 
 
 def test_a_lock_of_another_process_on_a_file_that_it_asks_for_again_and_again(start, tmp_path):
@@ -267,6 +270,22 @@ def test_a_child_that_writes_what_its_parent_does_not_read_is_a_circle(start):
     assert (back.resource, back.pid, back.circle) == ("pipe", process.pid, True)
 
 
+def test_a_child_whose_other_thread_writes_what_its_parent_does_not_read_is_a_circle(start):
+    """As a process that has put much into a queue of multiprocessing, and ends."""
+    writes = (
+        "import os, sys, threading as t; w = int(sys.argv[1])"
+        "; o = t.Thread(target=os.write, args=(w, bytes(10**6))); o.start(); o.join()"
+    )
+    process = start(
+        "import os, subprocess as s, sys; r, w = os.pipe()\n"
+        f"s.Popen([sys.executable, '-c', {writes!r}, str(w)], pass_fds=[w]).wait()"
+    )
+    child, back = once(lambda: found if len(found := chain_of(process.pid)) == 2 else None)
+
+    assert (child.resource, child.circle) == ("child", False)
+    assert (back.does, back.pid, back.circle) == ("reads", process.pid, True)
+
+
 def test_what_a_stopped_process_waits_for_is_not_told(start):
     code = "import subprocess as s; p = s.Popen(['cat'], stdin=s.PIPE, stdout=s.PIPE)"
     process = start(f"{code}; p.stdout.read()")
@@ -332,6 +351,23 @@ def test_the_only_connection_of_an_event_loop_is_followed(start):
             (link,) = told(process)
 
     assert (link.resource, link.pid) == ("connection", os.getpid())
+
+
+@pytest.mark.parametrize("wait", ["select.select([read, *others], [], [])", "poll.poll()"])
+def test_a_pipe_that_it_writes_is_no_wait_of_who_waits_for_several(start, wait):
+    """asyncio looks whether the standard input of a child has been closed."""
+    code = (
+        "import os, select, subprocess as s\n"
+        "child = s.Popen(['yes', 'x' * 9], stdin=s.PIPE, stdout=s.PIPE); os.kill(child.pid, 19)\n"
+        "read, others = child.stdout, []\n"
+        "while select.select([read], [], [], 0.5)[0]: os.read(read.fileno(), 65536)\n"
+        "poll = select.poll(); poll.register(read); poll.register(child.stdin, select.POLLERR)\n"
+        f"{wait}"
+    )
+    process = start(code)
+    (found,) = once(lambda: found if (found := chain_of(process.pid)) and len(found) == 1 else None)
+
+    assert (found.resource, found.who, found.process.state) == ("pipe", "yes", "T")
 
 
 def test_a_link_to_a_rank_says_which(start):
@@ -597,7 +633,7 @@ def test_of_workers_that_sleep_alike_the_one_in_the_programs_code_is_told(start,
     )
 
     def spy(pid, **_):
-        file = "/d/augment.py" if pid == busy else "/usr/lib/python3.11/queue.py"
+        file = "/d/augment.py" if pid == busy else "/v/lib/python3.11/site-packages/billiard.py"
         thread = ThreadStack((StackFrame("augment", file, 6),), "main", thread_id=7, main=True)
         return SimpleNamespace(poll=lambda: (thread,), tids={7: pid}, kill=lambda: None)
 
@@ -611,6 +647,56 @@ def test_of_workers_that_sleep_alike_the_one_in_the_programs_code_is_told(start,
     assert first == (state,)
     assert (link.resource, link.pid, link.place.function) == ("child", busy, "augment")
     assert link.pid != idle
+
+
+def test_a_worker_in_the_programs_code_that_waits_for_its_parent_is_a_circle(start, monkeypatch):
+    """Without a line of the program it would wait for its next task."""
+    code = (
+        "import socket as s, subprocess, sys, time\n"
+        "ours, theirs = s.socketpair()\n"
+        "subprocess.Popen([sys.executable, '-c', 'import socket, sys;"
+        " socket.socket(fileno=int(sys.argv[1])).recv(1)', str(theirs.fileno())],"
+        " pass_fds=[theirs.fileno()]); theirs.close(); time.sleep(99)"
+    )
+    rank = start(code)
+    (worker,) = once(lambda: children(rank.pid))
+    once(lambda: sleeping_in(worker).call == "recvfrom")
+
+    def spy(pid, **_):
+        thread = ThreadStack((StackFrame("merge", "/d/m.py", 6),), "main", thread_id=7, main=True)
+        return SimpleNamespace(poll=lambda: (thread,), tids={7: pid}, kill=lambda: None)
+
+    monkeypatch.setattr("ddtop.relay.processes.chains.PySpy", spy)
+    chains, state = Chains(), ProcessState(0, rank.pid, "S")
+    chains.look({rank.pid: ITS_CHILDREN}, [state], 10**9)
+    (found,) = chains.look({rank.pid: ITS_CHILDREN}, [state], 10**9 + 1)
+    child, back = found.chain
+
+    assert (child.pid, child.place.function) == (worker, "merge")
+    assert (back.pid, back.circle) == (rank.pid, True)
+
+
+def test_a_child_that_only_runs_libraries_is_told_with_the_line_of_one(start, monkeypatch):
+    """As the worker of a loader whose data set is a library's. torch's own code says nothing."""
+    code = (
+        "import subprocess as s, sys; s.run([sys.executable, '-c', 'import time; time.sleep(99)'])"
+    )
+    rank = start(code)
+    once(lambda: chain_of(rank.pid))
+    installed = "/v/lib/python3.11/site-packages/"
+
+    def spy(pid, **_):
+        files = ("/usr/lib/python3.11/shutil.py", f"{installed}torch/utils/data.py")
+        frames = [StackFrame("run", file, 6) for file in (*files, f"{installed}streaming/base.py")]
+        thread = ThreadStack(tuple(frames), "main", thread_id=7, main=True)
+        return SimpleNamespace(poll=lambda: (thread,), tids={7: pid}, kill=lambda: None)
+
+    monkeypatch.setattr("ddtop.relay.processes.chains.PySpy", spy)
+    chains, state = Chains(), ProcessState(0, rank.pid, "S")
+    chains.look({rank.pid: 0}, [state], 10**9)
+    (found,) = chains.look({rank.pid: 0}, [state], 10**9 + 1)
+
+    assert [link.place.file for link in found.chain] == [f"{installed}streaming/base.py"]
 
 
 @NEEDS_FUSE

@@ -1,0 +1,9 @@
+"""Jobs of `test_stuck.py` and of the pages of findings."""
+
+from tests.jobs import trained
+
+
+def stuck():
+    job = trained()
+    job.others_wait()
+    return job
