@@ -166,7 +166,7 @@ class WaitChain(Probe):
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
-        self._asked_at, self._asked = 0, False
+        self._asked_at, self._asked, self._lasts = 0, False, False
         self._lead: _Thread | None = None
         self._threads: tuple[_Thread, ...] = ()
         self._foreign: tuple[_Thread, ...] = ()
@@ -187,6 +187,8 @@ class WaitChain(Probe):
             self._asked_at = 0
             return
         if tick.now - self._asked_at >= EVERY_NS:
+            # A task may fail by design, of a rank that stands for a moment.
+            self._lasts = self._asked_at > 0
             self._asked_at = tick.now
             self._lead = self._thread(self._rank.lead_id)
             every = self._idents()
@@ -488,7 +490,8 @@ class WaitChain(Probe):
         tasks = {
             id(task): task for task in list(known or ())[:TASKS_MAX] if type(task) is held["Task"]
         }
-        self._note_failed(tasks.values())
+        if self._lasts:
+            self._note_failed(tasks.values())
         run = self._rank.frames.walk.named(self._rank.lead_id, "future", FRAMES_MAX)
         task = next((tasks[one] for _, one, _ in run if one in tasks), None)
         for _ in range(AWAITS_MAX):
