@@ -546,10 +546,10 @@ def test_a_statement_that_fails_again_and_again_is_told_with_its_values(ended):
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
 
-    def lead(release, port=port):
+    def lead(release, port=port, password="hunter2"):
         while not release.acquire(blocking=False):
             try:
-                socket.create_connection(("127.0.0.1", port))
+                socket.create_connection(("127.0.0.1", port)).send(password)
             except OSError:
                 time.sleep(0.01)
 
@@ -557,8 +557,9 @@ def test_a_statement_that_fails_again_and_again_is_told_with_its_values(ended):
         ended(lead, "lead").ident, lambda chain: chain and chain[0].resource == "retry"
     )
 
-    assert link.named == 'socket.create_connection(("127.0.0.1", port))'
-    assert (link.who, link.does) == ("ConnectionRefusedError", f"port is {port}")
+    assert link.named == 'socket.create_connection(("127.0.0.1", port)).send(password)'
+    assert link.who == "ConnectionRefusedError"
+    assert link.does == f"port is {port}, password is (redacted)"
 
 
 def test_a_task_that_an_exception_has_ended_is_told_as_of_a_thread(ended):
