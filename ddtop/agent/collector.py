@@ -93,9 +93,8 @@ class Truce:
     def sleep(self, call: Callable[..., Any], *arguments: object) -> Any:
         """The result of a call that sleeps. It must be C code, and its result no container."""
         now, raised = gc.get_threshold(), self._raised()
-        program = {now: self._as_set(now)}
+        program = self._as_set(now)
         results: list[Any] = []
-        found: list[_Thresholds] = []
         # Freed before the thresholds are read: their tuple then takes this memory, and that is no
         # allocation for the collector.
         spare = [gc.get_threshold()]
@@ -103,17 +102,17 @@ class Truce:
         try:
             deque(
                 chain(
-                    starmap(gc.set_threshold, map(program.get, first, second)),
+                    starmap(gc.set_threshold, map({now: program}.get, first, second)),
                     map(results.append, starmap(call, (arguments,))),
                     starmap(spare.clear, _ONCE),
-                    map(found.append, starmap(gc.get_threshold, _ONCE)),
+                    map(results.append, starmap(gc.get_threshold, _ONCE)),
                     starmap(gc.set_threshold, (raised,)),
                 ),
                 maxlen=0,
             )
         finally:
-            self._program = self._as_set(found[0] if found else gc.get_threshold())
-            if self._raised() != raised or not found:
+            self._program = self._as_set(results[1] if results[1:] else gc.get_threshold())
+            if self._raised() != raised or not results[1:]:
                 gc.set_threshold(*self._raised())
         return results[0]
 
@@ -130,7 +129,10 @@ class Truce:
 
     def _as_set(self, now: _Thresholds) -> _Thresholds:
         """The thresholds that the program has set, if these hold `now`."""
+        own = self._program
+        if now in (own, (*_RAISED, *own[len(_RAISED) :])):
+            return own
         return tuple(
-            held if not at < len(_RAISED) or held % RAISED else held // RAISED * own
-            for at, (held, own) in enumerate(zip(now, self._program, strict=True))
+            held if not at < len(_RAISED) or held % RAISED else held // RAISED * own[at]
+            for at, held in enumerate(now)
         )

@@ -105,6 +105,8 @@ def _is_helper(argv: Sequence[str], module: str, script: str) -> bool:
     # Workers that multiprocessing or a compiler starts for itself. A spawned process of the user is
     # a candidate, which costs only an import hook. The fork server is one too, because its children
     # have the import hook only if it has.
-    if "multiprocessing.resource_tracker" in " ".join(argv[1:4]):
-        return True
-    return "compile_worker" in script or "compile_worker" in module
+    return (
+        "multiprocessing.resource_tracker" in " ".join(argv[1:4])
+        or "compile_worker" in script
+        or "compile_worker" in module
+    )

@@ -21,9 +21,7 @@ import msgspec
 
 from ddtop.wire.records import TRAIN, GroupMade
 
-PEER_WAITS_KEPT = 100
-MESHES_MAX = 1024
-GROUPS_MADE_KEPT = 16
+PEER_WAITS_KEPT, MESHES_MAX, GROUPS_MADE_KEPT = 100, 1024, 16
 
 
 class Notes(dict[type, Any]):

@@ -32,8 +32,7 @@ class OwnThread:
     ended_cpu_ns = 0
 
     def __init__(self, work: Callable[[], object]) -> None:
-        self._work = work
-        self._running = _thread.allocate_lock()
+        self._work, self._running = work, _thread.allocate_lock()
 
     def start(self) -> None:
         """Start it.

@@ -25,7 +25,6 @@ from ddtop.agent.notes import Notes
 from ddtop.agent.stacks import walk
 from ddtop.agent.stacks.dump import DumpFile
 from ddtop.agent.stacks.frames import FrameReader
-from ddtop.agent.stacks.walk import Walk
 from ddtop.agent.state_page import StatePage
 from ddtop.wire import page as layout
 
@@ -79,28 +78,24 @@ class Rank:
         self.limits = limits
         self.note_raised: Callable[[BaseException, str], None] | None = None
         self.who, self.job, self.run, self.socket, self.source = identity, job, run, socket, source
-        self.backend = backend
-        self.pid = os.getpid()
+        self.backend, self.pid = backend, os.getpid()
         self.start_ticks = registry.start_ticks(self.pid) or 0
         self.page = StatePage(self.pid, self.start_ticks)
         self.frames = FrameReader(
-            Walk(self.page.words, layout.WALKING_AT, os.environ.get(walk.VARIABLE, ""))
+            walk.Walk(self.page.words, layout.WALKING_AT, os.environ.get(walk.VARIABLE, ""))
         )
         self.main_id = self.lead_id = threading.main_thread().ident or 0
-        self.stepper = 0
-        self.notes = Notes()
+        self.stepper, self.notes = 0, Notes()
         self.late_probes: dict[str, Probe] = {}
         self.exception: LastException | None = None
         self.leaves_after: LastException | None = None
         self.failed_save: FailedSave | None = None
         self.saves_to: tuple[str, ...] = ()
-        self.init_arguments = InitArguments()
-        self.joined = False
+        self.init_arguments, self.joined = InitArguments(), False
         self.destroyed, self.times_destroyed = False, 0
         self.final_seqs: dict[str, int] = {}
         self.met, self.above = 0, above
-        self.exiting = False
-        self.started_unix_ns = time.time_ns()
+        self.exiting, self.started_unix_ns = False, time.time_ns()
         folder = self.page.path and self.page.path.parent
         file = f"{self.pid}-{self.start_ticks}.stacks"
         self.dump_file = DumpFile(folder, file, os.environ.get("DDTOP_SIGNAL", ""))

@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import ddtop
@@ -20,7 +21,7 @@ from ddtop.agent.environment import VALUE_CHARACTERS, redacted_argv, redacted_en
 from ddtop.agent.guard import guard
 from ddtop.agent.notes import GroupNotes
 from ddtop.agent.own_thread import OwnThread
-from ddtop.agent.probe import Fields, Probe, Tick, WaitsProbe
+from ddtop.agent.probe import TICK_NS, Fields, Probe, Tick, WaitsProbe
 from ddtop.agent.probes import collectives, init_args, parallel
 from ddtop.agent.sources import SOURCES, ProbeRow
 from ddtop.agent.stacks import dump
@@ -40,10 +41,12 @@ CALM_REPORT_EVERY_NS = 1_000_000_000
 CALM_NS = 1_000_000_000
 """A rank is calm if it has progressed within this time, has no stuck collective and does not wait
 for data."""
+ASKED_NS = 20_000_000_000
+"""For this time after a question of the relay about waits, a rank takes all samples."""
 RELAY_SILENT_NS = 6_000_000_000
 """The relay sends `alive` every 2 s. An agent that misses three of them tries to start another."""
-SPAWN_EVERY_NS = 6_000_000_000
-LOG_BYTES_MAX = 1 << 16
+SPAWN_EVERY_NS, LOG_BYTES_MAX = 6_000_000_000, 1 << 16
+_MOVED_AT = attrgetter("moved_at")
 
 
 class Reporter:
@@ -56,9 +59,9 @@ class Reporter:
         self._reports: tuple[tuple[str, Callable[[Tick], Fields]], ...] = ()
         self._communication: tuple[WaitsProbe, ...] = ()
         self._fields: dict[str, Any] = {}
-        self._late_probes = 0
-        self._tick = Tick()
-        self._report_at = 0
+        self._late_probes, self._tick = 0, Tick()
+        self._report_at = self._moved = 0
+        self._pause_ns, self._asked_at = TICK_NS, -ASKED_NS
         self._sent_groups: tuple[object, ...] | None = None
         self._relay: str | None = None
         self._complained = self._said_silent = False
@@ -79,11 +82,12 @@ class Reporter:
         """
         tick = self._tick
         tick.begin(now, time.time_ns() - now, self._rank.page.open_calls())
-        tick.held, tick.moved_at = held, self._moved_at()
+        tick.held, tick.moved_at = held, self._moved
         if len(self._rank.late_probes) != self._late_probes:
             self._order()
         for name, sample in self._samples:
             guard.run(name, sample, tick)
+        self._moved = self._moved_at()
         if greet:
             self._send_hello()
         if self._is_due(now):
@@ -98,18 +102,38 @@ class Reporter:
         """Whether it is time for a report: once a second while the rank is calm, else twice."""
         # The sum of two ticks, each with a jitter of a fifth, is never a third shorter than the
         # report interval; that of four ticks is never a fifth shorter.
-        since = now - self._report_at + 100_000_000
+        since = now - self._report_at + 100_000_000 * self._pause_ns // TICK_NS
         if since < REPORT_EVERY_NS:
             return False
-        if since >= CALM_REPORT_EVERY_NS or self._tick.stuck:
-            return True
-        # More samples of a rank that waits for data show which worker is late.
+        return since >= CALM_REPORT_EVERY_NS or self._tick.stuck or not self._is_calm(now)
+
+    def pause_ns(self) -> int:
+        """How long to sleep before the next tick, but for the jitter: twice as long in a rank whose
+        steps are steady, that waits little, and that nobody has asked."""
+        limits, tick = self._rank.limits, self._tick
+        sleeps = (
+            tick.steady_since
+            and tick.now - tick.steady_since >= limits.steady_ns
+            and tick.now - self._asked_at >= ASKED_NS
+            and not tick.stuck
+            and self._is_calm(tick.now)
+            and all(
+                (source.wait_ratio or 0.0) <= limits.steady_wait_ratio
+                for source in self._communication
+            )
+        )
+        self._pause_ns = 2 * TICK_NS if sleeps else TICK_NS
+        return self._pause_ns
+
+    def _is_calm(self, now: int) -> bool:
+        """Whether the rank moves. More samples of one that waits for data show which worker is
+        late."""
         waits_for_data = self._rank.page.words[layout.LOADER_WAIT_SINCE_AT]
-        return bool(waits_for_data) or now - self._moved_at() > CALM_NS
+        return not waits_for_data and now - self._moved <= CALM_NS
 
     def _moved_at(self) -> int:
         """When any source last saw progress, monotonic ns; 0 if none has."""
-        return max((probe.moved_at or 0 for probe in self._probes.values()), default=0)
+        return max(filter(None, map(_MOVED_AT, self._probes.values())), default=0)
 
     def listen(self, now: int) -> None:
         """Receive the relay's commands; start another relay if it has been silent for long."""
@@ -153,6 +177,7 @@ class Reporter:
         self._tick.begin(now, time.time_ns() - now, self._rank.page.open_calls())
         for probe in self._probes.values():
             guard.run(probe.name, probe.close, self._tick)
+        self._moved = self._moved_at()
         # A signal that the program has just taken stays its own when the interpreter ends.
         self._rank.dump_file.still_ours()
         self._report()
@@ -243,7 +268,7 @@ class Reporter:
         # A group that is being destroyed must not be read.
         if rank.collectives_paused or rank.destroyed:
             return
-        words = rank.page.words
+        self._asked_at, words = self._tick.now, rank.page.words
         counts = words[layout.ITERATION_SOURCE_AT] in layout.STEP_SOURCES
         iteration = words[layout.ITERATION_AT] if counts else None
         self._send(collectives.take(self._communication, command.arguments[0][:64], iteration))
@@ -303,7 +328,7 @@ class Reporter:
     def _report(self) -> None:
         rank, tick, communication = self._rank, self._tick, self._communication
         groups = tick.groups = tuple(group for source in communication for group in source.groups)
-        turns = tuple(turn for source in communication for turn in source.turns)
+        turns = tuple(turn for source in communication for turn in source.turns())
         made = tuple(rank.notes[GroupNotes].made)
         if (groups, turns, made) != self._sent_groups:
             if self._sent_groups is None or groups != self._sent_groups[0]:
@@ -314,7 +339,6 @@ class Reporter:
         for name, fields in self._reports:
             guard.run(name, self._collect, fields)
         calls = self._open_calls()
-        moved = self._moved_at()
         waits = [wait / 1e6 for source in communication for wait in source.longest_waits_ns()]
         # A wait that has happened twice is normal.
         waits.sort(reverse=True)
@@ -327,7 +351,7 @@ class Reporter:
                 all_samples=sum(source.all_samples for source in communication),
                 exception=rank.exception,
                 failed_save=rank.failed_save,
-                progress_unix_ns=moved + tick.unix_minus_mono if moved else None,
+                progress_unix_ns=self._moved + tick.unix_minus_mono if self._moved else None,
                 healthy_wait_max_ms=longest_ms,
                 usual_wait_ms=usual_ms,
                 agent_cpu_ns=time.thread_time_ns() + OwnThread.ended_cpu_ns,

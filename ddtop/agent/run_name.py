@@ -92,9 +92,11 @@ def _spans(
     if environ.get("DDTOP_HUB"):
         return True
     nodes_of_world = launch.nodes_of_world(environ, identity.world_size)
-    if nodes_of_world is not None:
-        return nodes_of_world > 1
-    return named_endpoint is not None and (identity.world_size or 0) > 1
+    return (
+        nodes_of_world > 1
+        if nodes_of_world is not None
+        else named_endpoint is not None and (identity.world_size or 0) > 1
+    )
 
 
 def _is_elsewhere(endpoint: str | None) -> bool:
@@ -320,9 +322,7 @@ def _fits(run: _PlainRun, me: _Member, now_s: float) -> bool:
         return False
     taken = [member for member in run.members if member.rank == me.rank]
     living = [member for member in taken if _lives(member)]
-    if living:
-        return living[-1].master == me.master
-    return not taken
+    return living[-1].master == me.master if living else not taken
 
 
 def _lives(member: _Member) -> bool:

@@ -1,5 +1,5 @@
-"""The agent's one thread: samples the probes four times a second, sends a record once a second,
-and twice a second while the rank makes no progress.
+"""The agent's one thread: samples the probes four times a second, or twice in a steady rank, and
+sends a record once a second, or twice while the rank makes no progress.
 
 Theory of operation. The program's threads only write words to the state page and leave notes. This
 thread reads them, torch's own counters and the frames of the rank's thread, and sends a record
@@ -33,10 +33,6 @@ if TYPE_CHECKING:
     from ddtop.agent.report import Reporter
     from ddtop.link.rank_side import RankLink
 
-TICK_NS = 250_000_000
-"""The caches are cold at each tick, so it costs 0.1 to 0.2 ms of CPU however much it reads. At 10
-Hz the agent used 2.3 ms of CPU per second (0.052 ms per step of 22 ms), at 4 Hz it uses 1.5 ms
-(0.034 ms). Ten seconds still have 40 samples."""
 BEFORE_FORK_S = 0.005
 AT_EXIT_S, ALONE_AT_EXIT_S = 0.3, 2.0
 """How long the end of a rank waits until its last words are sent: to a relay that listens, and to
@@ -53,9 +49,7 @@ class Runtime:
         self._rank = rank
         self._link: RankLink | None = None
         self._reporter: Reporter | None = None
-        self._stop = False
-        self._at_exit_s = AT_EXIT_S
-        self._forker = 0
+        self._stop, self._at_exit_s, self._forker = False, AT_EXIT_S, 0
         self._fork_warning = ForkWarning()
         # Released at the interpreter's exit, which ends a wait for this lock.
         self._over = threading.Lock()
@@ -135,7 +129,7 @@ class Runtime:
                         reporter.tick(now, held, rank.take_hello())
                         # The low digits of the clock add a jitter: a fixed period could stay in
                         # step with the program.
-                        planned = now + TICK_NS * (800 + now // 1000 % 400) // 1000
+                        planned = now + reporter.pause_ns() * (800 + now // 1000 % 400) // 1000
                 woken, readable = link.wait(max(0.0, (planned - time.monotonic_ns()) / 1e9))
                 if woken:
                     reporter.report_soon()

@@ -5,6 +5,7 @@ A relay reads only the envelope to store, order and forward; the record inside r
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -87,7 +88,7 @@ _envelope_decoder = msgspec.msgpack.Decoder(Envelope)
 _record_decoder = msgspec.msgpack.Decoder(AnyRecord)
 
 
-def encode(record: msgspec.Struct) -> bytes:
+def encode(record: msgspec.Struct | list[Any]) -> bytes:
     """The bytes of a record; text that is not UTF-8 is escaped."""
     try:
         return _encoder.encode(record)
@@ -128,14 +129,29 @@ def seal(
     )
 
 
+_last: dict[type, tuple[Any, ...]] = {}
+"""The fields of the last record of each kind in which no text had a secret."""
+_NO_TEXT = frozenset({int, float, bool, type(None)})
+
+
 def _without_secrets(record: AnyRecord) -> bytes:
     data = encode(record)
     if isinstance(record, (Command, Reply)):
         # By these words programs know runs and requests.
         return data
-    values = msgspec.msgpack.decode(data)
-    found = redaction.redact_in(values)
-    return data if found == values else _encoder.encode(found)
+    # Most fields of a report are as in the last one: those are not looked at again. A dictionary
+    # may be the same one with other texts.
+    fields = msgspec.structs.astuple(record)
+    new = [
+        value
+        for value, last in zip_longest(fields, _last.get(type(record), ()))
+        if type(value) is dict or (type(value) not in _NO_TEXT and value != last)
+    ]
+    values = msgspec.msgpack.decode(encode(new))
+    if redaction.redact_in(values) != values:
+        return _encoder.encode(redaction.redact_in(msgspec.msgpack.decode(data)))
+    _last[type(record)] = fields
+    return data
 
 
 def open_envelope(data: bytes) -> Envelope:

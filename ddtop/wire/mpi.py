@@ -34,8 +34,7 @@ blocking one returned."""
 NONE, ANY, SEQ_MARK = -1, -2, -3
 """No peer, any peer, any tag: the same for all MPI libraries. In the place of a part's tag: the
 part is a collective, and the word before is its number."""
-WORLD_UID = 1
-OUTSIDE_BIT = 1 << 62
+WORLD_UID, OUTSIDE_BIT = 1, 1 << 62
 """Set in the number of a communicator with processes of another world, which have no rank here."""
 _READS_MAX = 4
 

@@ -452,9 +452,8 @@ def of_description(description: str) -> str | None:
         return None
     name = description.removeprefix(MESH)
     # A dimension without a name is called by its number.
-    if not name or name in WHOLE or name.removeprefix("dim_").isdecimal():
-        return None
-    return short(name)
+    no_name = not name or name in WHOLE or name.removeprefix("dim_").isdecimal()
+    return None if no_name else short(name)
 
 
 def rank_of(meaning: str) -> tuple[int, int, str]:

@@ -1693,9 +1693,8 @@ def pack(group: Group) -> Group:
     if len(group.ranks) <= TOLD_ONE_BY_ONE:
         return group
     runs = _runs(group.ranks)
-    if 6 * len(runs) > len(group.ranks):
-        return group
-    return msgspec.structs.replace(group, ranks=(), runs=runs)
+    shorter = 6 * len(runs) <= len(group.ranks)
+    return msgspec.structs.replace(group, ranks=(), runs=runs) if shorter else group
 
 
 def unpack(group: Group) -> Group:
@@ -1703,9 +1702,8 @@ def unpack(group: Group) -> Group:
 
     A group whose runs are not valid has no members.
     """
-    if not group.runs:
-        return group
-    return msgspec.structs.replace(group, ranks=_ranks(group.runs), runs=())
+    runs = group.runs
+    return msgspec.structs.replace(group, ranks=_ranks(runs), runs=()) if runs else group
 
 
 def place_in(group: Group, rank: int) -> int | None:

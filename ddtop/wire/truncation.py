@@ -40,9 +40,7 @@ def fit_threads(threads: tuple[ThreadStack, ...]) -> tuple[ThreadStack, ...]:
 
 
 def _cut_frames(thread: ThreadStack, deepest: int) -> ThreadStack:
-    more = len(thread.frames) - deepest
-    if more <= 0:
-        return thread
+    more = max(0, len(thread.frames) - deepest)
     return msgspec.structs.replace(
         thread, frames=thread.frames[:deepest], omitted=thread.omitted + more
     )

@@ -1,7 +1,7 @@
 """What was measured: the data in `docs/results`, the page with all of it, and one table in each
 page that explains it.
 
-A measurement keeps its day, version and conditions. The table of a page is the first of its file:
+A measurement keeps its day, version and conditions. The tables of a page are the first of its file:
 in `proof.json` the newest number of each kind, which the others explain.
 """
 
@@ -68,10 +68,14 @@ def page() -> str:
 
 
 def with_table(name: str, text: str) -> str:
-    """A page with the table of its data."""
-    first = read(name)[0]
-    made = "\n".join(["", *table(first.columns, first.rows), ""])
-    return _TABLE.sub(lambda _: made, text)
+    """A page with the tables of its data: the first ones of the file, as many as it has places."""
+    made = iter(read(name))
+
+    def next_table(_: object) -> str:
+        one = next(made)
+        return "\n".join(["", *table(one.columns, one.rows), ""])
+
+    return _TABLE.sub(next_table, text)
 
 
 def write_tables() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from ddtop.agent.identity import RANK, Identity
-from ddtop.agent.probe import Probe
+from ddtop.agent.probe import Probe, WaitsProbe
 from ddtop.agent.rank import Rank
 from ddtop.agent.report import Reporter
 from ddtop.wire import page as layout
@@ -87,3 +87,73 @@ def test_a_rank_that_waits_for_data_reports_twice_a_second(rank):
     rank.page.words[layout.LOADER_WAIT_SINCE_AT] = 1
 
     assert reports(rank, Mover(), 20) == pytest.approx(40, abs=1)
+
+
+class Steady:
+    """A rank that makes ten steps of the same length at each tick, on a clock of its own."""
+
+    def __init__(self, rank):
+        self.rank, self.now, self.steps_each = rank, 1000 * 1000 * MS, 10
+        self.reporter = Reporter(rank, Sent())
+        words = rank.page.words
+        words[layout.ITERATION_SOURCE_AT] = layout.SOURCE_OPTIMIZER
+
+    def passes(self, seconds, steps_ms=25):
+        """Time passes, with steps of this length, 0: none. Returns how many ticks there were."""
+        ticks, end = 0, self.now + seconds * 1000 * MS
+        words = self.rank.page.words
+        while self.now < end:
+            pause = self.reporter.pause_ns()
+            self.now, ticks = self.now + pause, ticks + 1
+            if steps_ms:
+                words[layout.ITERATION_AT] += pause // (steps_ms * MS)
+                words[layout.STEP_AT] = self.now
+            self.reporter._heard_at = self.now
+            self.reporter.tick(self.now, False, False)
+        return ticks
+
+
+@pytest.fixture
+def steady(rank):
+    return Steady(rank)
+
+
+def test_a_rank_takes_half_the_samples_once_its_steps_have_been_steady_for_a_minute(steady):
+    assert steady.passes(60) >= 4 * 60
+
+    steady.passes(5)
+    assert steady.passes(20) == pytest.approx(40, abs=2)
+    assert steady.reporter._link.kinds.count("RankState") == pytest.approx(85, abs=4)
+
+
+def test_steps_that_take_longer_bring_all_samples_back_at_once(steady):
+    steady.passes(70)
+    steady.passes(3, steps_ms=50)
+
+    assert steady.passes(20, steps_ms=50) == pytest.approx(80, abs=2)
+
+
+def test_steps_that_end_bring_all_samples_back_at_the_next_tick(steady):
+    steady.passes(70)
+    steady.passes(1, steps_ms=0)
+
+    assert steady.passes(10, steps_ms=0) == pytest.approx(40, abs=2)
+
+
+def test_a_question_of_the_relay_brings_all_samples_back_for_a_while(steady):
+    steady.passes(70)
+    steady.reporter._asked_at = steady.now
+
+    assert steady.passes(19) == pytest.approx(76, abs=2)
+    steady.passes(2)
+    assert steady.passes(10) == pytest.approx(20, abs=2)
+
+
+def test_a_rank_that_waits_much_takes_all_samples(steady):
+    steady.passes(70)
+    waits = WaitsProbe(steady.rank.limits)
+    steady.reporter._communication = (waits,)
+    for _ in range(80):
+        waits.count_sample(True)
+
+    assert steady.reporter.pause_ns() == TICK

@@ -27,6 +27,18 @@ def _cost(options: argparse.Namespace) -> Iterator[Row]:
         yield from cost.measure(options.pairs, options.seconds, (0, 2), options.in_turn)
 
 
+def _instructions(_options: argparse.Namespace) -> Iterator[Row]:
+    from tools.benchmarks import instructions
+
+    yield from instructions.measure()
+
+
+def _times(options: argparse.Namespace) -> Iterator[Row]:
+    from tools.benchmarks import instructions
+
+    yield from instructions.times(50 if options.quick else 400)
+
+
 def _others(options: argparse.Namespace) -> Iterator[Row]:
     from tools.benchmarks import others
 
@@ -145,6 +157,8 @@ def _verdicts(options: argparse.Namespace) -> Iterator[Row]:
 
 
 PARTS: dict[str, tuple[str, bool, Part]] = {
+    "instructions": ("the agent's parts, counted by valgrind", False, _instructions),
+    "times": ("the agent's parts, with cold caches and with warm ones", False, _times),
     "cost": ("the agent's CPU a step", True, _cost),
     "unset": ("start-up with DDTOP unset", False, _unset),
     "progress": ("ddtop.step() and its like, and wrapped calls of frameworks", False, _progress),

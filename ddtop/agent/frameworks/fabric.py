@@ -30,8 +30,7 @@ class LogSource(ProgressSource):
     level = LIBRARY
 
     def __init__(self, name: str) -> None:
-        self.name = name
-        self.last = SourceValues()
+        self.name, self.last = name, SourceValues()
 
     def note(
         self, _self: Any, metrics: Mapping[str, Any], step: int | None = None, *_more: Any

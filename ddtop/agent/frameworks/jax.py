@@ -109,8 +109,7 @@ SOON_NS = 60_000_000_000
 LOOK_EVERY_NS = 2_500_000_000
 """So often a look counts that finds a rank at work elsewhere. 24 of them are needed
 (`stack_apart_looks`): the others may wait a minute for a compilation or for data."""
-FRAMES_MAX = 100
-COMPUTATION = "a computation"
+FRAMES_MAX, COMPUTATION = 100, "a computation"
 _JAX, _COMPILER = "/jax/", "/jax/_src/compiler.py"
 _HOSTS = "/jax/experimental/multihost_utils.py"
 _OF_PYTHON = re.compile(rb"^\s*(async\s+)?with\b|\.(acquire|get|put|wait|join|result)\s*\(")

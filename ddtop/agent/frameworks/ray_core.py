@@ -33,8 +33,7 @@ STALE_S = 6.0
 """Ray's table answers in a millisecond. While it does not, older answers are not used."""
 IDLE_NS = 20_000_000_000
 """An actor that has used no CPU for so long does not work: an answer of a server takes less."""
-IDLE_CORES = 0.05
-REFERENCES_MAX = 256
+IDLE_CORES, REFERENCES_MAX = 0.05, 256
 
 
 class RayNotes:

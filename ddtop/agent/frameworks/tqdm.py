@@ -40,8 +40,7 @@ class TqdmSource(ProgressSource):
     level = BAR
 
     def __init__(self, bars: Any) -> None:
-        self._bars = bars
-        self._trained = SourceValues()
+        self._bars, self._trained = bars, SourceValues()
 
     def read(self) -> SourceValues | None:
         """The innermost bar with a total; None while there is none."""

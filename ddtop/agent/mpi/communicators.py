@@ -18,8 +18,7 @@ from ddtop.wire.records import Group, pack
 
 SCRATCH_AT = 7
 """A word that is never read. Communicators without a place in the table count there."""
-TRAFFIC_KEYS_MAX = 256
-MEMBERS_TOLD_BY_ALL = 512
+TRAFFIC_KEYS_MAX, MEMBERS_TOLD_BY_ALL = 256, 512
 TOLD_AT_ONCE = 8
 """The first communicators are reported before the program goes on, because its next call may hold
 the GIL. A loop that makes thousands of them is not slowed down."""
@@ -40,6 +39,7 @@ class Comm:
 
     `peers[r]`: the world rank of its rank r (of the remote group of an intercommunicator). `order`:
     that of its collective calls, if it is reported. `files`: how often its members have opened one.
+    `last`: the code of the last collective that has returned.
     """
 
     __slots__ = (
@@ -48,6 +48,7 @@ class Comm:
         "files",
         "group",
         "index",
+        "last",
         "last_at",
         "last_tag",
         "order",
@@ -60,7 +61,7 @@ class Comm:
 
     def __init__(self, uid: int, index: int, peers: tuple[int, ...], group: Group | None) -> None:
         self.uid, self.index, self.peers, self.group = uid, index, peers, group
-        self.seq = self.files = 0
+        self.seq = self.files = self.last = 0
         self.order: CallsMade | None = None
         self.traffic: dict[tuple[int, int], list[int]] = {}
         self.last_tag: dict[int, int] = {}
@@ -93,10 +94,8 @@ class Communicators:
     def __init__(self, mpi: Any, words: memoryview, backend: str) -> None:
         self._mpi, self._words, self._backend = mpi, words, backend
         self.by_handle: dict[int, Comm] = {}
-        self.calls = CallNotes()
-        self._free = list(range(layout.COMMS - 1, -1, -1))
-        self._outside = 0
-        self.handle_of = _handle_reader(mpi)
+        self.calls, self._free = CallNotes(), list(range(layout.COMMS - 1, -1, -1))
+        self._outside, self.handle_of = 0, _handle_reader(mpi)
         self._world_group: Any = None
         self._rank, self._null = mpi.COMM_WORLD.Get_rank(), self.handle_of(mpi.COMM_NULL)
         self.tell: Callable[[], None] | None = None

@@ -25,8 +25,7 @@ from ddtop.wire import page
 FIRST_HELLO_S = 3.0
 """MPI_Init may block for ever with the GIL held. A rank that has not sent a Hello before is then
 not seen at all. A Hello takes 0.1 s on an idle machine, and some seconds while many ranks start."""
-HELLO_S = 0.2
-_WRAPPED = "__ddtop_wrapped__"
+HELLO_S, _WRAPPED = 0.2, "__ddtop_wrapped__"
 _INIT = page.CALLS.index("MPI_Init")
 _BACKENDS = {"Open MPI": "openmpi", "MPICH": "mpich", "Intel MPI": "intelmpi", "MVAPICH": "mvapich"}
 
@@ -113,8 +112,7 @@ def _begin(mpi: Any) -> None:
     setattr(mpi, _WRAPPED, True)
     _wrap_finalize(mpi, lines)
     running.backend = running.backend or backend
-    running.who.world_size = size
-    running.joined = True
+    running.who.world_size, running.joined = size, True
     running.enters_group(rank, size)
     running.late_probes["mpi"] = MpiProbe(lines, part, running.limits)
     running.send_hello_now(HELLO_S)

@@ -105,7 +105,7 @@ class MpiProbe(WaitsProbe):
 
     def __init__(self, lines: Lines, part: memoryview, limits: AgentLimits) -> None:
         super().__init__(limits)
-        self._lines, self._part = lines, part
+        self._lines, self._part, self.turns = lines, part, lines.communicators.calls.turns
         self.rhythm = Rhythm(lines, limits)
         self.state: MpiState | None = None
         self._serials: tuple[tuple[int, int], ...] = ()
@@ -116,7 +116,7 @@ class MpiProbe(WaitsProbe):
         """Read the page, and tell the following probes which threads are in a call."""
         now, unix_ns = tick.now, time.time_ns()
         communicators = self._lines.communicators
-        self.groups, self.turns = communicators.groups(), communicators.calls.turns()
+        self.groups = communicators.groups()
         state = layout.read_mpi(self._part, unix_ns, unix_ns - now)
         serials = tuple((line.thread, line.serial) for line in list(self._lines.by_thread.values()))
         if (serials, self._lines.total) != (self._serials, self._total):

@@ -134,8 +134,7 @@ class ThreadLine:
     def __init__(self, index: int) -> None:
         self.call_at = layout.LINES_AT + index * layout.LINE_WORDS + layout.CALL
         self.at_bytes = (layout.LINES_AT + index * layout.LINE_WORDS) * 8
-        self.inside = index < 0
-        self.serial = 0
+        self.inside, self.serial = index < 0, 0
         self.thread = ctypes.c_int64(get_ident()).value
         self.given: tuple[Any, ...] = ()
 
@@ -147,8 +146,7 @@ class Lines:
     """
 
     def __init__(self, mpi: Any, part: memoryview, backend: str) -> None:
-        self.part = part
-        self.words = part[: layout.WORDS * 8].cast("q")
+        self.part, self.words = part, part[: layout.WORDS * 8].cast("q")
         self.communicators = Communicators(mpi, self.words, backend)
         self.comms = self.communicators.by_handle
         self.marks: dict[int, Mark] = {}
@@ -159,8 +157,7 @@ class Lines:
         self.nowhere = Comm(0, -1, (), None)
         self.counts_starts = False
         """Whether the starts of persistent requests are seen."""
-        self._overflow = ThreadLine(-1)
-        self._given_out = 0
+        self._overflow, self._given_out = ThreadLine(-1), 0
         os.register_at_fork(after_in_child=self._forget)
 
     def _forget(self) -> None:
@@ -203,8 +200,7 @@ class Lines:
         self.words[base + layout.PARTS] = len(parts)
         at = base + layout.PARTS_AT
         for number, (code, comm, what, tag, _) in enumerate(parts[: layout.PARTS_MAX]):
-            place = at + number * layout.PART_WORDS
-            words = self.words
+            place, words = at + number * layout.PART_WORDS, self.words
             words[place], words[place + 1] = code, comm.index
             words[place + 2], words[place + 3] = what, tag
 
@@ -275,7 +271,8 @@ def collective(lines: Lines, name: str, original: Method) -> Method:
         finally:
             words[line.call_at] = 0
             words[comm.done_at] = seq
-            words[comm.last_at] = code
+            if comm.last != code:
+                words[comm.last_at] = comm.last = code
             line.inside, line.given = False, ()
 
     return call
@@ -391,11 +388,10 @@ def _root(comm: Comm, args: Args, kwargs: Kwargs, at: int) -> int:
 def _nbytes(args: Args, at: int) -> int:
     global _array
     buffer: Any = args[at] if len(args) > at else None
-    kind = type(buffer)
-    if kind is not _array:
-        if module_of(kind) not in ARRAYS:
+    if type(buffer) is not _array:
+        if module_of(type(buffer)) not in ARRAYS:
             return NONE
-        _array = kind
+        _array = type(buffer)
     return getattr(buffer, "nbytes", NONE)
 
 

@@ -127,18 +127,19 @@ class CallsMade:
 
     `made`: how many. `ways` by their keys. `open`: turns of which later calls say more. `number`:
     asks for the sequence number of the call, which is the same on all members; of a step, for that
-    of the call before it. `total`: the number at the last step. `run`: the way of the run that goes
+    of the call before it. `total`: the number at the last step. `depth`: of its frame, below the
+    note of the step. `run`: the way of the run that goes
     on, which is longer than always when `made` goes beyond `due`. `whole`: the way of the run that
     this call has ended, if it was as long as always. `odd`: the turn of a run whose lap is open.
     """
 
     __slots__ = (
-        *("due", "group", "last", "made", "number", "odd", "open", "run", "total"),
+        *("depth", "due", "group", "last", "made", "number", "odd", "open", "run", "total"),
         *("turns", "ways", "whole"),
     )
 
     def __init__(self, group: str, number: Callable[[], int]) -> None:
-        self.group, self.number, self.made, self.total = group, number, 0, 0
+        self.group, self.number, self.made, self.total, self.depth = group, number, 0, 0, 0
         self.last: Way | None = None
         self.open: list[_Turn] = []
         self.run: Way | None = None
@@ -228,11 +229,15 @@ class CallNotes:
     """The orders of this rank, by the name of the group, and by the id of the living group.
 
     `on_page`: the two calls on the state page, `slot` is the last one's.
-    `stepping`: the default group, weakly, and the order of the optimizer's steps in it.
+    `stepping`: the default group, weakly, and the order of the optimizer's steps in it. `passed`:
+    how many frames of libraries were below the program's own in the last call that was looked at.
     `own` and `foreign`: code of the program and of libraries that has made a call, by its id.
     """
 
-    __slots__ = ("_reader", "by_id", "foreign", "on_page", "orders", "own", "slot", "stepping")
+    __slots__ = (
+        *("_reader", "by_id", "foreign", "on_page", "orders", "own", "passed", "slot"),
+        "stepping",
+    )
 
     def __init__(self) -> None:
         self.orders: dict[str, CallsMade] = {}
@@ -241,7 +246,7 @@ class CallNotes:
         self.foreign: dict[int, CodeType] = {}
         self._reader = FrameReader()
         self.on_page: list[Way | None] = [None, None]
-        self.slot = 0
+        self.slot = self.passed = 0
         self.stepping: tuple[Callable[[], Any], CallsMade] | None = None
 
     def of(self, group: str, number: Callable[[], int]) -> CallsMade:
@@ -265,8 +270,7 @@ class CallNotes:
                         and way.code is frame.f_code
                         and made != order.due
                     ):
-                        order.made = made + 1
-                        order.last = way
+                        order.made, order.last = made + 1, way
                         return way
             if frame is not None and id(frame.f_code) not in self.own:
                 frame = self.users(frame)
@@ -280,7 +284,7 @@ class CallNotes:
 
     def users(self, frame: FrameType | None) -> FrameType | None:
         """The innermost frame that is the program's own."""
-        for _ in range(SKIPPED_MAX):
+        for self.passed in range(SKIPPED_MAX):
             if frame is None:
                 return None
             code = frame.f_code

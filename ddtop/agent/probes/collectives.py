@@ -53,13 +53,13 @@ from ddtop.wire.records import (
     SYMMETRIC,
     Arrivals,
     Collective,
+    Group,
     GroupProgress,
     RankState,
     arrivals_of,
 )
 
-LOOK_EVERY_NS = 200_000_000
-MEANINGS_EVERY_NS = 2_000_000_000
+LOOK_EVERY_NS, MEANINGS_EVERY_NS = 200_000_000, 2_000_000_000
 BROADCAST = "broadcast"
 """The operation, and the function of torch that calls it."""
 ENTRIES, STATUS, MEANINGS = "entries", "recorder status", "parallel groups"
@@ -83,23 +83,20 @@ class Collectives(WaitsProbe):
         super().__init__(rank.limits)
         self._rank = rank
         self._peers: PeerNotes = rank.notes[PeerNotes]
-        self._calls: CallNotes = rank.notes[CallNotes]
+        self.turns = rank.notes[CallNotes].turns
         self._recorder: Recorder | None = None
         self._watches: dict[str, GroupWatch] = {}
         self._names: dict[tuple[str, str], str] = {}
         self._ended: set[tuple[str, str]] = set()
         self._read_keys: deque[tuple[object, ...]] = deque(maxlen=64)
-        self._entries_at = 0
-        self._status_at = 0
-        self._errors_at = 0
+        self._entries_at = self._status_at = self._errors_at = 0
         self._meanings: dict[str, tuple[str, ...]] = {}
-        self._meanings_at = 0
-        self._looked_at = 0
-        self.waits = False
+        self._meanings_at, self._looked_at, self.waits = 0, 0, False
         self.why_blind: str | None = None
         self.gpu: int | None = None
         self._captures, self._replays = Captures(), 0
         self._left = False
+        self._without: tuple[tuple[Group, ...], frozenset[str]] | None = None
         self._status_unreadable = False
         self._seen_keys: set[tuple[str, str]] = set()
         self._former_keys: set[tuple[str, str]] = set()
@@ -151,7 +148,6 @@ class Collectives(WaitsProbe):
             )
             self.look(tick.now, tick.unix_minus_mono, waiting, in_line, elsewhere)
         tick.waits, tick.stuck = self.waits, self.stuck is not None
-        self.turns = self._calls.turns()
 
     def fields(self, tick: Tick) -> Fields:
         """The progress of each group, and what is open."""
@@ -229,8 +225,11 @@ class Collectives(WaitsProbe):
         # On NCCL the CPU side runs ahead of the GPU: a collective is nearly always open, which
         # means nothing.
         self.count_sample(self.waits, bool(on_host) and not elsewhere)
-        self._maybe_read_entries(now, unix_minus_mono)
-        self._look_at_errors(c10d, now)
+        # In a rank that moves there is no more to do.
+        moved = self.moved_at is not None and now - self.moved_at <= self._limits.still_ns
+        if pending or not moved or any(watch.doubted for watch in self._watches.values()):
+            self._maybe_read_entries(now, unix_minus_mono)
+            self._look_at_errors(c10d, now)
 
     def _look_at_groups(self, c10d: Any, now: int) -> None:
         world, found = c10d._world, []
@@ -358,9 +357,14 @@ class Collectives(WaitsProbe):
         """The recorders to leave out. Gloo's, as long as only NCCL is used, because it may be about
         to get its first entry. That of torch 2.15's NCCL, if there is no group on NCCL.
         """
+        if self._without is not None and self._without[0] is self.groups:
+            return self._without[1]
         gloo = [self._watches[group.name] for group in self.groups if "nccl" not in group.backend]
         unused = [] if any(watch.used for watch in gloo) else ["fr"]
-        return frozenset(unused if self._on_nccl() else [*unused, HOOKED])
+        found = frozenset(unused if self._on_nccl() else [*unused, HOOKED])
+        if all(watch.used for watch in self._watches.values()):
+            self._without = self.groups, found
+        return found
 
     def _track(self, recorder: str, group: str) -> str:
         """The name under which the entries of a group in a recorder are reported."""

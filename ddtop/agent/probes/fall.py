@@ -70,9 +70,11 @@ class Falls:
     def told(self, unix_minus_mono: int) -> Fall | None:
         """What is known; None while the steps take no longer than usual."""
         limits, slow = self._limits, self._slow
-        usual = [piece for piece in self._usual if not self._is_slow(piece)]
         # One pause, long as it may be, is one piece.
-        if self._fell is None or len(slow) < 2 or not usual:
+        if self._fell is None or len(slow) < 2:
+            return None
+        usual = [piece for piece in self._usual if not self._is_slow(piece)]
+        if not usual:
             return None
         now, then = sum_of(slow), sum_of(usual)
         if min(each.step_ns for each in slow) < limits.fall_factor * then.step_ns:

@@ -222,10 +222,11 @@ def _by_retirement(collectives: list[Collective]) -> list[Collective]:
 
     Source: CUDAEvent.h `query`; ProcessGroupNCCL.cpp `kWatchdogThreadSleepMillis`.
     """
-    if all(item.state != "retired" for item in collectives):
-        return collectives
+    retires = any(item.state == "retired" for item in collectives)
     return [
-        msgspec.structs.replace(item, state="scheduled") if item.state == "completed" else item
+        msgspec.structs.replace(item, state="scheduled")
+        if retires and item.state == "completed"
+        else item
         for item in collectives
     ]
 
@@ -412,6 +413,5 @@ def describe(world: Any, name: str, group: Any, meanings: tuple[str, ...] = ()) 
     description = redact(str(getattr(group, "group_desc", "") or ""))
     if description in ("", "undefined"):
         description = "default_pg" if group is world.default_pg else own
-    if name != own:
-        return pack(Group(name, f"{description} (gloo)", ranks, "gloo", (), meanings, *met))
-    return pack(Group(name, description, ranks, _backend(world, group), (), meanings, *met))
+    text, backend = (f"{description} (gloo)", "gloo") if name != own else (description, None)
+    return pack(Group(name, text, ranks, backend or _backend(world, group), (), meanings, *met))

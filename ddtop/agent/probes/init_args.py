@@ -21,8 +21,7 @@ from ddtop.agent.rank import InitArguments
 from ddtop.launch.command_line import program
 from ddtop.wire.records import StoreFile
 
-METHOD_CHARACTERS = 200
-SCRIPT_BYTES_MAX = 1 << 20
+METHOD_CHARACTERS, SCRIPT_BYTES_MAX = 200, 1 << 20
 
 
 def look(given: Mapping[str, Any]) -> InitArguments:

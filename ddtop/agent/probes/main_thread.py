@@ -32,7 +32,6 @@ from ddtop.procfs import names_in, read, scheduled_ns, switches
 from ddtop.redaction import redacted_start
 from ddtop.wire import frames
 from ddtop.wire import page as layout
-from ddtop.wire.page import LEAD_AT
 from ddtop.wire.records import (
     ACTIVITIES,
     Handling,
@@ -208,8 +207,7 @@ class Lead:
 
     def __init__(self, main_id: int, frames: FrameReader) -> None:
         self.ident = self._main_id = main_id
-        self._frames = frames
-        self._scanned_at = 0
+        self._frames, self._scanned_at = frames, 0
 
     def look(self, now: int, stepper: int) -> ThreadLook | None:
         """What the rank's thread does at this moment; None if the main thread has no Python frame
@@ -287,14 +285,11 @@ class PlaceProbe(Probe):
     name = "place"
 
     def __init__(self, rank: Rank) -> None:
-        self._rank = rank
-        self._lead = Lead(rank.main_id, rank.frames)
-        self._stay = Stay()
+        self._rank, self._lead, self._stay = rank, Lead(rank.main_id, rank.frames), Stay()
         self._lines = HotLines()
         self._held_samples, self._held_lines = 0, HotLines()
         self._takers = Takers(rank.frames)
-        self._asked_at = 0
-        self._has_groups = False
+        self._asked_at, self._has_groups = 0, False
         self._polls = self._asked = _UNASKED
 
     def sample(self, tick: Tick) -> None:
@@ -314,8 +309,7 @@ class PlaceProbe(Probe):
             self._takers.look(tick.now, lead.ident)
         if seen is not None:
             self._stay.follow(seen, tick.now)
-            tick.line_since = self._stay.line_since
-            since = self._stay.line_since
+            since = tick.line_since = self._stay.line_since
             if tick.now - max(since, self._asked_at) >= POLLS_EVERY_NS:
                 asked = since, rank.frames.polled_path(lead.ident)
                 self._polls = asked if asked == self._asked else _UNASKED
@@ -435,7 +429,7 @@ class Standing(Probe):
         if seen is None or not since or tick.now - since <= self._limits.still_ns:
             return
         if seen.activity == OTHER:
-            until = sleeps_until(self._rank.page.words[LEAD_AT] or os.getpid())
+            until = sleeps_until(self._rank.page.words[layout.LEAD_AT] or os.getpid())
             if until != self._sleep[0]:
                 self._sleep = until, tick.now
             self._note_wake(tick.now)
@@ -490,7 +484,7 @@ class Standing(Probe):
     def _note_wake(self, now: int) -> None:
         """Whether the thread has got what it waited for, and waits again: then another one works
         for it. A wait with a time limit may just have reached it."""
-        wakes = wakes_of_wait(self._rank.page.words[LEAD_AT] or os.getpid())
+        wakes = wakes_of_wait(self._rank.page.words[layout.LEAD_AT] or os.getpid())
         if None not in (wakes, self._wakes) and wakes != self._wakes:
             self._note_move(now)
         self._wakes = wakes

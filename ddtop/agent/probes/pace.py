@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from functools import partial
+from operator import sub
 from typing import NamedTuple
 
 from ddtop.agent.limits import AgentLimits
 from ddtop.agent.notes import GradientNotes
-from ddtop.agent.probe import Fields, Probe, Tick
+from ddtop.agent.probe import TICK_NS, Fields, Probe, Tick
 from ddtop.agent.probes.replicas import ReplicaNotes
 from ddtop.agent.rank import Rank
 from ddtop.wire import page as layout
@@ -46,14 +47,13 @@ class Counts(NamedTuple):
 
     def since(self, before: Counts) -> Counts:
         """What was counted since then."""
-        pairs = zip(self.activities, before.activities, strict=False)
         return Counts(
             self.at - before.at,
             self.steps - before.steps,
             max(self.loader_ns - before.loader_ns, 0),
             _growth(before.samples, self.samples),
             _growth(before.tokens, self.tokens),
-            tuple([now - then for now, then in pairs]),
+            tuple(map(sub, self.activities, before.activities)),
         )
 
     @property
@@ -70,14 +70,13 @@ class Counts(NamedTuple):
 
 def sum_of(counts: Sequence[Counts]) -> Counts:
     """All of them together. None counts as 0."""
-    activities = zip(*[one.activities for one in counts], strict=False)
     return Counts(
         sum(one.at for one in counts),
         sum(one.steps for one in counts),
         sum(one.loader_ns for one in counts),
         sum(one.samples or 0.0 for one in counts),
         sum(one.tokens or 0.0 for one in counts),
-        tuple([sum(each) for each in activities]),
+        tuple(map(sum, zip(*[one.activities for one in counts], strict=False))),
     )
 
 
@@ -198,13 +197,26 @@ class IterationsProbe(Probe):
     name = "iterations"
 
     def __init__(self, rank: Rank) -> None:
-        self._rank = rank
-        self._batches = 0
+        self._rank, self._batches = rank, 0
         # (iteration, when it ended in monotonic ns).
         self._steps: list[tuple[int, int]] = []
+        self._usual_ms, self._steady_since = 0.0, 0
 
     def sample(self, tick: Tick) -> None:
         """Count batches or MPI's pattern if nothing better counts; remember when steps ended."""
+        self._count(tick)
+        tick.steady_since = self._steady(tick.now)
+
+    def _steady(self, now: int) -> int:
+        """Since when steps have taken equally long; 0 if they do not, or if one does not end."""
+        usual, step_ms, factor = self._usual_ms, self._step_ms(), self._rank.limits.steady_factor
+        if step_ms is None or now - self._steps[-1][1] > 1e6 * (2 * step_ms) + TICK_NS:
+            self._steady_since = 0
+        elif not self._steady_since or not usual / factor <= step_ms <= usual * factor:
+            self._usual_ms, self._steady_since = step_ms, now
+        return self._steady_since
+
+    def _count(self, tick: Tick) -> None:
         words, steps = self._rank.page.words, self._steps
         batches = words[layout.BATCHES_AT]
         if batches != self._batches:
@@ -226,7 +238,7 @@ class IterationsProbe(Probe):
         if steps and iteration < steps[-1][0]:
             steps.clear()  # another source counts from its own beginning
         steps.append((iteration, at))
-        self.moved_at = tick.now
+        self.moved_at = at
         # Keep at least the last two, so that the length of very long steps is known.
         while len(steps) > 2 and at - steps[1][1] > self._rank.limits.step_window_ns:
             steps.pop(0)

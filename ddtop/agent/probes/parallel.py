@@ -38,8 +38,7 @@ _MODULES = (
 )
 _HELD_AS = ("device_group", "cpu_group")
 """vLLM and SGLang keep both groups of a dimension in a GroupCoordinator."""
-MEANINGS_MAX = 8
-NAME_CHARACTERS = 40
+MEANINGS_MAX, NAME_CHARACTERS = 8, 40
 
 
 def meanings_of(world: Any, meshes: Iterable[Any]) -> dict[str, tuple[str, ...]]:
@@ -118,9 +117,7 @@ def _add(found: dict[str, list[str]], name: str, word: str | None) -> None:
 # `stage.fwd_cache.keys()` in the program.
 
 
-STAGES_MAX = 32
-IN_FLIGHT_MAX = 64
-DEPTH_MAX = 200
+STAGES_MAX, IN_FLIGHT_MAX, DEPTH_MAX = 32, 64, 200
 FORWARD, BACKWARD = "forward", "backward"
 _STAGE_FILE, _SCHEDULE_FILE = "pipelining/stage.py", "pipelining/schedules.py"
 _PASSES = {
@@ -189,10 +186,9 @@ def _stage(stage: ref[Any], in_schedule: bool, passes: str | None) -> Stage:
 
 
 def _next_forward(in_flight: tuple[int, ...], outputs: int, last: bool) -> int | None:
-    if in_flight:
-        return in_flight[-1] + 1
     # Only the last stage can have finished everything that it began and still continue.
-    return (outputs or None) if last else 0
+    begins = (outputs or None) if last else 0
+    return in_flight[-1] + 1 if in_flight else begins
 
 
 def _running_backward(in_flight: tuple[int, ...], outputs: int, chunks: int | None) -> int | None:
@@ -213,8 +209,7 @@ def _running_backward(in_flight: tuple[int, ...], outputs: int, chunks: int | No
 # `torch.distributed.rpc.api._get_current_rpc_agent().get_debug_info()` in the program.
 
 
-ROLE_CHARACTERS = 80
-TITLE_CHARACTERS = 256
+ROLE_CHARACTERS, TITLE_CHARACTERS = 80, 256
 _REACTOR = re.compile(r"TP_\w+_reactor")
 _VLLM = re.compile(r"(?:VllmWorker|VLLM::Worker|EngineCore)[-_ ]?\w*")
 _TITLED = re.compile(r"(?:sglang|VLLM)::[\w.:-]+")

@@ -21,8 +21,7 @@ from ddtop.agent.rank import Rank
 from ddtop.wire import page as layout
 from ddtop.wire.records import COMPILE, TRAIN, Expectation, RankState, TrainingProgress
 
-ETA_EVERY_NS = 10_000_000_000
-SECOND_NS = 1e9
+ETA_EVERY_NS, SECOND_NS = 10_000_000_000, 1e9
 
 
 class Growth:
@@ -78,8 +77,7 @@ class ProgressProbe(Probe):
     name = "progress"
 
     def __init__(self, rank: Rank) -> None:
-        self._rank = rank
-        limits = rank.limits
+        self._rank, limits = rank, rank.limits
         self._speed = Growth(limits.speed_window_ns, limits.speed_silent_ns)
         self._eta = Growth(limits.eta_window_ns, limits.speed_silent_ns, ETA_EVERY_NS)
         self._phase: str | None = None

@@ -106,9 +106,7 @@ STALL_RATIO_MAX = 1 / 200
 time.
 """
 RING_SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
-RING_SIZE = 2000
-DEADLINE_S = 2.0
-FAILURES_MAX = 3
+RING_SIZE, DEADLINE_S, FAILURES_MAX = 2000, 2.0, 3
 HOOKED = "nccl2"
 """From torch 2.15 on, "nccl" is another implementation unless TORCH_DIST_USE_NCCL2=0. Its entries
 are in a separate recorder without CUDA events, so reading them makes no CUDA call. The numbers in
@@ -193,9 +191,7 @@ class Recorder:
         if "backend: str" in (getattr(generic, "__doc__", None) or ""):
             self._briefs.append((HOOKED, functools.partial(_dump_hooked, generic)))
         self._handlers = _handlers(native, [name for name, _ in self._briefs])
-        self._failures = 0
-        self._stall_again_at = 0.0
-        self._stopped = False
+        self._failures, self._stall_again_at, self._stopped = 0, 0.0, False
         self.why_off: str | None = None
         if hip:
             self._say("RCCL is not asked for entries, which may hang there")
@@ -393,9 +389,11 @@ def _knows_layout(entries: list[_Entry]) -> bool:
 
 
 def _collectives(recorder: str, entries: list[_Entry]) -> list[_Entry]:
-    if recorder != "nccl":
-        return [entry for entry in entries if not entry.is_p2p]
-    return [first for first, _ in collectives_of(entries)]
+    return (
+        [first for first, _ in collectives_of(entries)]
+        if recorder == "nccl"
+        else [entry for entry in entries if not entry.is_p2p]
+    )
 
 
 def _as_reported(recorder: str, entries: list[_Entry]) -> list[_Entry]:

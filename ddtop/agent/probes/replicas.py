@@ -34,43 +34,40 @@ class ReplicaNotes:
     `models`: each with the name of its group.
     """
 
-    __slots__ = ("_series", "models")
+    __slots__ = ("_last", "_series", "models")
 
     def __init__(self) -> None:
         self.models: list[tuple[ref[Any], str]] = []
         self._series: dict[int, _Series] = {}
+        self._last = _UNUSED
 
     def add(self, model: Any, group: str) -> None:
         """A model was wrapped. All ranks of the group do that at the same time, so they count the
         steps from here on.
         """
         self.models.append((ref(model), group))
-        self._series = {}
+        self._series, self._last = {}, _UNUSED
 
     def count(self, optimizer: Any, torch: Any) -> None:
         """The optimizer has made a step, on this thread. Nothing waits for a GPU.
 
-        One function, because after a long step each call costs microseconds: nothing of it is in
-        the caches of the CPU.
+        One function that touches little, because after a long step nothing of it is in the caches
+        of the CPU.
         """
-        series = self._series.get(id(optimizer))
-        if series is None or series.optimizer() is not optimizer:
-            if is_watched(torch):
-                return
-            series = self._series[id(optimizer)] = self._find(optimizer, torch)
+        series = self._last
+        if series.optimizer() is not optimizer:
+            found = self._series.get(id(optimizer))
+            if found is None or found.optimizer() is not optimizer:
+                if is_watched(torch):
+                    return
+                found = self._series[id(optimizer)] = self._find(optimizer, torch)
+            series = self._last = found
         model = series.model()
-        # Each rank has the same gradients now: not in `no_sync` or `join`, nor with a hook of the
-        # program, as those that average parameters now and then have.
-        if (
-            model is not None
-            and model.require_backward_grad_sync
-            and not model._join_config.enable
-            and not getattr(model, "_comm_hooks", True)
-        ):
-            series.steps += 1
-            if series.on_its_way is not None or series.steps % series.every == 0:
-                series.look(torch)
-        elif series.model is not _nothing:
+        if model is not None and series.held_by(model)["require_backward_grad_sync"]:
+            steps = series.steps = series.steps + 1
+            if steps < series.due or series.look(model, steps, torch):
+                return
+        if series.model is not _nothing:
             # The ranks train apart on purpose, for a while at least.
             series.model, series.replica = _nothing, _NOTHING
 
@@ -103,12 +100,13 @@ class ReplicaNotes:
             # Spread over the model.
             names = list(fit)[:: -(-len(fit) // PARAMETERS)]
             return _Series(
-                optimizer,
+                ref(optimizer),
                 reference,
                 Replica((group, number, tuple(names))),
                 [ref(fit[name]) for name in names],
+                vars(torch.nn.Module)["__dict__"].__get__,
             )
-        return _Series(optimizer, _nothing, _NOTHING, [])
+        return _Series(ref(optimizer), _nothing, _NOTHING, [])
 
     def read(self) -> tuple[Replica, ...]:
         """What is known now. Runs on the agent's thread."""
@@ -170,30 +168,52 @@ def _is_plain(parameter: Any, torch: Any) -> bool:
 class _Series:
     """The samples of what one optimizer trains of one model: `replica`.
 
-    `steps`: how many it has made; every `every`th is sampled. `on_its_way`: the step, values and
-    event of a sample that the GPU has not yet taken.
+    `steps`: how many it has made; every `every`th is sampled, `due` is the next one to be looked
+    at. `held_by`: as that of `plain`. `on_its_way`: the step, values and event of a sample that the
+    GPU has not yet taken.
     """
+
+    __slots__ = (
+        *("_join", "_parameters", "_sampled_ns", "due", "every", "held_by", "model", "on_its_way"),
+        *("optimizer", "replica", "steps"),
+    )
 
     def __init__(
         self,
-        optimizer: Any,
+        optimizer: Callable[[], Any],
         model: Callable[[], Any],
         replica: Replica,
         parameters: list[ref[Any]],
+        held: Callable[[Any], dict[str, Any]] = held_by,
     ) -> None:
-        self.optimizer, self.model, self.replica = ref(optimizer), model, replica
-        self._parameters, self.steps = parameters, 0
-        self.every, self._sampled_ns = EVERY_STEPS, 0
+        self.optimizer, self.model, self.replica = optimizer, model, replica
+        self._parameters, self.held_by, self.steps = parameters, held, 0
+        self.every, self.due, self._sampled_ns = EVERY_STEPS, 1, 0
+        self._join: Any = None
         self.on_its_way: tuple[int, Any, Any] | None = None
 
-    def look(self, torch: Any) -> None:
-        """Take the sample of this step, or the one that is on its way."""
-        if self.on_its_way is None:
+    def look(self, model: Any, steps: int, torch: Any) -> bool:
+        """Take the sample of this step, or the one that is on its way. False if the ranks train
+        apart."""
+        held = self.held_by(model)
+        # Each rank has the same gradients now: not in `join`, which makes a new configuration, nor
+        # with a hook of the program, as those that average parameters now and then have.
+        join, self._join = self._join, held["_join_config"]
+        if (
+            (join is not None and join is not self._join)
+            or self._join.enable
+            or held.get("_comm_hooks", True)
+        ):
+            return False
+        if self.on_its_way is not None:
+            # To ask would break the capture of a CUDA graph.
+            if not torch.cuda.is_current_stream_capturing() and self.on_its_way[2].query():
+                self._keep(*self.on_its_way)
+        elif steps % self.every == 0:
             self._sample(torch)
             self._choose_pace(monotonic_ns())
-        # To ask would break the capture of a CUDA graph.
-        elif not torch.cuda.is_current_stream_capturing() and self.on_its_way[2].query():
-            self._keep(*self.on_its_way)
+        self.due = steps + (1 if self.on_its_way is not None else self.every - steps % self.every)
+        return True
 
     def _choose_pace(self, now_ns: int) -> None:
         apart_ns, self._sampled_ns = now_ns - self._sampled_ns, now_ns
@@ -235,3 +255,7 @@ class _Series:
         ]
         taken = (*kept, (step, tuple(values.tolist())))
         self.replica, self.on_its_way = Replica(self.replica.key, taken), None
+
+
+_UNUSED = _Series(_nothing, _nothing, _NOTHING, [])
+"""That of no optimizer."""

@@ -114,9 +114,8 @@ def _scatter(size: int, most: int) -> list[int]:
 
     Equal steps would, for example the black corner of each image.
     """
-    if size <= most:
-        return list(range(size))
-    return [0, size - 1, *(int(at * _GOLDEN * size) % size for at in range(1, most - 1))]
+    inner = (int(at * _GOLDEN * size) % size for at in range(1, most - 1))
+    return list(range(size)) if size <= most else [0, size - 1, *inner]
 
 
 def is_array(value: Any) -> bool:

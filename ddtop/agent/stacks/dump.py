@@ -139,9 +139,8 @@ def _number(wanted: str) -> tuple[int | None, str | None]:
         signal.SIGSTOP,
         signal.SIGCHLD,
     }
-    if number not in usable:
-        return None, f"DDTOP_SIGNAL={wanted[:40]} is not a signal that ddtop can use"
-    return number, None
+    why = f"DDTOP_SIGNAL={wanted[:40]} is not a signal that ddtop can use"
+    return (number, None) if number in usable else (None, why)
 
 
 def _action(number: int) -> ctypes.Array[ctypes.c_void_p]:

@@ -114,9 +114,7 @@ class ThreadLook:
         self.activity = UNSEEN
         self.function: str | None = None
         self.qualname: str | None = None
-        self.file = ""
-        self.line = 0
-        self.frame_id = 0
+        self.file, self.line, self.frame_id = "", 0, 0
         self.callee: str | None = None
         self.waits_on: str | None = None
         self.waits_for: str | None = None
@@ -269,9 +267,8 @@ class FrameReader:
             return own_line or file.startswith(("<stdin>", "<ipython"))
         if file.startswith(self._demo):
             return True
-        if file.startswith(self._own) or "site-packages/" in file or "dist-packages/" in file:
-            return False
-        return not file.startswith(self._library)
+        installed = "site-packages/" in file or "dist-packages/" in file
+        return not (installed or file.startswith((self._own, *self._library)))
 
 
 def _own_frames(stack: list[tuple[Place, int]]) -> Iterator[tuple[Place, int]]:

@@ -26,6 +26,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import accumulate, chain, compress, islice, repeat, starmap, takewhile
 from operator import and_, attrgetter, eq, itemgetter, methodcaller, not_, setitem
 from pathlib import Path
@@ -34,8 +35,7 @@ from typing import Any, NamedTuple
 
 from ddtop.agent.guard import guard
 
-VARIABLE = "DDTOP_FRAMES"
-OWNERS_DEPTH_MAX = 200
+VARIABLE, OWNERS_DEPTH_MAX = "DDTOP_FRAMES", 200
 _ONCE: tuple[tuple[()]] = ((),)
 """The arguments of one call without arguments, for `starmap`."""
 _ALLOCATIONS_COLLECT = sys.version_info < (3, 12)
@@ -125,22 +125,27 @@ def why_not(wanted: str) -> str | None:
     if (3, 11) <= sys.version_info < (3, 11, 5):
         # gh-106092: the end of a frame object may read freed memory.
         return "Python 3.11.0 to 3.11.4 may crash after frames were read; 3.11.5 does not"
-    if not getattr(sys, "_is_gil_enabled", lambda: True)():
-        return "without a GIL the frames of other threads cannot be read safely"
-    return None
+    has_gil = getattr(sys, "_is_gil_enabled", lambda: True)()
+    return None if has_gil else "without a GIL the frames of other threads cannot be read safely"
 
 
-_audit = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p)(
-    ("PySys_Audit", ctypes.pythonapi)
-)
+_audit: Callable[[], object] = partial(sys.audit, 0)  # type: ignore[arg-type]
+if sys.version_info >= (3, 14):
+    _audit = partial(
+        ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p)(
+            ("PySys_Audit", ctypes.pythonapi)
+        ),
+        b"ddtop",
+        b"?",
+    )
 
 
 def _is_audited() -> bool:
-    """Whether the program has an audit hook. Python reads this wrong format only if there is one,
-    and then calls none of them. `sys.audit` checks its own arguments in any case since 3.14."""
+    """Whether the program has an audit hook. Python reads this wrong event, or from 3.14 on this
+    wrong format, only if there is one, and then calls none of them."""
     try:
-        _audit(b"ddtop", b"?")
-    except SystemError:
+        _audit()
+    except (SystemError, TypeError):
         return True
     return False
 

@@ -21,7 +21,6 @@ from ddtop.agent.guard import guard
 from ddtop.agent.notes import PeerNotes
 from ddtop.agent.probes.calls import PART, CallNotes, CallsMade, Way
 from ddtop.agent.probes.groups import number_of
-from ddtop.agent.probes.replicas import may_be_asked
 from ddtop.agent.tracebacks import leave_out
 from ddtop.wire.page import LAST_CALLS, MADE, NUMEL
 from ddtop.wire.records import BY_STEPS, LastCall
@@ -62,21 +61,34 @@ def _replace(
     if hasattr(original, _WRAPPED):
         return
 
+    # As in the hook of the optimizer: what a call would have to look up each time.
+    noted: tuple[Any, ...] = (None,)
+
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        rank = current.get()
+        nonlocal noted
+        rank = current._rank
         if rank is not None and PART not in guard.off:
             try:
+                if noted[0] is not rank:
+                    noted = (
+                        *(rank, rank.page.words, rank.notes[CallNotes]),
+                        *(module.torch.Tensor, module.torch.nn.Parameter),
+                        module.torch._C._len_torch_function_stack,
+                        module.torch._C._len_torch_dispatch_stack,
+                    )
+                _, words, notes, plain, parameter, functions, dispatches = noted
                 group = args[group_at] if len(args) > group_at else kwargs.get("group")
-                notes: CallNotes = rank.notes[CallNotes]
                 order = notes.by_id.get(id(group)) or _begin(rank, notes, module._world, group)
                 way = notes.note(order, name, _frame(1)) if order is not None else None
                 if order is not None and way is not None:
                     tensor = args[tensor_at] if len(args) > tensor_at else kwargs.get(tensor_name)
-                    slot = notes.slot = 1 - notes.slot
-                    words, at = rank.page.words, LAST_CALLS[slot]
+                    kind, slot = type(tensor), 1 - notes.slot
+                    notes.slot, at = slot, LAST_CALLS[slot]
                     words[at + MADE] = order.made
-                    tensor = tensor if may_be_asked(tensor, module.torch) else None
+                    # As `may_be_asked`.
+                    if (kind is not plain and kind is not parameter) or functions() or dispatches():
+                        tensor = None
                     words[at + NUMEL] = tensor.numel() if tensor is not None else 0
                     if notes.on_page[slot] is not way:
                         _write(rank, order.group, way, tensor, at)
@@ -119,19 +131,39 @@ def _number(rank: Rank, name: str) -> int:
     return (number_of(group) or 0) - peers.counts.get(name, 0)
 
 
-def note_step(rank: Rank, step: int) -> None:
+def note_step(rank: Rank, notes: CallNotes, step: int) -> None:
     """The optimizer has made this step: how many calls has the rank made since the last one?
 
-    It looks up as little as it can: nothing of it is in the caches of the CPU after a long step.
+    A step like the last one touches as little as it can: nothing of it is in the caches of the CPU
+    after a long step.
     """
-    notes: CallNotes = rank.notes[CallNotes]
     stepping = notes.stepping or _begin_steps(rank, notes)
     if stepping is None:
         return
-    order = stepping[1]
-    total = number_of(stepping[0]()) or 0
+    group_of, order = stepping
+    group = group_of()
+    try:
+        total = group._get_sequence_number_for_group()
+    except (RuntimeError, AttributeError):
+        total = number_of(group) or 0
     calls, order.total = total - order.total, total
+    way = order.last
+    if way is not None and way.next is way and way.calls == calls and not order.open:
+        # The stack may be smaller than at the last step.
+        try:
+            frame = _frame(order.depth)
+            above = frame.f_back
+            if (
+                frame.f_code is way.code
+                and frame.f_lasti == way.at
+                and way.above == (above and above.f_lasti)
+            ):
+                order.made += 1
+                return
+        except ValueError:
+            pass
     way = order.way(STEP, notes.users(_frame(2)), calls)
+    order.depth = 2 + notes.passed
     if way is not None and (way is not order.last or way.next is not way or order.open):
         order.follow(way, step)
     else:

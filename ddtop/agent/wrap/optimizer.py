@@ -20,7 +20,7 @@ from ddtop.agent import current
 from ddtop.agent.guard import guard
 from ddtop.agent.notes import GradientNotes
 from ddtop.agent.plain import held_by, name_of, shown
-from ddtop.agent.probes.calls import PART
+from ddtop.agent.probes.calls import PART, CallNotes
 from ddtop.agent.probes.replicas import ReplicaNotes, may_be_asked
 from ddtop.agent.wrap.collectives import note_step
 from ddtop.wire.page import ITERATION_AT, ITERATION_SOURCE_AT, SOURCE_OPTIMIZER, STEP_AT
@@ -40,18 +40,25 @@ def wrap(module: ModuleType) -> None:
     torch = module.torch
     counted, others = 0, 0
 
+    # What a rank's notes are, so that a step looks nothing up: after a long one nothing of it is in
+    # the caches of the CPU.
+    noted: tuple[Any, ...] = (None,)
+
     def count(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        nonlocal counted, others, noted
         # In a trace of torch.compile this is the constant True: the rest vanishes and the graph
         # does not break.
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_dynamo_compiling():
             return
-        nonlocal counted, others
-        rank = current.get()
+        rank = current._rank
         if rank is None:
             return
-        replicas = rank.notes[ReplicaNotes]
-        # As `guard.run` does, which costs 4 us here because nothing of it is in the caches.
-        if replicas.models and SAMPLES not in guard.off:
+        if noted[0] is not rank:
+            noted = rank, rank.page.words, rank.notes[ReplicaNotes], rank.notes[CallNotes]
+        _, words, replicas, calls = noted
+        off = guard.off
+        # As `guard.run` does, which costs 4 us here.
+        if replicas.models and SAMPLES not in off:
             try:
                 replicas.count(optimizer, torch)
             except BaseException as error:  # noqa: BLE001 - the job must not see it
@@ -64,18 +71,17 @@ def wrap(module: ModuleType) -> None:
                 guard.run("trains", _note, rank, optimizer, torch, not counted)
             counted = id(optimizer)
         others = 0
-        words = rank.page.words
         source = words[ITERATION_SOURCE_AT]
         if source != SOURCE_OPTIMIZER:
             if source > SOURCE_OPTIMIZER:
                 return
             words[ITERATION_AT], words[ITERATION_SOURCE_AT] = 0, SOURCE_OPTIMIZER
         rank.stepper = get_ident()
-        words[ITERATION_AT] += 1
+        step = words[ITERATION_AT] = words[ITERATION_AT] + 1
         words[STEP_AT] = monotonic_ns()
-        if PART not in guard.off:
+        if PART not in off:
             try:
-                note_step(rank, words[ITERATION_AT])
+                note_step(rank, calls, step)
             except BaseException as error:  # noqa: BLE001 - the job must not see it
                 guard.raised(PART, error)
 

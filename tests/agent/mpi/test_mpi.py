@@ -389,7 +389,7 @@ def test_a_collective_more_is_told_with_the_call_that_should_have_come(rank):
             log_sum(world)
     probe.sample(tick_at(1))
 
-    (turn,) = [turn for turn in probe.turns if turn.instead is not None]
+    (turn,) = [turn for turn in probe.turns() if turn.instead is not None]
     assert (turn.group, turn.number, turn.made.function) == (WORLD, 22, "log_sum")
     assert turn.instead.function == sys._getframe().f_code.co_name
 

@@ -350,7 +350,10 @@ def gpu(monkeypatch):
     said.model._join_config = SimpleNamespace(enable=False)
     said.notes = ReplicaNotes()
     said.series = replicas._Series(
-        said.optimizer, ref(said.model), replicas.Replica(("0", 0, ("w",))), [ref(said.parameter)]
+        ref(said.optimizer),
+        ref(said.model),
+        replicas.Replica(("0", 0, ("w",))),
+        [ref(said.parameter)],
     )
     said.notes._series[id(said.optimizer)] = said.series
     return said

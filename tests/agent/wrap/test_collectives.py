@@ -372,7 +372,7 @@ def test_an_evaluation_that_comes_no_more_was_left_out_as_a_whole(job):
 def step_with(job, count, number):
     for _ in range(count):
         reduce_loss(job)
-    collectives.note_step(job.rank, number)
+    collectives.note_step(job.rank, job.notes, number)
 
 
 def test_a_step_that_was_tried_again_has_more_calls_than_those_before(job):
