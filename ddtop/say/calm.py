@@ -14,7 +14,14 @@ from ddtop.say.places import phase_clause, where_text
 from ddtop.say.said import that_hold
 from ddtop.say.waiters import foreign_text, waited_text
 from ddtop.wire.names import JAX_INIT
-from ddtop.words.sentences import by_value, rank_list, ranks_text, verb
+from ddtop.words.sentences import (
+    by_value,
+    file_line,
+    function_text,
+    rank_list,
+    ranks_text,
+    verb,
+)
 from ddtop.words.units import duration, plural
 
 JUDGED_BY = "started without DDTOP=1: judged by stacks"
@@ -124,7 +131,7 @@ def _quiet_text(snapshot: Snapshot, policy: Policy) -> str:
         subject = f"{ranks_text(idle.waiters)} {verb(idle.waiters, 'waits', 'wait')}"
         return (
             f"idle{since}: {subject} in {waited_text(idle, snapshot.groups)} for rank {idle.root},"
-            f" which is {what}"
+            f" which is {what}{_beside_text(snapshot, {idle.root, *idle.waiters})}"
         )
     dumb = [rank.rank for rank in snapshot.ranks if not rank.gone and tells_nothing(rank)]
     if dumb:
@@ -158,9 +165,20 @@ def _quiet_text(snapshot: Snapshot, policy: Policy) -> str:
         ending = f"; {foreign_text(snapshot, outside)}"
     elif waiting:
         ending = f"; {ranks_text(waiting)} {verb(waiting, 'waits', 'wait')} in a collective"
+        ending += _beside_text(snapshot, set(waiting))
     elif (phase := _phase_of_all(snapshot)) is not None:
         ending = f"; {phase}"
     return f"quiet: no rank has moved{since}{ending}"
+
+
+def _beside_text(snapshot: Snapshot, known: set[int]) -> str:
+    """`; rank 1 is computing in solve (sim.py:31)`: the first living rank beside those `known`."""
+    for rank in snapshot.ranks:
+        place, what = rank.reported.place, activity_text(rank)
+        if rank.rank not in known and what is not None and place is not None:
+            where = "" if place.function in what else f" in {function_text(place)}"
+            return f"; rank {rank.rank} is {what}{where} ({file_line(place)})"
+    return ""
 
 
 def _phase_of_all(snapshot: Snapshot) -> str | None:

@@ -1,6 +1,6 @@
-"""A job of one rank that never makes a process group of torch."""
+"""A job of one rank that never makes a process group of torch, and one that stands for a moment."""
 
-from tests.jobs import FakeJob
+from tests.jobs import FakeJob, trained
 
 
 def alone(steps=True, world_size=1):
@@ -32,3 +32,17 @@ def test_of_several_ranks_one_that_makes_steps_before_its_group_still_starts():
     snapshot, _ = told(alone(world_size=2))
 
     assert {rank.state.value for rank in snapshot.ranks} == {"starting"}
+
+
+def test_before_a_rank_is_blamed_what_it_does_is_said():
+    """It has stood there for longer before, and went on."""
+    job = trained()
+    job.ranks[2].stands_at("fetch", waits_on="queue")
+    job.ranks[2].says["stayed_s"] = 30.0
+    job.others_wait(2)
+    job.passes(12)
+
+    assert job.kinds() == []
+    assert job.verdict().calm.endswith(
+        "wait in a collective; rank 2 is waiting for a queue in fetch (train.py:40)"
+    )

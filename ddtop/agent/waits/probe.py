@@ -30,7 +30,7 @@ from ddtop.agent.stacks.walk import FLOW
 from ddtop.agent.waits import lines
 from ddtop.patience import LatestResult
 from ddtop.procfs import CLOCK_TICK_NS, children
-from ddtop.redaction import redact
+from ddtop.redaction import redact, redacted_variable
 from ddtop.registry import start_ticks
 from ddtop.wire import page as layout
 from ddtop.wire.records import (
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 AFTER_NS, EVERY_NS = 2_000_000_000, 5_000_000_000
 """A rank that makes no progress is looked at after this time, and then this often."""
-JUST_NS, NAME_MAX = 1_000_000_000, 60
+JUST_NS, NAME_MAX, VALUE_MAX = 1_000_000_000, 60, 100
 THREADS_MAX, FRAMES_MAX, TASKS_MAX, AWAITS_MAX, LINKS_MAX = 64, 60, 512, 32, 4
 STALE_S = 30.0
 SOURCE_MAX = 1 << 20
@@ -166,7 +166,7 @@ class WaitChain(Probe):
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
-        self._asked_at, self._asked = 0, False
+        self._asked_at, self._asked, self._lasts = 0, False, False
         self._lead: _Thread | None = None
         self._threads: tuple[_Thread, ...] = ()
         self._foreign: tuple[_Thread, ...] = ()
@@ -187,6 +187,8 @@ class WaitChain(Probe):
             self._asked_at = 0
             return
         if tick.now - self._asked_at >= EVERY_NS:
+            # A task may fail by design, of a rank that stands for a moment.
+            self._lasts = self._asked_at > 0
             self._asked_at = tick.now
             self._lead = self._thread(self._rank.lead_id)
             every = self._idents()
@@ -392,15 +394,15 @@ class WaitChain(Probe):
         function, file, line, _ = failed.spot
         named = lines.statement(texts.of(failed.spot), line)
         here = thread.spots[0][:2] == (function, file)
-        shown = self._values(thread, lines.names_in(named)) if here else ""
+        shown = _told(self._values(thread, lines.names_in(named))) if here else ""
         return Link(
             RETRY, redact(named), failed.type, place=Place(function, file, line), does=shown
         )
 
-    def _values(self, thread: _Thread, names: Sequence[str]) -> str:
-        """`port is 9`: what the plain ones of these variables are."""
+    def _values(self, thread: _Thread, names: Sequence[str]) -> dict[str, str]:
+        """What the plain ones of these variables are, without secrets."""
         values = self._rank.frames.walk.values(thread.ident, names[:_NAMES_MAX])
-        return ", ".join(f"{name} is {redact(value)}" for name, value in values.items())
+        return {name: redacted_variable(name, value, VALUE_MAX) for name, value in values.items()}
 
     def _named(self, thread: _Thread, name: str, most: int) -> list[tuple[str, int, str]]:
         return self._rank.frames.walk.named(thread.ident, name, most)
@@ -428,14 +430,13 @@ class WaitChain(Probe):
         named = key[2] if key is not None else condition
         if named is None:
             return None
-        walk, names = self._rank.frames.walk, lines.names_in(named)
-        values = walk.values(thread.ident, names[:_NAMES_MAX])
-        shown = ", ".join(f"{name} is {redact(value)}" for name, value in values.items())
+        values = self._values(thread, lines.names_in(named))
+        shown = _told(values)
         place = Place(spot.function, spot.file, spot.line)
         if key is None:
             return Link(LOOP, redact(named), place=place, does=shown)
         # Of a variable the value says more than the name.
-        named = redact(values.get(named.strip(), named))
+        named = values.get(named.strip(), redact(named))
         shown = shown if named == redact(key[2]) else ""
         return Link(KEY, named, place=place, does=TAKES if key[1].lower() in _TAKE_KEY else shown)
 
@@ -488,7 +489,8 @@ class WaitChain(Probe):
         tasks = {
             id(task): task for task in list(known or ())[:TASKS_MAX] if type(task) is held["Task"]
         }
-        self._note_failed(tasks.values())
+        if self._lasts:
+            self._note_failed(tasks.values())
         run = self._rank.frames.walk.named(self._rank.lead_id, "future", FRAMES_MAX)
         task = next((tasks[one] for _, one, _ in run if one in tasks), None)
         for _ in range(AWAITS_MAX):
@@ -557,6 +559,11 @@ def started_in_place(pids: Sequence[int], since_mono_ns: int) -> int | None:
 def _condition(thread: _Thread, texts: _Texts) -> str | None:
     spot = thread.spots[0]
     return lines.condition_of(texts.of(spot), spot.line) if spot.inner else None
+
+
+def _told(values: Mapping[str, str]) -> str:
+    """`port is 9, host is 'node7'`."""
+    return ", ".join(f"{name} is {value}" for name, value in values.items())
 
 
 def _is_of_processes(thread: _Thread) -> bool:

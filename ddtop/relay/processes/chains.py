@@ -216,11 +216,11 @@ class Chains:
         process that waits."""
         pid = links[-1].pid if links and not links[-1].circle else None
         known = self._places.get(pid or 0)
-        if pid is None or known is None:
+        if pid is None or known is None or not known.own:
             return links
         passed = [*first, *(link.pid for link in links[:-1] if link.pid is not None)]
         # A child that runs code of the program does not wait for the next order of its parent.
-        busy = known.own and links[-1].resource == CHILD and not links[-1].does
+        busy = links[-1].resource == CHILD and not links[-1].does
         if known.tid == pid and not busy:
             return links
         return (*links, *_follow(pid, known.tid, _Budget(DESCRIPTORS_MAX), passed))

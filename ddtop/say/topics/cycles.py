@@ -61,7 +61,7 @@ def _order_advice(single: Sequence[PeerWait], with_others: bool) -> str:
     of_mpi = any(wait.group is not None for wait in single)
     return that_hold(
         (
-            alone and all(wait.call in RECEIVES for wait in single),
+            single and all(wait.call in RECEIVES for wait in single),
             "no rank sends: check the source of each receive (does that neighbour send to this"
             " rank?), and let one rank send first",
         ),

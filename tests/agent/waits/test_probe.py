@@ -62,9 +62,12 @@ class Started:
         return self.thread.ident
 
 
-def chain_of(ident, until=lambda chain: chain, own=(__file__,), note_raised=None):
-    """The chain of a rank whose thread has stood there for long."""
+def chain_of(ident, until=lambda chain: chain, own=(__file__,), note_raised=None, among=None):
+    """The chain of a rank whose thread has stood there for long. `among`: its other threads, None:
+    all of this process."""
     reader = FrameReader()
+    if among is not None:
+        reader.walk.threads = lambda: [ident, *among]
     reader.is_user = own.__contains__
     page = SimpleNamespace(words=[0] * 64)
     rank = SimpleNamespace(frames=reader, lead_id=ident, page=page, note_raised=note_raised)
@@ -495,11 +498,16 @@ def test_the_only_thread_that_waits_for_none_is_followed_though_it_runs_a_librar
     with concurrent.futures.ThreadPoolExecutor(2, thread_name_prefix="s3") as pool:
         pool.submit(int).result()
         pool.submit(scope["upload"], talking)
-        (link,), awaited = chain_of(
-            ended(lead, "lead").ident, lambda chain: chain and chain[0].resource == "thread"
-        )
-        answer.send(b"1")
-        done.set()
+        pool.submit(int).result()
+        try:
+            (link,), awaited = chain_of(
+                ended(lead, "lead").ident,
+                lambda chain: chain and chain[0].resource == "thread",
+                among=[thread.ident for thread in pool._threads],
+            )
+        finally:
+            answer.send(b"1")
+            done.set()
     talking.close()
     answer.close()
 
@@ -517,7 +525,7 @@ def test_who_waits_alone_for_an_object_of_its_threads_is_told_so(ended, made):
             awaited.wait()
 
     waits = ended(lead, "lead")
-    (link,), _ = chain_of(waits.ident)
+    (link,), _ = chain_of(waits.ident, among=())
     if made is threading.Condition:
         with awaited:
             awaited.notify_all()
@@ -546,19 +554,22 @@ def test_a_statement_that_fails_again_and_again_is_told_with_its_values(ended):
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
 
-    def lead(release, port=port):
+    def lead(release, port=port, password="hunter2"):
         while not release.acquire(blocking=False):
             try:
-                socket.create_connection(("127.0.0.1", port))
+                socket.create_connection(("127.0.0.1", port)).send(password)
             except OSError:
                 time.sleep(0.01)
 
     (link,), _ = chain_of(
-        ended(lead, "lead").ident, lambda chain: chain and chain[0].resource == "retry"
+        ended(lead, "lead").ident,
+        # At some looks it is inside the call.
+        lambda chain: chain and chain[0].resource == "retry" and chain[0].does,
     )
 
-    assert link.named == 'socket.create_connection(("127.0.0.1", port))'
-    assert (link.who, link.does) == ("ConnectionRefusedError", f"port is {port}")
+    assert link.named == 'socket.create_connection(("127.0.0.1", port)).send(password)'
+    assert link.who == "ConnectionRefusedError"
+    assert link.does == f"port is {port}, password is (redacted)"
 
 
 def test_a_task_that_an_exception_has_ended_is_told_as_of_a_thread(ended):
