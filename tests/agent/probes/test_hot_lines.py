@@ -3,10 +3,10 @@ meanwhile.
 """
 
 import threading
-import time
 
 import pytest
 
+from ddtop.agent.probes import main_thread
 from ddtop.agent.probes.main_thread import KEPT, TOLD, HotLines, Takers
 from ddtop.agent.stacks.frames import FrameReader, ThreadLook
 from ddtop.wire.records import by_function
@@ -65,27 +65,25 @@ def test_the_table_is_bounded_however_many_lines_a_program_has():
 
 
 def packs(end):
-    while not end.is_set():
-        sum(range(1000))
-
-
-def waits(end):
     end.wait()
 
 
-@pytest.mark.parametrize(("function", "told"), [(packs, "packs"), (waits, None)])
-def test_a_thread_that_computes_at_late_samples_is_told_and_one_that_waits_is_not(function, told):
-    """Python has given it a core, or half of one, since the look before."""
+@pytest.mark.parametrize(("ran_ms", "told"), [(25, "packs"), (15, None)])
+def test_a_thread_that_computes_at_late_samples_is_told_by_its_function(ran_ms, told, monkeypatch):
+    """Since the look before, a tenth of a second ago, it has run for so long."""
     end, takers = threading.Event(), Takers(FrameReader())
-    thread = threading.Thread(target=function, args=(end,))
+    thread = threading.Thread(target=packs, args=(end,))
     thread.start()
-    until = time.monotonic() + 20
     try:
-        for _ in range(8):
-            takers.look(time.monotonic_ns(), 0)
-            ran = time.thread_time_ns()
-            while time.thread_time_ns() < ran + 5_000_000:
-                assert time.monotonic() < until
+        for look in range(4):
+            ran = look * ran_ms * 1_000_000, 0
+            own = f"self/task/{thread.native_id}"
+            monkeypatch.setattr(
+                main_thread,
+                "scheduled_ns",
+                lambda task, own=own, ran=ran: ran if task == own else (0, 0),
+            )
+            takers.look(look * 100_000_000, 0)
     finally:
         end.set()
         thread.join()
