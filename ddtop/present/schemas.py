@@ -170,13 +170,16 @@ KEYS: Mapping[str, Keys] = {
             (
                 "`child`, `process`, `pipe`, `file lock`, `connection`, `mount`, `name lookup`,"
                 " `signal`, `debugger`, `lock`, `object` (a queue, a future, an event), `thread`,"
-                " `task`, `loop`, `rpc` or `store key`"
+                " `task`, `loop`, `retry`, `rpc` or `store key`"
             ),
         ),
-        "ranks[].chain[].named": ("string", "a path, an address, the text of a condition"),
+        "ranks[].chain[].named": (
+            "string",
+            "a path, an address, the text of a condition or of a statement",
+        ),
         "ranks[].chain[].who": (
             "string or null",
-            "the program, the thread or the task that has it",
+            "the program, the thread or the task that has it; of a retry the exception",
         ),
         "ranks[].chain[].pid": ("int or null", "of a process"),
         "ranks[].chain[].host": ("string or null", "of a process on another host than the rank"),
