@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from ddtop.model.facts import Axis, RankFacts, Snapshot, State
 from ddtop.present.lanes import Lanes, lane_line
-from ddtop.present.now import doing, now_age_s, now_text
+from ddtop.present.now import doing, heard_age_s, now_age_s, now_text
 from ddtop.present.text import (
     UNICODE,
     Field,
@@ -488,7 +488,7 @@ NUMBERS = (
         "HEARD",
         5,
         True,
-        value=lambda rank, _: rank.agent.report_age_s,
+        value=lambda rank, _: heard_age_s(rank),
         metric="report_age_s",
         form=units.age,
         room=10,

@@ -22,11 +22,22 @@ from ddtop.say.said import that_hold
 from ddtop.words import units
 from ddtop.words.sentences import rank_list
 
+WHOLE = 999
+"""Columns in which all numbers of a rank have room."""
 
-def status_text(snapshot: Snapshot, verdict: Verdict, width: int, glyphs: Glyphs = UNICODE) -> str:
-    """The main screen as plain lines of at most `width` columns; every rank, culprits first."""
+
+def status_text(
+    snapshot: Snapshot,
+    verdict: Verdict,
+    width: int,
+    glyphs: Glyphs = UNICODE,
+    *,
+    whole: bool = False,
+) -> str:
+    """The main screen as plain lines of at most `width` columns; every rank, culprits first.
+    `whole`: the table has all columns."""
     shape = rank_table(
-        width,
+        WHOLE if whole else width,
         snapshot.world_size,
         host_width(snapshot),
         {*absent(snapshot), LANE},
@@ -80,8 +91,11 @@ def diagnose_text(
 
 def _finding(snapshot: Snapshot, finding: Finding, width: int, glyphs: Glyphs) -> list[str]:
     mark = severity_mark(finding.severity, glyphs)[0]
-    since = (snapshot.time_unix_ns - finding.since_unix_ns) / units.SECOND_NS
-    lines = [f"{mark} {finding.severity}: {clean(finding.kind)}, for {units.duration(since)}"]
+    began, now = finding.since_unix_ns, snapshot.time_unix_ns
+    # Whoever looks after the end has another clock.
+    lasts = f"for {units.duration((now - began) / units.SECOND_NS)}"
+    since = lasts if snapshot.live else f"since {units.clock(began)}"
+    lines = [f"{mark} {finding.severity}: {clean(finding.kind)}, {since}"]
     lines += [f"  {text}" for text in wrap_clauses(clean(finding.summary), width - 2)]
     parts = (
         *that_hold((finding.ranks, (rank_list(finding.ranks), "  ranks: "))),

@@ -18,6 +18,7 @@ from ddtop.present.gpus import gpu_lines, gpu_title
 from ddtop.present.groups import group_label, what_moves
 from ddtop.present.hosts import clock_words
 from ddtop.present.now import (
+    heard_age_s,
     now_age_s,
     now_text,
     open_call_text,
@@ -505,11 +506,14 @@ def _stacks(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
 
 
 def _agent(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
-    agent, age_s, cpu = rank.agent, rank.agent.report_age_s, rank.agent.cpu_ratio
+    agent, age_s, cpu = rank.agent, heard_age_s(rank), rank.agent.cpu_ratio
     host = next((host for host in snapshot.seen if host.sender == agent.sender), None)
     page.heading(
         "ddtop's agent",
-        ("last report", "never" if age_s is None else f"{units.age(age_s)} ago"),
+        (
+            "last report",
+            "" if rank.gone else "never" if age_s is None else f"{units.age(age_s)} ago",
+        ),
         ("cpu", "" if cpu is None else f"{cpu * 100:.1f}% of one core"),
         ("dropped", f"{agent.drops:,} records"),
         ("probes off", clean(", ".join(agent.probes_off))),
