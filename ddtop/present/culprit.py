@@ -218,6 +218,8 @@ def step_panel(scene: Scene, rank: RankFacts, width: int, rows: int) -> list[Lin
     waits = round(columns * late.share_ratio)
     works = columns - waits
     glyphs = scene.glyphs
+    behind = _behind(scene, {*late.ranks, *late.waiters})
+    more: list[Line] = [((f"  {behind:,} ranks wait behind those", "dim"),)] if behind else []
     return [
         _head(scene, title, width),
         (
@@ -231,7 +233,19 @@ def step_panel(scene: Scene, rank: RankFacts, width: int, rows: int) -> list[Lin
             (glyphs.lane[1] * waits, "band1"),
             (f" {notes[1]}", ""),
         ),
+        *more,
     ][:rows]
+
+
+def _behind(scene: Scene, known: set[int]) -> int:
+    """How many other ranks share groups with these, directly or through others: they cannot be
+    faster."""
+    left = [frozenset(group.ranks) for group in scene.snapshot.groups]
+    reached = set(known)
+    while joined := [ranks for ranks in left if not reached.isdisjoint(ranks)]:
+        reached.update(*joined)
+        left = [ranks for ranks in left if reached.isdisjoint(ranks)]
+    return len(reached) - len(known)
 
 
 # -- What one rank lacks: memory, data
