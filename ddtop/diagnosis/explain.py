@@ -6,7 +6,6 @@ A kind that a rule can produce has a page here; a test holds that.
 
 from __future__ import annotations
 
-
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.page import Explanation, fill
 from ddtop.diagnosis.table import MODULES

@@ -122,7 +122,7 @@ def banner_lines(
     if verdict.health == OK and snapshot.live and (stood := last_stood(past, snapshot)):
         text, style = body[-1][-1]
         body[-1] = ((f"{text} {glyphs.bullet} {stood}", style),)
-    notes = _note_lines(snapshot, width, glyphs) if len(body) < usual else []
+    notes = _note_lines(snapshot, width, glyphs, hint) if len(body) < usual else []
     return [clip_line(line, width, glyphs.ellipsis) for line in [*head, *body, *notes]]
 
 
@@ -354,7 +354,7 @@ def _with_hint(body: list[Line], hint: str, width: int, growth: int) -> list[Lin
 
 
 def last_stood(entries: Sequence[Entry], snapshot: Snapshot) -> str:
-    """`last: not-in-collective rank 26, 13:17:14, stood 2 min 10 s (6: events)`, with the
+    """`last: not-in-collective rank 26, 13:17:14, stood 2 min 10 s; 6: events`, with the
     key of the events; empty if no finding has cleared yet."""
     for entry in reversed(entries):
         over, finding = entry.over_unix_ns, entry.finding
@@ -363,7 +363,7 @@ def last_stood(entries: Sequence[Entry], snapshot: Snapshot) -> str:
         stood = units.duration((over - entry.unix_ns) / units.SECOND_NS)
         what = f"{clean(finding.kind)} {ranks_text(entry.ranks, 2)}".rstrip()
         if finding.severity in (CRITICAL, WARNING):
-            return f"last: {what}, {units.clock(entry.unix_ns)}, stood {stood} (6: events)"
+            return f"last: {what}, {units.clock(entry.unix_ns)}, stood {stood}; 6: events"
     return ""
 
 
@@ -374,11 +374,14 @@ def _growth(verdict: Verdict, line: Line) -> int:
     return sum(max(len("59 min 59 s") - len(time), 0) for time in found if f" {time}" in text)
 
 
-def _note_lines(snapshot: Snapshot, width: int, glyphs: Glyphs) -> list[Line]:
+def _note_lines(snapshot: Snapshot, width: int, glyphs: Glyphs, hint: str) -> list[Line]:
     if not snapshot.notes:
         return []
-    more = f" (and {len(snapshot.notes) - 1} more)" if len(snapshot.notes) > 1 else ""
-    return [((clip(f"note: {clean(snapshot.notes[0])}{more}", width, glyphs.ellipsis), "dim"),)]
+    # The page behind the hint's key lists them all.
+    key = f": {hint[0]}" if hint else ""
+    more = f" (and {len(snapshot.notes) - 1} more{key})" if len(snapshot.notes) > 1 else ""
+    text = clip(f"note: {clean(snapshot.notes[0])}", width - len(more), glyphs.ellipsis)
+    return [((text + more, "dim"),)]
 
 
 # -- The page "why": the findings, one of them opened with all its evidence

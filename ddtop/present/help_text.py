@@ -307,7 +307,7 @@ ACTIONS = (
         "left_parenthesis",
         "( )",
         "previous critical",
-        "to where the previous or next critical finding began",
+        "to the first picture of the previous or next critical finding",
         "app.travel_to_critical(-1)",
     ),
     Action(
@@ -315,7 +315,7 @@ ACTIONS = (
         "right_parenthesis",
         ")",
         "next critical",
-        "to where the next critical finding began",
+        "to the first picture of the next critical finding",
         "app.travel_to_critical(1)",
         listed=False,
     ),
@@ -595,8 +595,12 @@ def _classes(page: Page) -> None:
 def _meaning(word: str) -> str:
     if word == CLASSES[HEALTHY].word:
         return "runs, or waits for a moment"
-    if word == "finished":
-        return "its process ended with exit code 0"
+    own = {
+        "finished": "its process ended with exit code 0",
+        "behind": "waits for ranks that wait for the rank at fault",
+    }
+    if word in own:
+        return own[word]
     return next(meaning for state, meaning in STATE_MEANINGS.items() if state.value == word)
 
 

@@ -13,6 +13,7 @@ import msgspec
 
 from ddtop.diagnosis.finding import CRITICAL, WARNING
 from ddtop.follow.history import Field, JobHistory, Numbers, Then
+from ddtop.follow.tape import SHOWN
 from ddtop.model.facts import Snapshot, State
 from ddtop.policy import Policy
 from ddtop.present.charts import joined
@@ -249,7 +250,13 @@ def progress_facts(snapshot: Snapshot) -> tuple[str, ...]:
 
 BAR_COLUMNS_MIN = 12
 BACK_KEY = "\\"
-_MARKS = {WARNING: "warning", "gone": "gone", CRITICAL: "critical", "here": "bold"}
+_MARKS = {
+    WARNING: "warning",
+    "gone": "gone",
+    SHOWN: "critical",
+    CRITICAL: "critical",
+    "here": "bold",
+}
 """The marks and their styles. If two are in one column, the later one in this order is drawn."""
 
 
@@ -308,6 +315,7 @@ def _bar(
         CRITICAL: glyphs.critical,
         WARNING: glyphs.warning,
         "gone": glyphs.states[State.EXITED],
+        SHOWN: glyphs.down,
         "here": glyphs.full,
     }
     cells: list[Span] = [(glyphs.rule, "rule")] * columns

@@ -267,6 +267,7 @@ class Glyphs:
     corner: str = "└"
     then: str = "›"
     finished: str = "✓"
+    behind: str = "□"
     hollow: str = "╌"
     lane: str = "▇▒░▓─✝"
     dots: str = "\u2800"
@@ -341,6 +342,7 @@ ASCII = Glyphs(
     corner="`",
     then=">",
     finished="=",
+    behind=":",
     hollow=":",
     lane="#cdgzx",
     dots="",

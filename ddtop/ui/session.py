@@ -19,10 +19,11 @@ from typing import Any
 import msgspec
 
 from ddtop import private
-from ddtop.diagnosis.finding import CRITICAL, Verdict
+from ddtop.diagnosis.finding import Verdict
 from ddtop.follow.history import JobHistory, SeriesHistory
 from ddtop.follow.look import Look, Source
 from ddtop.follow.source_lines import Excerpts
+from ddtop.follow.tape import SHOWN
 from ddtop.model.facts import Snapshot
 from ddtop.present.events import Timeline
 from ddtop.present.findings import ContactShown
@@ -264,10 +265,11 @@ class Session:
         self._go(max(at, span[0]) if at < span[1] else None)
 
     def travel_to_critical(self, steps: int) -> None:
-        """Go to the next moment at which a critical finding began (`steps` < 0: the previous)."""
+        """Go to the next moment that shows a critical finding for the first time (`steps` < 0: the
+        previous). At the moment at which it began, the screen still says that all is well."""
         first, last = self.newest.span or (0, 0)
         now = self._at_unix_ns or last
-        begun = [at for at, what in self.newest.marks if what == CRITICAL and at >= first]
+        begun = [at for at, what in self.newest.marks if what == SHOWN and at >= first]
         if later := [at - now for at in begun if (at - now) * steps > 0]:
             self._go(now + min(later, key=abs))
         else:

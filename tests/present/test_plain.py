@@ -142,6 +142,9 @@ def test_a_job_with_parallel_groups_and_a_trainer_shows_each_ranks_place_and_pro
 
     assert "PLACE" in lines[-5]
     assert "PROGRESS" in lines[-5]
+    alike = tuple(replace(rank, progress={"training": training}) for rank in ranks)
+    # What all ranks share is said once.
+    assert "PROGRESS" not in status_text(replace(known, ranks=alike), builders.calm(known), 150)
     assert "pp0 tp0" in lines[-4]
     assert "12% checkpoint" in lines[-4]
     assert "pp1 tp1" in lines[-1]
@@ -298,7 +301,7 @@ def test_a_healthy_job_remembers_what_stood_last_and_only_what_is_over():
         ]
 
     began = units.clock(snapshot.time_unix_ns - 31 * SECOND)
-    last = f"last: loader-stuck rank 5, {began}, stood 41 s (6: events)"
+    last = f"last: loader-stuck rank 5, {began}, stood 41 s; 6: events"
     assert calm(timeline.entries) == [f"ok: 8/8 moving, watched 2 min · {last}"]
     assert calm(timeline.entries, width=60) == [
         "ok: 8/8 moving, watched 2 min · last: loader-stuck rank 5,…"

@@ -133,9 +133,9 @@ async def test_rows_are_sorted_by_the_next_and_the_last_column():
 async def test_a_key_turns_the_order_round_and_the_arrow_in_the_title_says_which_it_is():
     async with watching(live(builders.healthy()), (120, 30)) as (app, pilot):
         await pilot.press("less_than_sign")
-        assert any("HEARD" in line and "↓" in line for line in screen_text(app))
+        assert any("↓HEAR" in line for line in screen_text(app))
         await pilot.press("R")
-        assert any("HEARD" in line and "↑" in line for line in screen_text(app))
+        assert any("↑HEAR" in line for line in screen_text(app))
         assert shown_ranks(app) == [0, 3, 6, 1, 4, 7, 2, 5]
 
 

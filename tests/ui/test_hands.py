@@ -203,7 +203,7 @@ class Tape(FakeSource):
         self.went = at_unix_ns
 
 
-async def test_two_keys_go_to_where_critical_findings_began():
+async def test_two_keys_go_to_the_first_pictures_of_critical_findings():
     snapshot, verdict = builders.hang()
     marks = tuple((NOW + at * SECOND, what) for at, what in MARKS)
     source = Tape(Look(snapshot, verdict, span=(NOW - 900 * SECOND, NOW + 300 * SECOND)))
@@ -222,7 +222,14 @@ async def test_two_keys_go_to_where_critical_findings_began():
         assert "no critical finding began before this moment" in app.session.notice
 
 
-MARKS = ((-5, "warning"), (-400, "critical"), (-40, "critical"), (70, "critical"), (9, "gone"))
+MARKS = (
+    (-5, "warning"),
+    (-400, "shown"),
+    (-45, "critical"),
+    (-40, "shown"),
+    (70, "shown"),
+    (9, "gone"),
+)
 
 
 async def test_enter_on_taken_stacks_opens_them_or_says_that_there_are_newer_ones():

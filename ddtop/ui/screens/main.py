@@ -202,7 +202,7 @@ class MainScreen(FactsScreen):
         """The most useful keys first: a narrow terminal shows only those."""
         look = self.session.shown
         keys: list[Key] = [("question_mark", "?", "help"), ("q", "q", "quit")]
-        more: list[Key] = [("ctrl+p", "^P", "commands"), ("t", "t", "theme")]
+        more: list[Key] = [("ctrl+p", "^P", "commands"), ("t", "t", self._theme())]
         if look.snapshot is None:
             return keys + more
         if look.verdict.findings:
@@ -212,6 +212,11 @@ class MainScreen(FactsScreen):
             more.append(("left_square_bracket", "[ ]", "time"))
         freeze: Key = ("p", "p", "resume" if self.session.frozen else "freeze")
         return [*keys, *self.view.keys(), ("tab", "Tab", "views"), freeze, *more]
+
+    def _theme(self) -> str:
+        """A theme that was chosen in an earlier session is named, because one forgets that."""
+        kept = self.session.setup.theme
+        return f"theme: {kept}, kept" if kept else "theme"
 
     def help_keys(self) -> tuple[tuple[str, str], ...]:
         """The keys of the view in front: first those of the key bar, then those that work only in
@@ -233,6 +238,8 @@ class MainScreen(FactsScreen):
 
     def action_view(self, name: str) -> None:
         """Show that view."""
+        # What was said of the view before is read.
+        self.session.say("")
         before, self.view = self.view, self.views[name]
         before.display, self.view.display = False, True
         # Each view keeps its own filter.
