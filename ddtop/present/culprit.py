@@ -264,23 +264,25 @@ def _series_chart(
     if scene.memories is None:
         return []
     memory = scene.memories.memory_of(rank.rank)
-    values = list(series(memory))
-    if not any(value is not None for value in values) or not memory.seconds:
+    values, last = list(series(memory)), scene.until_unix_ns // PERIOD_NS
+    seconds = list(memory.seconds)[-len(values) :] if values else []
+    taken = {
+        second: value
+        for second, value in zip(seconds, values, strict=True)
+        if value is not None and last - second < SPAN_MOST_S
+    }
+    if not taken:
         return []
-    begin = memory.seconds[-len(values)]
-    last = scene.until_unix_ns // PERIOD_NS
-    span = max(min(last - begin + 1, SPAN_MOST_S), SPAN_LEAST_S)
+    span = max(last - min(taken) + 1, SPAN_LEAST_S)
 
     def columns_of(columns: int) -> list[float | None]:
-        taken = dict(zip(list(memory.seconds)[-len(values) :], values, strict=True))
-        first = last - span
         found: list[float | None] = [None] * columns
         for second, value in taken.items():
-            at = max((second - first - 1) * columns // span, 0)
+            at = max((second - last + span - 1) * columns // span, 0)
             found[at:] = [value] * (columns - at)
         return found
 
-    _, high = size_scale(values)
+    _, high = size_scale(list(taken.values()))
     ends = (0.0, max(top, high) if top else high)
     body = drawn(scene, columns_of, (ends, text, False), width, rows - 1, span * PERIOD_NS)
     return [tuple(title), *body] if body else []

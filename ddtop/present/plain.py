@@ -36,8 +36,18 @@ def status_text(
 ) -> str:
     """The main screen as plain lines of at most `width` columns; every rank, culprits first.
     `whole`: the table has all columns."""
+    lines = [plain(line) for line in banner_lines(snapshot, verdict, width, glyphs=glyphs)]
+    table = table_lines(snapshot, verdict, WHOLE if whole else width, glyphs)
+    lines.append(glyphs.rule * min(len(table[0]), width))
+    return "\n".join([*lines, *table]) + "\n"
+
+
+def table_lines(
+    snapshot: Snapshot, verdict: Verdict, width: int, glyphs: Glyphs = UNICODE
+) -> list[str]:
+    """Titles and the row of every rank, culprits first."""
     shape = rank_table(
-        WHOLE if whole else width,
+        width,
         snapshot.world_size,
         host_width(snapshot),
         {*absent(snapshot), LANE},
@@ -45,13 +55,8 @@ def status_text(
         several_hosts=len(snapshot.hosts) > 1,
     )
     context = CellContext(snapshot.time_unix_ns, glyphs, snapshot.axes, snapshot.groups)
-    lines = [plain(line) for line in banner_lines(snapshot, verdict, width, glyphs=glyphs)]
-    lines.append(glyphs.rule * min(shape.total, width))
-    lines.append(plain(shape.titles()))
-    lines += [
-        _row(snapshot.rank(number), shape, context) for number in by_verdict(snapshot, verdict)
-    ]
-    return "\n".join(lines) + "\n"
+    rows = [_row(snapshot.rank(number), shape, context) for number in by_verdict(snapshot, verdict)]
+    return [plain(shape.titles()), *rows]
 
 
 def _row(rank: RankFacts, shape: Table[Number], context: CellContext) -> str:
