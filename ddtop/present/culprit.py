@@ -14,11 +14,23 @@ from ddtop.present.groups import group_waits
 from ddtop.present.job_charts import drawn
 from ddtop.present.lanes import CLASSES_MOST, alike, lane_line
 from ddtop.present.now import spot_text
-from ddtop.present.numbers import state_text
+from ddtop.present.numbers import COLUMNS, NOW_MOST, CellContext, cell_text, state_text
 from ddtop.present.scene import Scene
 from ddtop.present.stacks import excerpt_lines, path_lines, path_steps
 from ddtop.present.strip import SPAN_LEAST_S, milliseconds_text
-from ddtop.present.text import Line, Span, cell_width, clean, clip, fit, hang, state_style
+from ddtop.present.text import (
+    BETWEEN,
+    Line,
+    Span,
+    abreast,
+    cell_width,
+    clean,
+    clip,
+    fit,
+    hang,
+    line_width,
+    state_style,
+)
 from ddtop.say.chain import chain_lines
 from ddtop.thresholds import chosen
 from ddtop.wire.records import Gpu, Place, Spot, by_function
@@ -57,7 +69,7 @@ def where_panel(scene: Scene, rank: RankFacts, width: int, rows: int) -> list[Li
     """The stack of the first rank at fault with the source around its line, and below it the stack
     of the others; without stacks, its place or the place where its samples found it."""
     own = _class_with(scene, rank)
-    if own is None or _is_moving(rank):
+    if own is None:
         unseen = rank.gone or rank.state is State.LOST
         where = f"where rank {rank.rank} {'was' if unseen else 'is'}"
         parts = [_place_lines(scene, rank, width)]
@@ -90,7 +102,7 @@ def _fitting(parts: Sequence[Part], rows: int, arrow: str) -> list[Line]:
 
 
 def _class_with(scene: Scene, rank: RankFacts) -> StackClass | None:
-    classes = scene.merged.classes if scene.merged is not None else ()
+    classes = scene.merged.classes if scene.merged is not None and not _is_moving(rank) else ()
     return next((one for one in classes if one.main and rank.rank in one.ranks), None)
 
 
@@ -134,6 +146,59 @@ def _source(scene: Scene, rank: int, at: object, width: int) -> list[Line]:
     started = hello.started_unix_ns if hello is not None else 0
     excerpt = scene.read(file, line, started) if scene.read is not None and file else None
     return excerpt_lines(excerpt, file, line, width, scene.glyphs)
+
+
+# -- Two ranks side by side: one at fault, and a healthy one of its group
+
+
+def healthy_beside(scene: Scene, rank: int) -> int:
+    """The rank to compare this one with: of its group, not at fault, and alive if one is."""
+    snapshot, finding = scene.snapshot, scene.finding
+    name = finding.group if finding is not None else None
+    own = [group.ranks for group in snapshot.groups if rank in group.ranks]
+    own.sort(key=len)
+    group = snapshot.group(name) if name is not None else None
+    members = group.ranks if group is not None and rank in group.ranks else own[:1] and own[0]
+    others = [one for one in members or range(len(snapshot.ranks)) if one != rank]
+    order = sorted(others, key=lambda one: (one in scene.at_fault, snapshot.rank(one).gone))
+    return order[0] if order else rank
+
+
+def pair_lines(scene: Scene, pair: tuple[int, int], width: int) -> list[Line]:
+    """The numbers of two ranks, those that differ in bold, what they did in the last seconds, and
+    where they are."""
+    ranks = [scene.snapshot.rank(number) for number in pair]
+    snapshot, glyphs, label = scene.snapshot, scene.glyphs, 10
+    wide, room = (width - BETWEEN) // 2, (width - label) // 2
+    if scene.memories is not None:
+        scene.memories.read(pair)
+    context = CellContext(
+        snapshot.time_unix_ns, glyphs, snapshot.axes, snapshot.groups, scene.lanes
+    )
+    lines: list[Line] = []
+    for number in COLUMNS:
+        if number.drawn is not None:
+            pictures = [number.drawn(rank, context, room - 2) for rank in ranks]
+            pads = [(" " * (room - line_width(picture)), "") for picture in pictures]
+            lines.append(
+                ((fit("LATELY", label), "dim"), *pictures[0], pads[0], *pictures[1], pads[1]),
+            )
+            continue
+        texts = [cell_text(number, rank, context, min(room - 1, NOW_MOST)) for rank in ranks]
+        if set(texts) == {units.NOT_MEASURED}:
+            continue
+        style = "bold" if texts[0] != texts[1] else ""
+        styles = [state_style(rank) if number.key == "state" else style for rank in ranks]
+        cells = [(fit(text, room), one) for text, one in zip(texts, styles, strict=True)]
+        lines.append(((fit(number.title, label), "dim"), *cells))
+    parts = []
+    for rank in ranks:
+        own = _class_with(scene, rank)
+        path, source = (
+            _place_lines(scene, rank, wide) if own is None else _class_lines(scene, own, wide)
+        )
+        parts.append([_head(scene, f"where rank {rank.rank} is", wide), *path, *source])
+    return [*lines, (), *abreast(parts, wide, glyphs)]
 
 
 # -- Who waits for whom

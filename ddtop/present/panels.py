@@ -28,12 +28,11 @@ from ddtop.present.job_charts import (
 )
 from ddtop.present.scene import Scene
 from ddtop.present.strip import MEASURES, measured
-from ddtop.present.text import Line, Span, clip_line, line_width
+from ddtop.present.text import BETWEEN, Line, abreast, clip_line
 from ddtop.words import units
 
 TWO_FROM = 100
 """From so many columns on, two panels are side by side."""
-GAP = 3
 CHART_ROWS_LEAST, CHART_ROWS_MOST = 5, 30
 """Rows of a chart with its title and its axis: with fewer rows of dots its height says nothing."""
 TEXT_ROWS_MOST = 16
@@ -138,7 +137,7 @@ def _laid_out(scene: Scene, width: int, height: int) -> list[Line]:
         parted = columns if rest and first is not LANES else 1
         panels = [first, *alike[: parted - 1]]
         waiting = [panel for panel in waiting if panel not in panels]
-        wide = (width - GAP * (parted - 1)) // parted
+        wide = (width - BETWEEN * (parted - 1)) // parted
         room = min(left, TEXT_ROWS_MOST)
         rows = max(
             panel.least if panel.grows else len(panel.make(scene, wide, room)) for panel in panels
@@ -154,20 +153,6 @@ def _laid_out(scene: Scene, width: int, height: int) -> list[Line]:
         left -= max(more, 0)
     lines: list[Line] = []
     for band in bands:
-        lines += [*([()] if lines else []), *_side_by_side(scene, band)]
-    return lines
-
-
-def _side_by_side(scene: Scene, band: _Band) -> list[Line]:
-    made = [panel.make(scene, wide, band.rows) for panel, wide in band.panels]
-    wide = band.panels[0][1]
-    between = (f" {scene.glyphs.upright} ".ljust(GAP), "rule")
-    lines: list[Line] = []
-    for row in range(max(map(len, made))):
-        spans: list[Span] = []
-        for number, part in enumerate(made):
-            line = clip_line(part[row], wide, scene.glyphs.ellipsis) if row < len(part) else ()
-            spans += [between] if number else []
-            spans += [*line, (" " * (wide - line_width(line)), "")]
-        lines.append(tuple(spans))
+        made = [panel.make(scene, wide, band.rows) for panel, wide in band.panels]
+        lines += [*([()] if lines else []), *abreast(made, band.panels[0][1], scene.glyphs)]
     return lines

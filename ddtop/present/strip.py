@@ -274,6 +274,27 @@ def scrubber_line(
 
     `span`: first and last moment; `recording`: the last moment is the end, not now.
     """
+    left, room, end = _around_bar(at_unix_ns, span, width, recording, glyphs)
+    if room < BAR_COLUMNS_MIN:
+        return tuple(left[:2])
+    return (*left, *joined(_bar(span, room, [*marks, (at_unix_ns, "here")], glyphs)), *end)
+
+
+def moment_under(
+    x: int, at_unix_ns: int, span: tuple[int, int], width: int, *, recording: bool
+) -> int | None:
+    """The moment (unix ns) under that column of the line; None beside its bar."""
+    left, room, _ = _around_bar(at_unix_ns, span, width, recording, UNICODE)
+    at = x - line_width(left)
+    if room < BAR_COLUMNS_MIN or not 0 <= at < room:
+        return None
+    return span[0] + (span[1] - span[0]) * at // (room - 1)
+
+
+def _around_bar(
+    at_unix_ns: int, span: tuple[int, int], width: int, recording: bool, glyphs: Glyphs
+) -> tuple[list[Span], int, list[Span]]:
+    """What is left of the bar, the columns that it has, and what is right of it."""
     first, last = span
     behind_s = max(last - at_unix_ns, 0) / units.SECOND_NS
     where = f"-{units.duration(behind_s)}" if round(behind_s) else "the end" if recording else "now"
@@ -283,7 +304,6 @@ def scrubber_line(
         (f"  {where}", ""),
         (" ", ""),
     ]
-    ends = "end" if recording else "now"
     right: list[Span] = [(f" {units.duration((last - first) / units.SECOND_NS)}", "dim")]
     keys: list[Span] = [
         ("  [ ]", "key"),
@@ -291,15 +311,13 @@ def scrubber_line(
         (" ( )", "key"),
         (f" {glyphs.critical} ", "dim"),
         (" " + BACK_KEY, "key"),
-        (f" {ends}", "dim"),
+        (" end" if recording else " now", "dim"),
     ]
     for end in ([*right, *keys], right, []):
         room = width - line_width([*left, *end])
-        if room >= BAR_COLUMNS_MIN or not end:
+        if room >= BAR_COLUMNS_MIN:
             break
-    if room < BAR_COLUMNS_MIN:
-        return tuple(left[:2])
-    return (*left, *joined(_bar(span, room, [*marks, (at_unix_ns, "here")], glyphs)), *end)
+    return left, room, end
 
 
 def _bar(

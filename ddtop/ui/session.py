@@ -12,7 +12,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from ddtop.follow.tape import SHOWN
 from ddtop.model.facts import Snapshot
 from ddtop.present.events import Timeline
 from ddtop.present.findings import ContactShown
+from ddtop.present.help_text import ACTIONS, KEY_NAMES, RANKS
 from ddtop.present.jobs import Row
 from ddtop.present.numbers import REPLACED
 from ddtop.present.text import UNICODE, Glyphs
@@ -43,6 +44,9 @@ from ddtop.words import units
 
 
 SCHEMA = "ddtop.setup/1"
+ROWS, SHARED, PANELS = ROOMS = ("rows", "shared", "panels")
+"""What has most of the screen: the rows of the ranks alone, the panels, or both share it. The page
+beside them is shown only where it is shared."""
 FILE_BYTES_MAX = 1 << 16
 
 
@@ -50,8 +54,10 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The settings.
 
     `theme`: None for the one that suits the terminal. `hidden`: the keys of hidden columns.
-    `enlarged`: the rows of the ranks have all room. The sort order is not kept: it was for one job,
-    and in the next one the rank at fault would not be on top.
+    `room`: what has most of the screen, one of `ROOMS`. `view`: the one in front. `filtered`: a
+    job, and the filter of its ranks. `keys`: the user's own, by the names of actions. The sort
+    order is not kept: it was for one job, and in the next one the rank at fault would not be on
+    top.
     """
 
     schema: str = SCHEMA
@@ -59,7 +65,10 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     hidden: tuple[str, ...] = REPLACED
     interval_s: float = 0.5
     follow: bool = False
-    enlarged: bool = False
+    room: str = SHARED
+    view: str = RANKS
+    filtered: tuple[str, str] = ("", "")
+    keys: dict[str, str] = {}
 
 
 class Kept:
@@ -156,6 +165,16 @@ class Paint:
 
     palette: Palette
     glyphs: Glyphs
+    keys: dict[str, str] = field(default_factory=dict)
+    """The user's own keys, by the names of those that they replace."""
+
+    def keymap(self, own: Mapping[str, str]) -> dict[str, str]:
+        """Take these keys, each for an action, from now on; as Textual names them."""
+        found = {name: KEY_NAMES.get(key, key) for name, key in own.items()}
+        for action in ACTIONS:
+            if action.name in own:
+                self.keys |= dict.fromkeys(action.keys.split(","), own[action.name])
+        return found
 
 
 class Session:
@@ -259,10 +278,13 @@ class Session:
         if span is None:
             self.say(self.newest.untaped or "nothing has been recorded yet to go back to")
             return
-        at = (span[1] if self._at_unix_ns is None else self._at_unix_ns) + int(
-            seconds * units.SECOND_NS
-        )
-        self._go(max(at, span[0]) if at < span[1] else None)
+        now = span[1] if self._at_unix_ns is None else self._at_unix_ns
+        self.travel_to(now + int(seconds * units.SECOND_NS))
+
+    def travel_to(self, unix_ns: int) -> None:
+        """Go to that moment, as far as it is kept."""
+        first, last = self.newest.span or (0, 0)
+        self._go(max(unix_ns, first) if unix_ns < last else None)
 
     def travel_to_critical(self, steps: int) -> None:
         """Go to the next moment that shows a critical finding for the first time (`steps` < 0: the

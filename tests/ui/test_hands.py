@@ -11,10 +11,12 @@ import pytest
 
 from ddtop.follow.look import Look
 from ddtop.present.rank import copies_of
-from ddtop.ui.screens.menus import CommandsScreen
+from ddtop.present.text import UNICODE
+from ddtop.ui.app import DdtopApp
+from ddtop.ui.screens.menus import CommandsScreen, HelpScreen
 from ddtop.ui.screens.pages import CopyScreen
 from ddtop.ui.screens.stacks import StacksScreen
-from ddtop.ui.session import Session
+from ddtop.ui.session import Kept, Session
 from ddtop.ui.source_place import source_place
 from ddtop.ui.terminal.files import editor_command, run_editor
 from tests.ui import builders
@@ -246,3 +248,79 @@ async def test_enter_on_taken_stacks_opens_them_or_says_that_there_are_newer_one
         await pilot.press("k", "enter")
         await pilot.pause()
         assert any("newer ones have replaced them" in line for line in screen_text(app))
+
+
+async def test_a_rank_is_compared_with_a_healthy_one_of_its_group_or_with_the_other_tagged_one():
+    async with watching(live(*builders.hang(culprit=5)), (120, 40)) as (app, pilot):
+        await pilot.press("=")
+        lines = screen_text(app)
+        assert lines[2].split() == ["RANK", "5", "0"]
+        assert next(line for line in lines if line.startswith("STATE")).split()[1::2] == [
+            "✖",
+            "■",
+        ]
+        assert any("where rank 5 is" in line and "where rank 0 is" in line for line in lines)
+        await pilot.press("left")
+        assert screen_text(app)[2].split() == ["RANK", "5", "7"]
+        await pilot.press("left", "left")
+        # Never beside itself.
+        assert screen_text(app)[2].split() == ["RANK", "5", "4"]
+        await pilot.press("escape", "down", "space", "space", "=")
+        assert screen_text(app)[2].split() == ["RANK", "0", "1"]
+
+
+async def test_enter_in_the_help_presses_the_key_under_the_cursor_on_the_screen_below():
+    async with watching(live(*builders.hang()), (100, 40)) as (app, pilot):
+        await pilot.press("?")
+        at = next(at for at, line in enumerate(screen_text(app)) if line.startswith("  d  "))
+        await pilot.click(offset=(4, at))
+        assert isinstance(app.screen, StacksScreen)
+        await pilot.press("escape", "?", "down", "down", "enter")
+        assert isinstance(app.screen, StacksScreen)
+        await pilot.press("escape", "?", "slash", *"jk", "enter")
+        # What is typed into the search runs nothing.
+        assert isinstance(app.screen, HelpScreen)
+
+
+async def test_other_keys_do_what_the_file_says_and_are_shown_everywhere():
+    kept = Kept(None, {"keys": {"stacks": "x", "filter": "&"}})
+    app = DdtopApp(live(*builders.hang()), JOB, clock=lambda: NOW, glyphs=UNICODE, kept=kept)
+    async with app.run_test(size=(100, 40)) as pilot:
+        await pilot.pause()
+        assert "x stacks  & filter" in screen_text(app)[-1]
+        await pilot.press("d")
+        assert not isinstance(app.screen, StacksScreen)
+        await pilot.press("question_mark")
+        await pilot.pause()
+        at = next(at for at, line in enumerate(screen_text(app)) if line.startswith("  x  "))
+        await pilot.click(offset=(4, at))
+        await pilot.pause()
+        assert isinstance(app.screen, StacksScreen)
+        await pilot.press("escape", "ampersand", "5")
+        await pilot.pause()
+        assert app.screen.input.value == "5"
+
+
+async def test_a_click_on_the_time_bar_goes_there_and_the_wheel_a_step_on():
+    snapshot, verdict = builders.hang()
+    source = Tape(Look(snapshot, verdict, span=(NOW - 100 * SECOND, NOW), travelled=True))
+    async with watching(source, (120, 30)) as (app, pilot):
+        line = screen_text(app)[2]
+        first, last = line.index("─"), line.rindex("█")
+        await pilot.click(offset=(first, 2))
+        assert source.went == NOW - 100 * SECOND
+        await pilot.click(offset=((first + last) // 2, 2))
+        assert abs(source.went - (NOW - 50 * SECOND)) < 3 * SECOND
+        went = source.went
+        await pilot.click(offset=(2, 2))
+        assert source.went == went
+        await app.screen.past.on_mouse_scroll_up()
+        assert source.went == went - 5 * SECOND
+
+
+async def test_what_is_said_of_one_view_is_not_said_in_the_next():
+    async with watching(live(*builders.hang())) as (app, pilot):
+        await pilot.press("R")
+        assert app.session.notice
+        await pilot.press("2")
+        assert not app.session.notice

@@ -13,7 +13,7 @@ from textual.widgets import Input
 from ddtop.model.facts import Snapshot
 from ddtop.present.findings import header_line
 from ddtop.present.help_text import RANKS, VIEWS
-from ddtop.present.strip import scrubber_line
+from ddtop.present.strip import moment_under, scrubber_line
 from ddtop.present.text import Line, clean, clip, rule_line
 from ddtop.ui.page_text import FOUND, HERE, found_lines, marked
 from ddtop.ui.session import Session
@@ -39,6 +39,42 @@ def under_banner(session: Session, width: int) -> Line:
     return scrubber_line(
         at, look.span, width, recording=look.recording, marks=look.marks, glyphs=glyphs
     )
+
+
+class TimeBar(LinesView):
+    """The shown moment. A click on the bar goes to the moment there, the wheel goes 5 s on."""
+
+    def __init__(self, session: Session, name: str) -> None:
+        super().__init__(session.paint, name)
+        self._session = session
+
+    def show_moment(self) -> None:
+        """Draw it; a thin line while the screen shows the present."""
+        self.show([under_banner(self._session, self.size.width)])
+
+    async def on_click(self, event: events.Click) -> None:
+        """Go to the moment under the pointer."""
+        look = self._session.shown
+        if look.snapshot is None or look.span is None or not look.travelled:
+            return
+        at = moment_under(
+            event.x,
+            look.snapshot.time_unix_ns,
+            look.span,
+            self.size.width,
+            recording=look.recording,
+        )
+        if at is not None:
+            event.stop()
+            await self.run_action(f"app.travel_to({at})")
+
+    async def on_mouse_scroll_up(self) -> None:
+        """Go 5 s back."""
+        await self.run_action("app.travel(-5)")
+
+    async def on_mouse_scroll_down(self) -> None:
+        """Go 5 s forward."""
+        await self.run_action("app.travel(5)")
 
 
 # -- A screen whose last line becomes an input while a filter is typed
@@ -143,7 +179,7 @@ class PageScreen(FactsScreen):
         super().__init__(session)
         paint = session.paint
         self.head = LinesView(paint, "head")
-        self.rule = LinesView(paint, "rule")
+        self.rule = TimeBar(session, "rule")
         self.body = LinesView(paint, "body", focusable=True)
         self.foot = LinesView(paint, "foot")
         self.keys = KeyBar(paint)
@@ -219,7 +255,7 @@ class PageScreen(FactsScreen):
         if snapshot is not None:
             head = header_line(snapshot, width, self.session.contact(), glyphs, self.session.per_s)
         self.head.show([head])
-        self.rule.show([under_banner(self.session, width)])
+        self.rule.show_moment()
         lines, searched = self._marked(self.page_lines(self.body.reading_room))
         self.body.show(lines)
         hidden = len(lines) - self.body.size.height

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 from textual import events
@@ -9,10 +10,12 @@ from textual.binding import BindingType
 
 from ddtop.diagnosis.explain import explain
 from ddtop.model.facts import Snapshot
+from ddtop.present.culprit import pair_lines
 from ddtop.present.explain import explain_text
 from ddtop.present.groups import group_lines
-from ddtop.present.help_text import GROUP_PAGE, RANK_PAGE
+from ddtop.present.help_text import GROUP_PAGE, PAIR_PAGE, RANK_PAGE
 from ddtop.present.rank import CopyItem, copies_of, detail_lines
+from ddtop.present.scene import Scene
 from ddtop.present.stacks import excerpt_lines
 from ddtop.present.text import Line, clip_line
 from ddtop.thresholds import chosen
@@ -141,6 +144,50 @@ class CopyScreen(PageScreen):
         line = self.clicked_line(event)
         if line is not None and line < len(self._lines_of) and self._lines_of[line]:
             self.action_copy(self._lines_of[line])
+
+
+# -- Two ranks side by side
+
+
+class PairScreen(PageScreen):
+    """Compares a rank with another one; the left and right keys choose that other one."""
+
+    topic = PAIR_PAGE
+    BINDINGS: ClassVar[list[BindingType]] = [
+        ("left,h", "other(-1)", "prev rank"),
+        ("right,l", "other(1)", "next rank"),
+        ("d", "stacks", "stacks of both"),
+        ("equals_sign", "back", "back"),
+    ]
+    EXTRA_KEYS: ClassVar[tuple[Key, ...]] = (
+        ("left", "←", "prev rank"),
+        ("right", "→", "next rank"),
+        ("d", "d", "stacks of both"),
+        ("p", "p", "freeze"),
+    )
+
+    def __init__(
+        self, session: Session, pair: tuple[int, int], scene: Callable[[Snapshot], Scene]
+    ) -> None:
+        super().__init__(session)
+        self._pair, self._scene = pair, scene
+
+    def lines_of(self, snapshot: Snapshot, width: int) -> list[Line]:
+        del width  # Each has only half of the columns.
+        return pair_lines(self._scene(snapshot), self._pair, self.size.width)
+
+    def action_stacks(self) -> None:
+        """Ask for the stacks of both."""
+        self.app.push_screen(StacksScreen(self.session, self._pair))
+
+    def action_other(self, steps: int) -> None:
+        """Compare with the next or the previous rank."""
+        snapshot = self.session.shown.snapshot
+        if snapshot is not None and snapshot.ranks:
+            first, other = self._pair
+            other = (other + steps) % len(snapshot.ranks)
+            self._pair = first, (other + steps) % len(snapshot.ranks) if other == first else other
+            self.show_facts()
 
 
 # -- Everything about one rank

@@ -24,7 +24,7 @@ from ddtop.present.panels import panel_lines
 from ddtop.present.rank import detail_lines
 from ddtop.present.scene import Scene
 from ddtop.thresholds import chosen
-from ddtop.ui.session import Session
+from ddtop.ui.session import PANELS, ROOMS, ROWS, SHARED, Session
 from ddtop.ui.stack_request import AskedStacks, recall
 from ddtop.ui.views.view import View
 from ddtop.ui.widgets.lines import Key, LinesView
@@ -101,7 +101,8 @@ class RanksView(View):
 
     def show(self, look: Look, snapshot: Snapshot) -> None:
         """Draw the rows that pass the filter, in their order."""
-        self.set_class(self.size.width >= SIDE_FROM, "wide")
+        shared = self.session.setup.room == SHARED
+        self.set_class(self.size.width >= SIDE_FROM and shared, "wide")
         order = self._rows.of(snapshot, look.verdict, self.sort_key, self.descending, self.filter)
         self._share_rows(look, snapshot)
         scene = self._scene(look, snapshot)
@@ -131,6 +132,10 @@ class RanksView(View):
             rows=self._shown_rows,
         )
 
+    def scene_of(self, snapshot: Snapshot) -> Scene:
+        """The look with these facts, and the last stacks."""
+        return replace(self._scene(self.session.shown, snapshot), merged=self._stacks.merged())
+
     def _share_rows(self, look: Look, snapshot: Snapshot) -> None:
         """Give the table its rows, and what is left to the axis and the panels.
 
@@ -141,7 +146,7 @@ class RanksView(View):
         wide = self.has_class("wide")
         many = ranks > whole // 2 and bool(look.verdict.findings)
         rows = max(ROWS_LEAST, whole // 4) if many else ranks
-        rows = whole if self.session.setup.enlarged else rows
+        rows = {ROWS: whole, PANELS: ROWS_LEAST}.get(self.session.setup.room, rows)
         free = whole - rows
         roomy = free >= LINE_LEAST + 1
         axis = int(roomy and bool(self.table.shape.width(LANE)))
@@ -213,9 +218,11 @@ class RanksView(View):
         self._followed = None
         self.show_again()
 
-    def enlarge(self) -> None:
-        """Give all room to the rows, or share it with the panels again."""
-        self.session.prefer(enlarged=not self.session.setup.enlarged)
+    def enlarge(self, steps: int) -> None:
+        """Give more room to the panels (`steps` > 0), or to the rows."""
+        room = self.session.setup.room
+        at = ROOMS.index(room) + steps if room in ROOMS else 1
+        self.session.prefer(room=ROOMS[min(max(at, 0), len(ROOMS) - 1)])
         self.show_again()
 
     def next_problem(self, steps: int) -> None:
@@ -270,8 +277,8 @@ class RanksView(View):
             notes.append(f"sorted by {title}" + (", largest first" if self.descending else ""))
         if self.session.setup.follow:
             notes.append("following")
-        if self.session.setup.enlarged:
-            notes.append("_: panels")
+        if self.session.setup.room == ROWS:
+            notes.append("+: panels")
         if snapshot.devices and (silent := silent_note(snapshot, chosen())):
             notes.append(silent)
         if self.table.tagged:

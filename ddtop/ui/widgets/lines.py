@@ -11,6 +11,7 @@ from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from ddtop.present.help_text import KEY_NAMES
 from ddtop.present.text import Line, beside, clip_line
 from ddtop.ui.page_text import tab_at, tabs_line
 from ddtop.ui.session import Paint
@@ -184,9 +185,14 @@ class KeyBar(LinesView):
     _keys: Sequence[Key] = ()
 
     def show_keys(self, keys: Sequence[Key]) -> None:
-        """Show these keys."""
-        self._keys = keys
-        self.show([key_line(keys, self.size.width)])
+        """Show these keys, or those that the user has put in their place."""
+        own = self._paint.keys
+        self._keys = [
+            (KEY_NAMES.get(own[name], own[name]), own[name], label) if name in own else key
+            for key in keys
+            for name, _, label in [key]
+        ]
+        self.show([key_line(self._keys, self.size.width)])
 
     def on_click(self, event: events.Click) -> None:
         """Press the key under the pointer."""
