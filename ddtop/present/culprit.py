@@ -13,6 +13,7 @@ from ddtop.present.charts import size_scale
 from ddtop.present.groups import group_waits
 from ddtop.present.job_charts import drawn
 from ddtop.present.lanes import CLASSES_MOST, alike, lane_line
+from ddtop.present.log import last_lines
 from ddtop.present.now import spot_text
 from ddtop.present.numbers import COLUMNS, NOW_MOST, CellContext, cell_text, state_text
 from ddtop.present.scene import Scene
@@ -41,6 +42,7 @@ NAMED_MOST = 8
 """So many numbers of ranks stand in a line."""
 SPAN_MOST_S = 240
 LANE_LEAST = 20
+LOG_ROWS = 6
 
 
 def _of_culprit(
@@ -401,6 +403,14 @@ def queue_panel(scene: Scene, rank: RankFacts, width: int, rows: int) -> list[Li
         width,
         rows,
     )
+
+
+@_of_culprit
+def log_panel(scene: Scene, rank: RankFacts, width: int, rows: int) -> list[Line]:
+    """The last lines that the first rank at fault has written, if they went into a file."""
+    rows = min(rows - 1, LOG_ROWS)
+    lines = last_lines(rank, scene.log, width, rows, scene.glyphs) if scene.log is not None else []
+    return [_head(scene, f"rank {rank.rank} wrote last", width), *lines] if lines else []
 
 
 # -- GPUs: the culprit's beside the others'

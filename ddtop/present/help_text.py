@@ -239,6 +239,15 @@ ACTIONS = (
         _PICKED,
     ),
     Action(
+        "log",
+        "L",
+        "L",
+        "log",
+        "what this rank has written last to its standard output and error, if they are files",
+        "log",
+        _PICKED,
+    ),
+    Action(
         "next-problem",
         "n",
         "n N",

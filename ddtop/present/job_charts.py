@@ -102,7 +102,8 @@ def chart_of(measure: Measure) -> Callable[[Scene, int, int], list[Line]]:
 
     def panel(scene: Scene, width: int, rows: int) -> list[Line]:
         values = scene.line(measure.field, width)
-        if all(value is None for value in values):
+        # A job that has counted no step has no speed to draw.
+        if all(value is None or (measure is THROUGHPUT and not value) for value in values):
             return []
         # Where there is a whole, it is at the upper end.
         whole = 1.0 if measure.share else scene.now.gpu_total_bytes if measure is MEMORY else None

@@ -12,6 +12,7 @@ from ddtop.diagnosis.kinds import Kind
 from ddtop.present.culprit import (
     gpu_panel,
     lanes_panel,
+    log_panel,
     memory_panel,
     queue_panel,
     step_panel,
@@ -66,7 +67,7 @@ def _events(scene: Scene, width: int, rows: int) -> list[Line]:
 
 LANES = Panel(lanes_panel, 4)
 WHERE, WAITS, STEP = Panel(where_panel), Panel(waits_panel, 3), Panel(step_panel, 3)
-GPU, EVENTS = Panel(gpu_panel), Panel(_events, 1)
+GPU, EVENTS, LOG = Panel(gpu_panel), Panel(_events, 1), Panel(log_panel, 2)
 MEMORY, QUEUE = (Panel(make, CHART_ROWS_LEAST, True) for make in (memory_panel, queue_panel))
 JOB = tuple(Panel(chart_of(measure), CHART_ROWS_LEAST, True) for measure in MEASURES)
 SPEED, *_, RSS = JOB
@@ -76,7 +77,8 @@ OF_KIND: Mapping[str, tuple[Panel, ...]] = {
     Kind.SLOWDOWN: (SPEED, WHERE, EVENTS),
     Kind.INPUT_BOUND: (QUEUE, WHERE, SPEED, EVENTS),
     Kind.LOADER_STUCK: (WHERE, WAITS, QUEUE, SPEED, EVENTS),
-    Kind.RANK_KILLED: (MEMORY, WHERE, SPEED, EVENTS),
+    Kind.RANK_KILLED: (MEMORY, WHERE, LOG, SPEED, EVENTS),
+    Kind.RANK_CRASHED: (WHERE, LOG, SPEED, MEMORY, EVENTS),
     Kind.MEMORY_PRESSURE: (MEMORY, WHERE, SPEED, EVENTS),
     Kind.GPU_THROTTLED: (GPU, STEP, SPEED, EVENTS),
     Kind.GPU_ERROR: (GPU, WHERE, SPEED, EVENTS),
@@ -85,7 +87,7 @@ OF_KIND: Mapping[str, tuple[Panel, ...]] = {
     Kind.GPU_MEMORY_LOW: (GPU, SPEED, EVENTS),
 }
 """The panels of a kind, the most important first; the others have `DEFAULT`."""
-DEFAULT = (WHERE, WAITS, SPEED, MEMORY, EVENTS)
+DEFAULT = (WHERE, WAITS, LOG, SPEED, MEMORY, EVENTS)
 MORE = (MEMORY, QUEUE, *JOB[1:-1])
 """What follows the panels of a finding where there is room."""
 CALM = (*JOB[:-1], EVENTS, RSS)

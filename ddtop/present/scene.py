@@ -21,6 +21,7 @@ from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.model.stacks import Merged
 from ddtop.present.findings import EventRow
 from ddtop.present.lanes import Lanes
+from ddtop.present.log import Read as ReadLog
 from ddtop.present.stacks import Read
 from ddtop.present.strip import (
     THROUGHPUT,
@@ -45,7 +46,7 @@ def no_memory(rank: int) -> Memory:
 @dataclass(frozen=True)
 class Scene:
     """One look. `merged`: the last stacks. `read`: returns the source around a line. `rows`: of the
-    ranks that the table above shows."""
+    ranks that the table above shows. `log`: returns the end of a file."""
 
     snapshot: Snapshot
     history: JobHistory
@@ -56,6 +57,7 @@ class Scene:
     read: Read | None = None
     glyphs: Glyphs = UNICODE
     rows: int = 0
+    log: ReadLog | None = None
 
     @property
     def quiet(self) -> bool:

@@ -21,6 +21,7 @@ import msgspec
 from ddtop import private
 from ddtop.diagnosis.finding import Verdict
 from ddtop.follow.history import JobHistory, SeriesHistory
+from ddtop.follow.log_tail import tails
 from ddtop.follow.look import Look, Source
 from ddtop.follow.source_lines import Excerpts
 from ddtop.follow.tape import SHOWN
@@ -200,7 +201,7 @@ class Session:
         self.programs = programs or Programs()
         self.setup = setup or Setup()
         self.readonly = readonly
-        self.excerpts = Excerpts()
+        self.excerpts, self.tails = Excerpts(), tails()
         self._notice = ("", 0)
         self.source = source
         self.job = job

@@ -324,3 +324,28 @@ async def test_what_is_said_of_one_view_is_not_said_in_the_next():
         assert app.session.notice
         await pilot.press("2")
         assert not app.session.notice
+
+
+async def test_the_log_of_a_rank_follows_its_end_until_somebody_scrolls_up(tmp_path):
+    log = tmp_path / "log"
+    log.write_text("".join(f"step {number}\n" for number in range(100)))
+    snapshot, verdict = builders.hang()
+    ranks = [replace(rank, process={"outputs": (str(log), str(log))}) for rank in snapshot.ranks]
+    source = live(replace(snapshot, ranks=tuple(ranks)), verdict)
+    async with watching(source, (100, 24)) as (app, pilot):
+
+        async def read_again():
+            app.session.tails.wait(10.0)
+            app.screen.show_facts()
+            await pilot.pause()
+            return " ".join(screen_text(app))
+
+        await pilot.press("L")
+        assert "step 99" in await read_again()
+        assert "step 60 " not in await read_again()
+        await pilot.press("slash", *"step 60", "enter")
+        assert "match 1 of 1" in await read_again()
+        await pilot.press("escape", "home")
+        assert "step 99" not in await read_again()
+        await pilot.press("end")
+        assert "step 99" in await read_again()

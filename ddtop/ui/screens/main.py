@@ -27,6 +27,7 @@ from ddtop.ui.screens.pages import (
     CopyScreen,
     ExplainScreen,
     GroupScreen,
+    LogScreen,
     PairScreen,
     RankScreen,
 )
@@ -321,6 +322,11 @@ class MainScreen(FactsScreen):
             scene = self.ranks.scene_of
             other = picked[1] if len(picked) == 2 else healthy_beside(scene(snapshot), rank)
             self.app.push_screen(PairScreen(self.session, (rank, other), scene))
+
+    def action_log(self) -> None:
+        """Show what the rank under the cursor has written."""
+        if self.session.shown.snapshot is not None and (rank := self._one_picked()) is not None:
+            self.app.push_screen(LogScreen(self.session, rank))
 
     def action_problem(self, steps: int) -> None:
         """Go to the next rank that is not healthy."""

@@ -13,7 +13,8 @@ from ddtop.model.facts import Snapshot
 from ddtop.present.culprit import pair_lines
 from ddtop.present.explain import explain_text
 from ddtop.present.groups import group_lines
-from ddtop.present.help_text import GROUP_PAGE, PAIR_PAGE, RANK_PAGE
+from ddtop.present.help_text import GROUP_PAGE, LOG_PAGE, PAIR_PAGE, RANK_PAGE
+from ddtop.present.log import log_lines
 from ddtop.present.rank import CopyItem, copies_of, detail_lines
 from ddtop.present.scene import Scene
 from ddtop.present.stacks import excerpt_lines
@@ -146,6 +147,48 @@ class CopyScreen(PageScreen):
             self.action_copy(self._lines_of[line])
 
 
+# -- What a rank has written
+
+
+class LogScreen(PageScreen):
+    """The ends of the files into which a rank writes; follows them until somebody scrolls up."""
+
+    topic = LOG_PAGE
+    BINDINGS: ClassVar[list[BindingType]] = [
+        ("left,h", "neighbour(-1)", "prev rank"),
+        ("right,l", "neighbour(1)", "next rank"),
+        ("L", "back", "back"),
+    ]
+    EXTRA_KEYS: ClassVar[tuple[Key, ...]] = (
+        ("left", "←", "prev rank"),
+        ("right", "→", "next rank"),
+        ("end", "End", "follow"),
+        ("p", "p", "freeze"),
+    )
+
+    def __init__(self, session: Session, rank: int) -> None:
+        super().__init__(session)
+        self.rank = rank
+
+    def lines_of(self, snapshot: Snapshot, width: int) -> list[Line]:
+        del width  # Lines of a log are as wide as they are.
+        read, glyphs = self.session.tails.find, self.session.paint.glyphs
+        return log_lines(snapshot.rank(self.rank), read, self.size.width, glyphs)
+
+    def show_facts(self) -> None:
+        follows = self.body.scroll_offset.y >= self.body.max_scroll_y
+        super().show_facts()
+        if follows and not self._searched:
+            self.body.scroll_end(animate=False)
+
+    def action_neighbour(self, steps: int) -> None:
+        """Go to the next or the previous rank."""
+        snapshot = self.session.shown.snapshot
+        if snapshot is not None and snapshot.ranks:
+            self.rank = (self.rank + steps) % len(snapshot.ranks)
+            self.show_facts()
+
+
 # -- Two ranks side by side
 
 
@@ -205,11 +248,13 @@ class RankScreen(PageScreen):
         ("f9,s", "signals", "signal"),
         ("y", "copy", "copy"),
         ("o", "edit", "open source"),
+        ("L", "log", "log"),
     ]
     EXTRA_KEYS: ClassVar[tuple[Key, ...]] = (
         ("left", "←", "prev rank"),
         ("right", "→", "next rank"),
         ("d", "d", "stacks"),
+        ("L", "L", "log"),
         ("f9", "F9", "signal"),
         ("y", "y", "copy"),
         ("o", "o", "open source"),
@@ -228,6 +273,10 @@ class RankScreen(PageScreen):
     def action_stacks(self, of_all: bool) -> None:
         """Ask for the stacks of this rank, or of all."""
         self.app.push_screen(StacksScreen(self.session, () if of_all else (self.rank,)))
+
+    def action_log(self) -> None:
+        """Show what it has written."""
+        self.app.push_screen(LogScreen(self.session, self.rank))
 
     def action_signals(self) -> None:
         """Offer signals to this rank."""

@@ -130,6 +130,7 @@ class RanksView(View):
             read=self.session.excerpts.get,
             glyphs=self.session.paint.glyphs,
             rows=self._shown_rows,
+            log=self.session.tails.find,
         )
 
     def scene_of(self, snapshot: Snapshot) -> Scene:
