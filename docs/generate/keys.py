@@ -11,8 +11,8 @@ def page() -> str:
     lines = head(
         "Keys",
         "ddtop/present/help_text.py",
-        "`?` in the dashboard shows the same. `Ctrl+P` finds any command by its words. The names are"
-        " for `[keys]` in your [config file](../howto/config.md); that of a view is `view-map`.",
+        "`?` in the dashboard shows the same. `Ctrl+P` finds any command by its words. The names"
+        " are for `[keys]` in your [config file](../howto/config.md); that of a view is `view-map`.",
     )
     lines += [
         "## Views",
