@@ -12,7 +12,7 @@ def page() -> str:
         "Keys",
         "ddtop/present/help_text.py",
         "`?` in the dashboard shows the same. `Ctrl+P` finds any command by its words. The names"
-        " are for `[keys]` in your [config file](../howto/config.md); that of a view is `view-map`.",
+        " are for `[keys]` in your [config file](../howto/config.md); of a view `view-map`.",
     )
     lines += [
         "## Views",
