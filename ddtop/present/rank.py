@@ -48,7 +48,6 @@ from ddtop.wire.records import (
     Collective,
     Expectation,
     Place,
-    Speed,
     TrainingProgress,
     by_function,
 )
@@ -76,7 +75,7 @@ _NAMES = {"cuda_sync": "CUDA sync"}
 _SPOT_LEAST_RATIO = 0.02
 
 
-def time_lines(page: Page, rank: RankFacts) -> None:
+def time_lines(page: Page, _: Snapshot, rank: RankFacts) -> None:
     """Add the section, if there are samples."""
     shares = rank.reported.activity_ratios
     if not any(shares) and not rank.reported.spots and rank.late is None:
@@ -137,26 +136,19 @@ def detail_lines(
     glyphs: Glyphs = UNICODE,
     brief: bool = False,
 ) -> list[Line]:
-    """The page of one rank, lines of at most `width` columns; `brief` leaves out what changes only
-    at a restart."""
-    rank = snapshot.rank(number)
-    page = Page(width, glyphs)
+    """The page of one rank, lines of at most `width` columns. `brief`: beside the table, where one
+    cannot scroll to its end; its stack comes first, and what other views have is left out."""
+    rank, page = snapshot.rank(number), Page(width, glyphs)
+    stack = (_exception, _stacks)
+    counts = (_progress, _pace, _place, time_lines)
+    process = (_loader, gpu_lines, _process)
+    end = (_collectives, _groups, *process, *stack, _agent, _environment)
     _title(page, snapshot, rank)
+    for add in stack if brief else ():
+        add(page, snapshot, rank)
     _series(page, rank, memory)
-    _progress(page, snapshot, rank)
-    _pace(page, rank, snapshot.last_run)
-    _place(page, snapshot, rank)
-    time_lines(page, rank)
-    _collectives(page, snapshot, rank)
-    _groups(page, snapshot, rank)
-    _loader(page, snapshot, rank)
-    gpu_lines(page, snapshot, rank)
-    _process(page, snapshot, rank)
-    _exception(page, snapshot, rank)
-    _stacks(page, snapshot, rank)
-    if not brief:
-        _agent(page, snapshot, rank)
-        _environment(page, rank)
+    for add in (*counts, *(process if brief else end)):
+        add(page, snapshot, rank)
     return page.lines
 
 
@@ -270,7 +262,7 @@ def _expected(snapshot: Snapshot, region: Expectation) -> str:
     return f"'{region.name}', for {since}; up to {units.duration(limit_s)}"
 
 
-def _pace(page: Page, rank: RankFacts, last_run: Speed | None) -> None:
+def _pace(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
     """Its step time now, compared with before."""
     pace = rank.progress.pace
     if pace is None:
@@ -278,7 +270,7 @@ def _pace(page: Page, rank: RankFacts, last_run: Speed | None) -> None:
     known = (
         ("ten minutes ago", pace.before),
         ("at its start", pace.start),
-        ("in the last run", last_run),
+        ("in the last run", snapshot.last_run),
     )
     then = [
         f"{number_text(speed.per_s)} {when}"
@@ -522,7 +514,7 @@ def _agent(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
     )
 
 
-def _environment(page: Page, rank: RankFacts) -> None:
+def _environment(page: Page, _: Snapshot, rank: RankFacts) -> None:
     hello = rank.hello
     if hello is None:
         return

@@ -354,7 +354,7 @@ async def test_the_screen_follows_the_terminal_when_its_size_changes():
 
 async def test_plus_and_underscore_enlarge_the_panels_or_the_rows_and_hide_the_rest():
     async with watching(live(*builders.hang(64, 13)), (200, 40)) as (app, pilot):
-        table, aside = app.screen.table, app.screen.query_one("#aside")
+        table, aside = app.screen.table, app.screen.ranks.side
         shared = table.size.height
         assert aside.display
         await pilot.press("underscore", "underscore")

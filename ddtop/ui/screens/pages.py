@@ -147,28 +147,47 @@ class CopyScreen(PageScreen):
             self.action_copy(self._lines_of[line])
 
 
-# -- What a rank has written
+# -- The pages of one rank; the left and right keys go to its neighbours
 
 
-class LogScreen(PageScreen):
-    """The ends of the files into which a rank writes; follows them until somebody scrolls up."""
+class OfRankScreen(PageScreen):
+    """A page about one rank."""
 
-    topic = LOG_PAGE
     BINDINGS: ClassVar[list[BindingType]] = [
         ("left,h", "neighbour(-1)", "prev rank"),
         ("right,l", "neighbour(1)", "next rank"),
-        ("L", "back", "back"),
     ]
     EXTRA_KEYS: ClassVar[tuple[Key, ...]] = (
         ("left", "←", "prev rank"),
         ("right", "→", "next rank"),
-        ("end", "End", "follow"),
-        ("p", "p", "freeze"),
     )
 
     def __init__(self, session: Session, rank: int) -> None:
         super().__init__(session)
         self.rank = rank
+
+    def action_neighbour(self, steps: int) -> None:
+        """Go to the next or the previous rank."""
+        snapshot = self.session.shown.snapshot
+        if snapshot is not None and snapshot.ranks:
+            self.rank = (self.rank + steps) % len(snapshot.ranks)
+            self.body.scroll_home(animate=False)
+            self.show_facts()
+
+
+# -- What a rank has written
+
+
+class LogScreen(OfRankScreen):
+    """The ends of the files into which a rank writes; follows them until somebody scrolls up."""
+
+    topic = LOG_PAGE
+    BINDINGS: ClassVar[list[BindingType]] = [("L", "back", "back")]
+    EXTRA_KEYS: ClassVar[tuple[Key, ...]] = (
+        *OfRankScreen.EXTRA_KEYS,
+        ("end", "End", "follow"),
+        ("p", "p", "freeze"),
+    )
 
     def lines_of(self, snapshot: Snapshot, width: int) -> list[Line]:
         del width  # Lines of a log are as wide as they are.
@@ -181,30 +200,20 @@ class LogScreen(PageScreen):
         if follows and not self._searched:
             self.body.scroll_end(animate=False)
 
-    def action_neighbour(self, steps: int) -> None:
-        """Go to the next or the previous rank."""
-        snapshot = self.session.shown.snapshot
-        if snapshot is not None and snapshot.ranks:
-            self.rank = (self.rank + steps) % len(snapshot.ranks)
-            self.show_facts()
-
 
 # -- Two ranks side by side
 
 
-class PairScreen(PageScreen):
-    """Compares a rank with another one; the left and right keys choose that other one."""
+class PairScreen(OfRankScreen):
+    """Compares a rank with another one, which the left and right keys choose."""
 
     topic = PAIR_PAGE
     BINDINGS: ClassVar[list[BindingType]] = [
-        ("left,h", "other(-1)", "prev rank"),
-        ("right,l", "other(1)", "next rank"),
         ("d", "stacks", "stacks of both"),
         ("equals_sign", "back", "back"),
     ]
     EXTRA_KEYS: ClassVar[tuple[Key, ...]] = (
-        ("left", "←", "prev rank"),
-        ("right", "→", "next rank"),
+        *OfRankScreen.EXTRA_KEYS,
         ("d", "d", "stacks of both"),
         ("p", "p", "freeze"),
     )
@@ -212,37 +221,32 @@ class PairScreen(PageScreen):
     def __init__(
         self, session: Session, pair: tuple[int, int], scene: Callable[[Snapshot], Scene]
     ) -> None:
-        super().__init__(session)
-        self._pair, self._scene = pair, scene
+        super().__init__(session, pair[1])
+        self._first, self._scene = pair[0], scene
 
     def lines_of(self, snapshot: Snapshot, width: int) -> list[Line]:
         del width  # Each has only half of the columns.
-        return pair_lines(self._scene(snapshot), self._pair, self.size.width)
+        return pair_lines(self._scene(snapshot), (self._first, self.rank), self.size.width)
 
     def action_stacks(self) -> None:
         """Ask for the stacks of both."""
-        self.app.push_screen(StacksScreen(self.session, self._pair))
+        self.app.push_screen(StacksScreen(self.session, (self._first, self.rank)))
 
-    def action_other(self, steps: int) -> None:
-        """Compare with the next or the previous rank."""
-        snapshot = self.session.shown.snapshot
-        if snapshot is not None and snapshot.ranks:
-            first, other = self._pair
-            other = (other + steps) % len(snapshot.ranks)
-            self._pair = first, (other + steps) % len(snapshot.ranks) if other == first else other
-            self.show_facts()
+    def action_neighbour(self, steps: int) -> None:
+        """Compare with the next or the previous rank, but not with itself."""
+        super().action_neighbour(steps)
+        if self.rank == self._first:
+            super().action_neighbour(steps)
 
 
 # -- Everything about one rank
 
 
-class RankScreen(PageScreen):
-    """The page of one rank; the left and right keys go to its neighbours."""
+class RankScreen(OfRankScreen):
+    """The page of one rank."""
 
     topic = RANK_PAGE
     BINDINGS: ClassVar[list[BindingType]] = [
-        ("left,h", "neighbour(-1)", "prev rank"),
-        ("right,l", "neighbour(1)", "next rank"),
         ("d", "stacks(False)", "its stacks"),
         ("D", "stacks(True)", "all stacks"),
         ("f9,s", "signals", "signal"),
@@ -251,8 +255,7 @@ class RankScreen(PageScreen):
         ("L", "log", "log"),
     ]
     EXTRA_KEYS: ClassVar[tuple[Key, ...]] = (
-        ("left", "←", "prev rank"),
-        ("right", "→", "next rank"),
+        *OfRankScreen.EXTRA_KEYS,
         ("d", "d", "stacks"),
         ("L", "L", "log"),
         ("f9", "F9", "signal"),
@@ -260,10 +263,6 @@ class RankScreen(PageScreen):
         ("o", "o", "open source"),
         ("p", "p", "freeze"),
     )
-
-    def __init__(self, session: Session, rank: int) -> None:
-        super().__init__(session)
-        self.rank = rank
 
     def lines_of(self, snapshot: Snapshot, width: int) -> list[Line]:
         self.session.history.watch(self.rank)
@@ -289,11 +288,3 @@ class RankScreen(PageScreen):
     async def action_edit(self) -> None:
         """Open the source line that the rank is at."""
         await self.run_action(f"app.edit({self.rank})")
-
-    def action_neighbour(self, steps: int) -> None:
-        """Go to the next or the previous rank."""
-        snapshot = self.session.shown.snapshot
-        if snapshot is not None and snapshot.ranks:
-            self.rank = (self.rank + steps) % len(snapshot.ranks)
-            self.body.scroll_home(animate=False)
-            self.show_facts()

@@ -11,9 +11,8 @@ from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from ddtop.present.help_text import KEY_NAMES
-from ddtop.present.text import Line, beside, clip_line
-from ddtop.ui.page_text import tab_at, tabs_line
+from ddtop.present.help_text import KEY_NAMES, VIEWS
+from ddtop.present.text import UNICODE, Glyphs, Line, beside, clip_line, line_width
 from ddtop.ui.session import Paint
 from ddtop.ui.style import strip_of
 
@@ -169,30 +168,46 @@ def key_at(keys: Sequence[Key], x: int) -> str | None:
     """The key whose words are at that column."""
     start = 0
     for name, shown, label in keys:
-        end = start + len(shown) + 1 + len(label)
+        end = start + len(f"{shown} {label}".rstrip())
         if start <= x < end:
             return name
         start = end + 2
     return None
 
 
-class KeyBar(LinesView):
+def tabs_of(current: str, width: int) -> list[Key]:
+    """The keys and names of the views; where there is no room, only the one in front has its
+    name."""
+    tabs = [(view.key, view.key, view.name) for view in VIEWS]
+    if sum(len(shown) + len(name) + 3 for _, shown, name in tabs) - 1 <= width:
+        return tabs
+    return [(key, shown, name if name == current else "") for key, shown, name in tabs]
+
+
+def tabs_line(current: str, width: int, glyphs: Glyphs = UNICODE) -> Line:
+    """`1 ranks  2 map ...`, the one in front bold and underlined."""
+    spans = beside(
+        [(f"{shown} {name}".rstrip(), "tab" if name == current else "dim")]
+        for _, shown, name in tabs_of(current, width)
+    )
+    rest = width - line_width(spans) - 1
+    return (*spans, (" ", ""), (glyphs.rule * rest, "rule")) if rest > 0 else spans
+
+
+class Pressed(LinesView):
     """Shows keys; a click on one presses it."""
 
-    DEFAULT_CSS = """
-    KeyBar { height: 1; }
-    """
     _keys: Sequence[Key] = ()
 
-    def show_keys(self, keys: Sequence[Key]) -> None:
-        """Show these keys, or those that the user has put in their place."""
+    def of_user(self, keys: Sequence[Key]) -> list[Key]:
+        """These keys, or those that the user has put in their place."""
         own = self._paint.keys
-        self._keys = [
-            (KEY_NAMES.get(own[name], own[name]), own[name], label) if name in own else key
-            for key in keys
-            for name, _, label in [key]
+        return [
+            (KEY_NAMES.get(own[name], own[name]), own[name], label)
+            if name in own
+            else (name, shown, label)
+            for name, shown, label in keys
         ]
-        self.show([key_line(self._keys, self.size.width)])
 
     def on_click(self, event: events.Click) -> None:
         """Press the key under the pointer."""
@@ -202,22 +217,26 @@ class KeyBar(LinesView):
             self.app.simulate_key(key)
 
 
+class KeyBar(Pressed):
+    """The keys that work here."""
+
+    DEFAULT_CSS = """
+    KeyBar { height: 1; }
+    """
+
+    def show_keys(self, keys: Sequence[Key]) -> None:
+        """Show these keys."""
+        self._keys = self.of_user(keys)
+        self.show([key_line(self._keys, self.size.width)])
+
+
 # -- The rule under the banner: the names of the views, or the shown moment
 
 
-class ViewBar(LinesView):
+class ViewBar(Pressed):
     """Shows the names of the views; a click on a name shows that view."""
-
-    _current = ""
 
     def show_tabs(self, current: str) -> None:
         """Draw the names."""
-        self._current = current
+        self._keys = self.of_user(tabs_of(current, self.size.width))
         self.show([tabs_line(current, self.size.width, self._paint.glyphs)])
-
-    async def on_click(self, event: events.Click) -> None:
-        """Show the view under the pointer."""
-        view = tab_at(self._current, self.size.width, event.x)
-        if view is not None:
-            event.stop()
-            await self.run_action(f"screen.view({view!r})")
