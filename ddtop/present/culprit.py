@@ -29,7 +29,7 @@ from ddtop.present.text import (
     clip,
     fit,
     hang,
-    line_width,
+    plain,
     state_style,
 )
 from ddtop.say.chain import chain_lines
@@ -179,20 +179,22 @@ def pair_lines(scene: Scene, pair: tuple[int, int], width: int) -> list[Line]:
     )
     lines: list[Line] = []
     for number in COLUMNS:
-        if number.drawn is not None:
-            pictures = [number.drawn(rank, context, room - 2) for rank in ranks]
-            pads = [(" " * (room - line_width(picture)), "") for picture in pictures]
-            lines.append(
-                ((fit("LATELY", label), "dim"), *pictures[0], pads[0], *pictures[1], pads[1]),
-            )
-            continue
-        texts = [cell_text(number, rank, context, min(room - 1, NOW_MOST)) for rank in ranks]
+        cells: list[Line] = [
+            number.drawn(rank, context, room - 2)
+            if number.drawn is not None
+            else ((cell_text(number, rank, context, min(room - 1, NOW_MOST)), ""),)
+            for rank in ranks
+        ]
+        texts = [plain(cell) for cell in cells]
         if set(texts) == {units.NOT_MEASURED}:
             continue
-        style = "bold" if texts[0] != texts[1] else ""
-        styles = [state_style(rank) if number.key == "state" else style for rank in ranks]
-        cells = [(fit(text, room), one) for text, one in zip(texts, styles, strict=True)]
-        lines.append(((fit(number.title, label), "dim"), *cells))
+        spans: list[Span] = [(fit("LATELY" if number.drawn else number.title, label), "dim")]
+        for rank, cell, text in zip(ranks, cells, texts, strict=True):
+            differs = "bold" if texts[0] != texts[1] else ""
+            style = state_style(rank) if number.key == "state" else differs
+            spans += [(part, own or style) for part, own in cell]
+            spans.append((" " * (room - cell_width(text)), ""))
+        lines.append(tuple(spans))
     parts = []
     for rank in ranks:
         own = _class_with(scene, rank)

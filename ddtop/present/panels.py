@@ -23,12 +23,11 @@ from ddtop.present.findings import event_words
 from ddtop.present.job_charts import (
     LINE_LEAST,
     chart_of,
-    job_rule,
-    one_line,
     progress_line,
+    title_of,
 )
 from ddtop.present.scene import Scene
-from ddtop.present.strip import MEASURES, measured
+from ddtop.present.strip import MEASURES, THROUGHPUT, measured
 from ddtop.present.text import BETWEEN, Line, abreast, clip_line
 from ddtop.words import units
 
@@ -107,14 +106,14 @@ def panel_lines(scene: Scene, width: int, height: int) -> list[Line]:
     if height <= 0 or width < 20:
         return []
     if height < LINE_LEAST:
-        return [one_line(scene, measured(scene.history, scene.until_unix_ns), width)]
+        return [title_of(scene, THROUGHPUT, width)]
     # What is wrong is told in these rows instead.
-    head = [job_rule(scene, width)] if scene.finding is None else []
-    told = measured(scene.history, scene.until_unix_ns) if scene.finding is None else ()
+    calm = scene.finding is None
+    told = measured(scene.history, scene.until_unix_ns) if calm else ()
     progress = progress_line(scene, told, width)
-    head += [progress] if progress and (scene.finding is None or height > TEXT_ROWS_MOST) else []
-    if scene.finding is None and height - len(head) < CHART_ROWS_LEAST:
-        head.append(one_line(scene, measured(scene.history, scene.until_unix_ns), width))
+    head = [progress] if progress and (calm or height > TEXT_ROWS_MOST) else []
+    if calm and height - len(head) < CHART_ROWS_LEAST:
+        head.append(title_of(scene, THROUGHPUT, width))
     lines = [*head, *_laid_out(scene, width, height - len(head))]
     return [clip_line(line, width, scene.glyphs.ellipsis) for line in lines[:height]]
 

@@ -204,23 +204,6 @@ def speed_facts(now: Numbers) -> list[str]:
     return found
 
 
-def job_facts(snapshot: Snapshot, history: JobHistory) -> tuple[str, ...]:
-    """Facts of the job, the most important first: time since its start, and since its last step."""
-    now = snapshot.time_unix_ns
-    found = []
-    if snapshot.first_hello_unix_ns is not None and snapshot.live:
-        since = (now - snapshot.first_hello_unix_ns) / units.SECOND_NS
-        # Whole minutes from two minutes on, because a line that changes every second distracts.
-        calm = since if since < 120 else since // 60 * 60
-        found.append(f"started {units.duration(calm)} ago")
-    stepped = history.stepped_unix_ns(now)
-    # If the job makes no progress, the banner says since when.
-    if stepped is not None and snapshot.live and snapshot.still_since_unix_ns is None:
-        ago = (now - stepped) / units.SECOND_NS
-        found.append(f"last step {units.duration(int(ago)) if ago >= 2 else '< 2 s'} ago")
-    return tuple(found)
-
-
 def progress_facts(snapshot: Snapshot) -> tuple[str, ...]:
     """Step, epoch, phase, speed, loss and the time of the end, as far as the program reports
     them.

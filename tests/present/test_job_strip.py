@@ -10,7 +10,6 @@ from ddtop.present.strip import (
     MEASURES,
     THROUGHPUT,
     compared,
-    job_facts,
     measured,
     progress_facts,
     span_ns,
@@ -96,10 +95,3 @@ def test_the_speed_is_said_in_all_units_and_a_loss_that_is_no_number_in_none():
     assert (samples, tokens) == ("5,279 samples/s", "90,000 tokens/s")
     assert re.fullmatch(r"step 19\d ms, max 20\d", step)
     assert "loss" not in [one.label for one in measured(followed, NOW)]
-
-
-def test_the_job_says_since_when_it_runs_and_when_it_stepped_last():
-    snapshot, _ = builders.hang()
-    assert job_facts(snapshot, lived.history_of(snapshot)) == ("started 3 min ago",)
-    healthy = builders.healthy()
-    assert job_facts(healthy, lived.history_of(healthy))[1] == "last step < 2 s ago"

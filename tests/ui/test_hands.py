@@ -14,7 +14,7 @@ from ddtop.present.rank import copies_of
 from ddtop.present.text import UNICODE
 from ddtop.ui.app import DdtopApp
 from ddtop.ui.screens.menus import CommandsScreen, HelpScreen
-from ddtop.ui.screens.pages import CopyScreen
+from ddtop.ui.screens.pages import CopyScreen, RankScreen
 from ddtop.ui.screens.stacks import StacksScreen
 from ddtop.ui.session import Kept, Session
 from ddtop.ui.source_place import source_place
@@ -349,3 +349,32 @@ async def test_the_log_of_a_rank_follows_its_end_until_somebody_scrolls_up(tmp_p
         assert "step 99" not in await read_again()
         await pilot.press("end")
         assert "step 99" in await read_again()
+
+
+async def test_text_is_selected_with_the_mouse_and_copied_when_the_button_is_released():
+    async with watching(live(*builders.hang()), (100, 30)) as (app, pilot):
+        lines = screen_text(app)
+        at = next(at for at, line in enumerate(lines) if "wait for it" in line)
+        begin = lines[at].index("wait for it")
+        await pilot.mouse_down(offset=(begin, at))
+        await pilot.hover(offset=(begin + len("wait for it"), at))
+        await pilot.mouse_up(offset=(begin + len("wait for it"), at))
+        await pilot.pause()
+        assert app.clipboard == "wait for it"
+        assert "copied what is selected" in app.session.notice
+        row = next(at for at, line in enumerate(screen_text(app)) if "culprit" in line and at > 3)
+        await pilot.mouse_down(offset=(0, row))
+        await pilot.hover(offset=(16, row + 1))
+        await pilot.mouse_up(offset=(16, row + 1))
+        await pilot.pause()
+        first, second = app.clipboard.split("\n")
+        assert first.split()[:3] == ["5", "✖", "culprit"]
+        assert second.split() == ["0", "■", "blocked"]
+
+
+async def test_a_double_click_opens_and_selects_nothing():
+    async with watching(live(*builders.hang()), (100, 30)) as (app, pilot):
+        row = next(at for at, line in enumerate(screen_text(app)) if "culprit" in line and at > 3)
+        await pilot.click(offset=(3, row), times=2)
+        assert isinstance(app.screen, RankScreen)
+        assert app.clipboard == ""

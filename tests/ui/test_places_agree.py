@@ -17,7 +17,7 @@ from ddtop.policy import POLICY
 from ddtop.present.documents import diagnose_json, status_json
 from ddtop.present.events import JOIN, Changes, Timeline
 from ddtop.present.findings import banner_lines, header_line
-from ddtop.present.job_charts import one_line
+from ddtop.present.job_charts import title_of
 from ddtop.present.jobs import health_of
 from ddtop.present.map import class_of, codes_of
 from ddtop.present.now import BEGUN_S, now_age_s
@@ -25,7 +25,7 @@ from ddtop.present.numbers import BY_KEY
 from ddtop.present.plain import diagnose_text, status_text
 from ddtop.present.rank import detail_lines
 from ddtop.present.scene import Scene
-from ddtop.present.strip import measured
+from ddtop.present.strip import THROUGHPUT
 from ddtop.present.text import plain
 from ddtop.sim.incidents import SCENARIOS
 from ddtop.ui.rows import legend_line
@@ -61,8 +61,7 @@ def first(pattern, text):
 def say_the_same_numbers(snapshot, verdict, history, seen):
     """The header, the strip, the list of jobs and the JSON."""
     header, health = header_of(snapshot, history), health_of(verdict, snapshot)
-    until = snapshot.time_unix_ns
-    strip = plain(one_line(Scene(snapshot, history, verdict), measured(history, until), WIDE))
+    strip = plain(title_of(Scene(snapshot, history, verdict), THROUGHPUT, WIDE))
     json = diagnose_json(snapshot, verdict)
 
     assert header.split("  ")[1] == f"{health.reporting}/{health.world_size} ranks"

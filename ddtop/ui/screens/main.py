@@ -191,7 +191,7 @@ class MainScreen(FactsScreen):
             glyphs=self.session.paint.glyphs,
             most=most,
             usual=usual,
-            hint="e: why",
+            brief=True,
             past=self.session.timeline.entries,
         )
         worst = verdict.findings[0].identity if verdict.findings else None

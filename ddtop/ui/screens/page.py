@@ -148,6 +148,13 @@ class FactsScreen(FilteringScreen):
         super().__init__()
         self.session = session
 
+    def on_text_selected(self) -> None:
+        """Copy what was selected with the mouse."""
+        if text := (self.get_selected_text() or "").strip("\n"):
+            self.app.copy_to_clipboard(text)
+            self.session.say("copied what is selected, if this terminal takes OSC 52")
+            self.show_facts()
+
     def help_keys(self) -> tuple[tuple[str, str], ...]:
         """The keys of this screen for the help: each as people write it, and what it does."""
         return ()

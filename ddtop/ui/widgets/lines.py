@@ -8,18 +8,18 @@ from typing import ClassVar
 from textual import events
 from textual.binding import BindingType
 from textual.geometry import Region, Size
-from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from ddtop.present.help_text import KEY_NAMES, VIEWS
-from ddtop.present.text import UNICODE, Glyphs, Line, beside, clip_line, line_width
+from ddtop.present.text import UNICODE, Glyphs, Line, beside, clip_line, line_width, plain
 from ddtop.ui.session import Paint
 from ddtop.ui.style import strip_of
+from ddtop.ui.terminal.selection import Selectable
 
 WIDEST = 120
 
 
-class LinesView(ScrollView):
+class LinesView(Selectable):
     """Shows lines and redraws only the changed ones.
 
     `margin`: a thin vertical line at the left that separates a side pane from the table.
@@ -28,7 +28,6 @@ class LinesView(ScrollView):
     DEFAULT_CSS = """
     LinesView { scrollbar-size: 0 0; overflow-x: hidden; }
     """
-    ALLOW_SELECT = False
     BINDINGS: ClassVar[list[BindingType]] = [
         ("up,k", "scroll_up", "up"),
         ("down,j", "scroll_down", "down"),
@@ -82,7 +81,12 @@ class LinesView(ScrollView):
         line = _at(self._lines, y + self.scroll_offset.y) or ()
         if self._margin:
             line = ((self._paint.glyphs.upright + " ", "rule"), *line)
-        return self.strip_of(line)
+        return self.with_selection(self.strip_of(line), y + self.scroll_offset.y)
+
+    def texts(self) -> list[str]:
+        """Its lines."""
+        indent = " " * (self.size.width - self.room)
+        return [indent + plain(line) for line in self._lines]
 
     def strip_of(self, line: Line) -> Strip:
         """The line as it is drawn."""
