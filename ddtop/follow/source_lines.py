@@ -93,6 +93,8 @@ class Readings(Generic[WantedT, FoundT]):
 
     def find(self, wanted: WantedT) -> FoundT | None:
         """What was read; None before."""
+        with self._answered:
+            found = self._known.get(wanted)
         now, asked_s = time.monotonic(), self._asked_s.get(wanted)
         old = asked_s is not None and self._again_s is not None and now - asked_s >= self._again_s
         if old or (asked_s is None and len(self._asked_s) < KEPT):
@@ -104,8 +106,7 @@ class Readings(Generic[WantedT, FoundT]):
                 # A daemon thread: one that hangs in a read must not keep the program from ending.
                 self._reader = threading.Thread(target=self._read, name="file reader", daemon=True)
                 self._reader.start()
-        with self._answered:
-            return self._known.get(wanted)
+        return found
 
     @property
     def pending(self) -> bool:

@@ -57,8 +57,6 @@ APPEARED, CLEARED, JOINED, LOST, ENDED, ORDERED = (
     "ended",
     "ordered",
 )
-OLD_NS = 5 * units.SECOND_NS
-"""A look comes at most this much after what it shows; what is older was there before."""
 _Key = tuple[int, str, tuple[int, ...], str | None]
 
 
@@ -159,7 +157,7 @@ class Changes:
         changes += self._cleared_changes(snapshot, look.verdict)
         changes += self._appeared_changes(snapshot, look.verdict)
         if first:
-            changes = [_with_beginning(change, snapshot) for change in changes]
+            changes = [self._with_beginning(change, snapshot) for change in changes]
         if snapshot.ended is not None:
             changes.append(Event(ENDED, now, snapshot.attempt, ended=snapshot.ended))
         # A reader expects the times of the lines in order. But the first look at a job brings
@@ -176,6 +174,14 @@ class Changes:
             )
             for change in changes
         ]
+
+    def _with_beginning(self, change: Event, snapshot: Snapshot) -> Event:
+        """A reader would take the time of the first look for that of the fault."""
+        began = change.finding.since_unix_ns if change.finding is not None else None
+        began = snapshot.first_hello_unix_ns if change.event == JOINED else began
+        young_ns = self._policy.still_limit_s * units.SECOND_NS
+        old = began is not None and change.time_unix_ns - began >= young_ns
+        return replace(change, since_unix_ns=began) if old else change
 
     def _contact_again(self, snapshot: Snapshot) -> list[Event]:
         lost, self._lost_unix_ns = self._lost_unix_ns, None
@@ -242,14 +248,6 @@ class Changes:
             severity = finding.severity if worse or known is None else known.severity
             self._standing[key] = replace(finding, severity=severity)
         return changes
-
-
-def _with_beginning(change: Event, snapshot: Snapshot) -> Event:
-    """A reader would take the time of the first look for that of the fault."""
-    began = change.finding.since_unix_ns if change.finding is not None else None
-    began = snapshot.first_hello_unix_ns if change.event == JOINED else began
-    old = began is not None and change.time_unix_ns - began >= OLD_NS
-    return replace(change, since_unix_ns=began) if old else change
 
 
 def _key(attempt: int, finding: Finding) -> _Key:

@@ -96,11 +96,8 @@ def diagnose_text(
 
 def _finding(snapshot: Snapshot, finding: Finding, width: int, glyphs: Glyphs) -> list[str]:
     mark = severity_mark(finding.severity, glyphs)[0]
-    began, now = finding.since_unix_ns, snapshot.time_unix_ns
-    # Whoever looks after the end has another clock.
-    lasts = f"for {units.duration((now - began) / units.SECOND_NS)}"
-    since = lasts if snapshot.live else f"since {units.clock(began)}"
-    lines = [f"{mark} {finding.severity}: {clean(finding.kind)}, {since}"]
+    since = (snapshot.time_unix_ns - finding.since_unix_ns) / units.SECOND_NS
+    lines = [f"{mark} {finding.severity}: {clean(finding.kind)}, for {units.duration(since)}"]
     lines += [f"  {text}" for text in wrap_clauses(clean(finding.summary), width - 2)]
     parts = (
         *that_hold((finding.ranks, (rank_list(finding.ranks), "  ranks: "))),
