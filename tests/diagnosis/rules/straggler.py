@@ -1,6 +1,6 @@
 """`straggler`: the job moves, and in most steps all ranks wait for the same ones."""
 
-from ddtop.wire.records import Arrivals, HostLoad, ProcessLoad, Spot, arrivals_of
+from ddtop.wire.records import Arrivals, HostLoad, Limit, ProcessLoad, Spot, arrivals_of
 from tests.arriving import entered
 from tests.jobs import SECOND, FakeJob
 
@@ -89,3 +89,17 @@ def lacking_cpu(cores, **load):
             answers(job)
         job.trains(1)
     return job
+
+
+GIB = 1 << 30
+
+
+def late_and_limited(*used, spots=100):
+    """Rank 1 is late in one function. Each rank uses so many of its 100 GiB of address space."""
+    job = job_with()
+    for rank, gib in zip(job.ranks, used, strict=True):
+        rank.seen_outside = {
+            "load": ProcessLoad(limits=(Limit("RLIMIT_AS", gib * GIB, 100 * GIB),))
+        }
+    job.ranks[1].says = {"spots": (Spot("fit", AUG, 88, spots),), "spots_samples": 100}
+    return read_once(job)

@@ -3,21 +3,9 @@
 import pytest
 
 from ddtop.wire.records import HelperEnd, LastException
-from tests.diagnosis.rules.departures import cancelled_after_a_hang
-from tests.jobs import hung, place, trained, unix_ns
+from tests.diagnosis.rules.cancelled import ended_by_sigterm
+from tests.jobs import hung, place, trained
 from tests.spread import SpreadJob
-
-
-def test_sigterm_to_all_is_a_cancellation():
-    """scancel, a time limit, preemption: nothing is wrong with the job."""
-    job = trained()
-    for rank in job.ranks:
-        rank.ends(signal=15, later_s=0.01 * rank.number)
-    finding = job.passes(3).finds("info", "cancelled")
-
-    assert job.ever() == [("info", "cancelled", ())]
-    assert finding.summary == "the job was cancelled: ranks 0-3 ended together (SIGTERM)"
-    assert job.verdict().health == "ok"
 
 
 @pytest.mark.parametrize(("number", "name"), [(10, "SIGUSR1"), (12, "SIGUSR2"), (3, "SIGQUIT")])
@@ -32,16 +20,6 @@ def test_a_signal_of_the_batch_system_to_all_is_a_cancellation(number, name):
     assert f"at {name}, the program needs a handler" in finding.advice
 
 
-def test_such_a_signal_to_one_rank_is_its_end_also_if_the_launcher_is_quick():
-    job = trained()
-    job.ranks[1].ends(signal=10)
-    for rank in job.ranks:
-        if rank.number != 1:
-            rank.ends(signal=15, later_s=0.02)
-
-    assert job.passes(4).ever() == [("critical", "rank-killed", (1,))]
-
-
 @pytest.mark.parametrize(("later_s", "found"), [(0.24, "cancelled"), (1.0, "rank-killed")])
 def test_two_ranks_that_sigkill_ends_one_after_the_other_were_ended_by_one_act(later_s, found):
     """kill -9 -PGID: large processes end 0.08 to 0.24 s apart."""
@@ -52,26 +30,6 @@ def test_two_ranks_that_sigkill_ends_one_after_the_other_were_ended_by_one_act(l
         rank.ends(signal=9, later_s=later_s * rank.number)
 
     assert [kind for _, kind, _ in job.passes(4).kinds()] == [found]
-
-
-def test_ctrl_c_is_a_cancellation_though_the_tracebacks_come_apart():
-    """KeyboardInterrupt in four ranks; two were deep in C code and noticed a second later."""
-    job = trained()
-    for rank in job.ranks:
-        rank.raises("KeyboardInterrupt", ago_s=-0.4 * rank.number)
-        rank.ends(1, later_s=0.4 * rank.number + 0.1)
-
-    assert job.passes(4).kinds() == [("info", "cancelled", ())]
-
-
-def test_ctrl_c_on_one_rank_alone_is_its_end():
-    """kill -INT on one rank: the others wait for it, and the job was not cancelled."""
-    job = trained()
-    job.ranks[1].raises("KeyboardInterrupt")
-    job.ranks[1].ends(1, later_s=0.3)
-    job.others_wait(1)
-
-    assert job.passes(9).ever() == [("critical", "rank-crashed", (1,))]
 
 
 @pytest.mark.parametrize(("gap_s", "kind"), [(0.01, "cancelled"), (0.2, "rank-killed")])
@@ -95,15 +53,6 @@ def test_on_a_busy_host_the_ends_of_one_signal_are_spread(later_s, kind):
         rank.ends(signal=15, later_s=after_s)
 
     assert [finding.kind for finding in job.passes(4).verdict().findings] == [kind]
-
-
-def test_of_one_rank_a_host_a_signal_to_all_is_a_cancellation_however_late_it_comes():
-    """Slurm's daemons pass on scancel at their own pace, and no launcher ends a rank elsewhere."""
-    job = SpreadJob(3, hosts=3).trains(10)
-    for rank in job.ranks:
-        rank.ends(signal=15, later_s=0.4 * rank.number)
-
-    assert [finding.kind for finding in job.passes(4).verdict().findings] == ["cancelled"]
 
 
 @pytest.mark.parametrize("code", [143, 130])
@@ -130,38 +79,7 @@ def test_sigterm_to_the_last_rank_at_work_is_a_cancellation():
     assert job.snapshot().ended.reason == "cancelled"
 
 
-def test_sigterm_to_the_last_rank_says_for_whom_it_waited():
-    job = trained()
-    for rank in job.ranks[1:]:
-        rank.ends(0)
-    job.ranks[0].waits_in()
-    job.passes(20)
-    job.ranks[0].ends(signal=15)
-    job.passes(3)
-
-    assert [finding.kind for finding in job.verdict().findings] == ["left-early"]
-
-
-def test_one_exception_among_the_cancelled_is_a_crash():
-    job = trained()
-    job.ranks[1].raises("ValueError", "bad")
-    job.ranks[1].ends(1)
-    for number in (0, 2, 3):
-        job.ranks[number].ends(signal=15, later_s=0.05)
-
-    assert job.passes(3).kinds() == [("critical", "rank-crashed", (1,))]
-
-
 # -- a process that is not a rank failed
-
-
-def ended_by_sigterm(helper, signal=15):
-    """mp.spawn ends the ranks within a moment when one of its children fails."""
-    job = trained()
-    job.host_says = {"helpers": (helper(unix_ns(job.now - 0.2)),)}
-    for rank in job.ranks:
-        rank.ends(signal=signal, later_s=0.01 * rank.number)
-    return job.passes(3)
 
 
 def raised(at_unix_ns, kind="RuntimeError"):
@@ -226,22 +144,6 @@ def test_a_helper_that_was_ended_with_the_ranks_changes_nothing(helper):
     assert ended_by_sigterm(helper).kinds() == [("info", "cancelled", ())]
 
 
-def test_at_ctrl_c_the_exit_codes_of_helpers_say_nothing():
-    """multiprocessing turns KeyboardInterrupt into exit code 1."""
-    job = ended_by_sigterm(lambda at: HelperEnd(4990, at, 1), signal=2)
-
-    assert job.kinds() == [("info", "cancelled", ())]
-
-
-def test_a_rank_that_failed_by_itself_is_the_cause_and_not_the_helper():
-    job = trained()
-    job.host_says = {"helpers": (HelperEnd(4990, unix_ns(job.now), 1),)}
-    job.ranks[1].raises("ValueError", "bad sample 7")
-    job.ranks[1].ends(1, later_s=0.2)
-
-    assert job.passes(3).finding().kind == "rank-crashed"
-
-
 @pytest.mark.parametrize(
     ("signals", "kinds"),
     [
@@ -262,36 +164,3 @@ def test_torchrun_kills_all_ranks_that_do_not_end_at_ctrl_c(signals, kinds):
 
     assert [finding.kind for finding in found] == kinds
     assert "in fetch_labels (data.py:40)" in found[0].summary
-
-
-def test_of_a_cancelled_job_a_rank_that_polled_while_others_waited_is_reported():
-    """It may have polled for ever. Only a warning until then: the cancellation stays an info."""
-    job = trained()
-    job.joined_s = 0.0
-    job.ranks[2].stands_at("wait", line=40)
-    job.ranks[2].wchan, job.ranks[2].wakes_per_s = "hrtimer_nanosleep", 5.0
-    job.ranks[2].says = {"stayed_s": 3.0}
-    job.others_wait(2)
-    job.passes(20)
-    for rank in job.ranks:
-        rank.ends(signal=15, later_s=0.01 * rank.number)
-    finding = job.passes(3).finds("info", "cancelled")
-
-    assert " Until then: rank 2 has been sleeping again and again " in finding.summary
-    assert finding.advice.startswith("find out what it waits for")
-
-
-def test_what_the_cancellation_itself_makes_is_none_of_its_reasons():
-    """The first rank's end is critical for a moment, until it is clear that all ranks follow."""
-    job = trained()
-    job.joined_s = 0.0
-    job.ranks[0].ends(signal=15)
-    job.passes(2)
-    for rank in job.ranks[1:]:
-        rank.ends(signal=15)
-
-    assert not any("Until then" in finding.summary for finding in job.passes(3).verdict().findings)
-
-
-def test_a_hang_that_was_over_before_the_job_was_cancelled_is_not_reported():
-    assert cancelled_after_a_hang(30).kinds() == [("info", "cancelled", ())]

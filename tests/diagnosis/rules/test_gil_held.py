@@ -3,16 +3,6 @@
 import pytest
 
 from tests.diagnosis.rules.nccl import frozen_job, launches_outside
-from tests.jobs import trained
-
-
-def test_a_frozen_interpreter_that_burns_cpu_is_a_warning():
-    """An index build in C holds the GIL for half a minute and then goes on."""
-    job = trained()
-    job.ranks[1].freezes(cores=1.0)
-    job.others_wait(1)
-
-    assert job.passes(30).ever() == [("warning", "interpreter-frozen", (1,))]
 
 
 def condition(*frozen, **more):

@@ -3,11 +3,9 @@
 import pytest
 
 from ddtop.model.facts import State
-from ddtop.wire.records import GpuProcess
 from tests.diagnosis.rules.gpu_straggler import late_job
 from tests.diagnosis.rules.straggler import answers
-from tests.gpu_jobs import GIB, stranger
-from tests.nccl_jobs import COMPUTES, HOT, WAITS, NcclJob, one_computes
+from tests.nccl_jobs import COMPUTES, HOT, NcclJob, one_computes
 
 
 def test_the_gpu_that_computes_while_the_others_spin_is_the_one_that_comes_last():
@@ -33,29 +31,6 @@ def test_the_gpu_that_computes_while_the_others_spin_is_the_one_that_comes_last(
         number == 5 for number in range(8)
     ]
     assert [rank.gpu.waits for rank in snapshot.ranks] == [number != 5 for number in range(8)]
-
-
-def test_gpus_that_draw_even_less_than_the_waiting_ones_wait_too():
-    job = NcclJob().warms_up()
-    job.runs(
-        60,
-        lambda second, rank: (
-            COMPUTES if rank == 5 else WAITS | ({"power_watts": 45.0} if rank < 2 else {})
-        ),
-    )
-
-    assert job.kinds() == [("warning", "straggler", (5,))]
-
-
-def test_it_is_not_said_before_it_has_lasted_and_is_over_when_it_is_over():
-    job = NcclJob().warms_up()
-    job.runs(35, one_computes(5))
-    early = job.kinds()
-    job.runs(30, one_computes(5))
-    then = job.kinds()
-    job.runs(15, lambda second, rank: COMPUTES)
-
-    assert (early, then, job.kinds()) == ([], [("warning", "straggler", (5,))], [])
 
 
 def test_a_held_gpu_of_which_it_is_not_known_that_others_wait_is_throttled_and_no_more():
@@ -87,22 +62,6 @@ def test_who_is_named_by_the_times_of_arrival_is_not_named_a_second_time():
     assert [finding.kind for finding in job.verdict().findings] == ["straggler"]
     assert "of each 102 ms step" in job.finding().summary
     assert job.snapshot().ranks[5].gpu_late is None
-
-
-def test_a_gpu_that_computes_while_the_others_spin_is_the_cause_of_a_late_rank():
-    job = late_job(one_computes(1))
-
-    assert (
-        "it computes longer on its GPU: the others' GPUs are 100% busy at " in job.finding().summary
-    )
-
-
-def test_a_stranger_on_the_gpu_is_the_cause_of_a_late_rank():
-    both = (GpuProcess(4801, 20 * GIB, rank=1), stranger())
-    job = late_job(lambda second, rank: COMPUTES | {"processes": both} if rank == 1 else COMPUTES)
-
-    texts = {one.kind: one.summary for one in job.verdict().findings}
-    assert "it shares its GPU with pid 3310 (bob, python sample.py, 31.0 GiB)" in texts["straggler"]
 
 
 STARVED = {"util_ratio": 0.2, "power_watts": 120.0, "sm_mhz": 600, "throttle": ("hw_slowdown",)}

@@ -5,6 +5,7 @@ import pytest
 
 from ddtop.policy import POLICY
 from ddtop.wire.records import GpuWatch
+from tests.diagnosis.rules.gpu_straggler_silent import mostly
 from tests.gpu_jobs import card
 from tests.nccl_jobs import COMPUTES, WAITS, WARM_S, NcclJob, one_computes
 
@@ -150,35 +151,10 @@ def test_who_exchanges_most_in_a_smaller_group_is_not_compared_in_the_large_one(
         job.new_nccl_group(f"dp{number}", number, number + 4)
     for rank in job.ranks:
         state = rank.state
-        rank.state = lambda state=state: _mostly(state(), "dp")
+        rank.state = lambda state=state: mostly(state(), "dp")
     job.warms_up()
 
     assert job.runs(60, one_computes(2, 6)).stood() == []
-
-
-def _mostly(state, prefix):
-    groups = tuple(
-        (
-            msgspec.structs.replace(one, enqueued=3 * one.enqueued, completed=3 * one.enqueued)
-            if one.group.startswith(prefix)
-            else one
-        )
-        for one in state.groups
-    )
-    return msgspec.structs.replace(state, groups=groups)
-
-
-def test_in_a_group_of_four_of_a_larger_job_the_late_one_is_told_among_its_own():
-    job = NcclJob()
-    job.new_nccl_group("tp0", 0, 1, 2, 3)
-    job.new_nccl_group("tp1", 4, 5, 6, 7)
-    for rank in job.ranks:
-        state = rank.state
-        rank.state = lambda state=state: _mostly(state(), "tp")
-    job.warms_up()
-    job.runs(60, lambda second, rank: COMPUTES if rank in (1, 4, 5, 6, 7) else WAITS)
-    finding = job.finding()
-    assert (finding.ranks, finding.victims, finding.group) == ((1,), (0, 2, 3), "tp0")
 
 
 def test_numbers_that_the_relay_repeats_while_the_driver_is_silent_prove_nothing():
@@ -197,27 +173,6 @@ def test_a_third_of_the_gpus_that_nobody_knows_could_be_the_one_that_all_wait_fo
     job.runs(WARM_S, lambda second, rank: COMPUTES)
 
     assert job.runs(60, one_computes(2)).stood() == []
-
-
-def test_a_rank_that_crashes_is_the_only_thing_that_is_reported():
-    job = NcclJob().warms_up()
-    job.runs(50, one_computes(5))
-    before = job.kinds()
-    job.ranks[3].ends(1)
-    job.others_wait(3)
-    job.runs(10, one_computes(5))
-
-    assert before == [("warning", "straggler", (5,))]
-    assert "straggler" not in [kind for _, kind, _ in job.kinds()]
-
-
-def test_what_a_relay_said_long_ago_proves_nothing_of_now():
-    job = NcclJob().warms_up()
-    job.runs(50, one_computes(5))
-    before = job.kinds()
-    job.look_at_hosts = lambda: None
-
-    assert (before, job.trains(40).kinds()) == ([("warning", "straggler", (5,))], [])
 
 
 @pytest.mark.parametrize("members", [1, 2, 3])

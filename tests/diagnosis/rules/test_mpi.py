@@ -6,7 +6,6 @@ import pytest
 
 from ddtop.wire.mpi import MpiPart
 from ddtop.wire.records import OpenCall
-from tests.diagnosis.rules.mpi import _started
 from tests.mpi_jobs import WORLD, MpiJob
 from tests.ranks import unix_ns
 
@@ -20,24 +19,6 @@ def test_ranks_that_spin_in_a_barrier_wait_for_the_one_that_sleeps():
     assert finding.victims == (0, 1)
     assert "ranks 0,1 wait for it in Barrier #21 of MPI_COMM_WORLD" in finding.summary
     assert job.snapshot().rank(0).process.spinning
-
-
-def test_a_rank_whose_call_holds_the_gil_is_seen_by_its_relay():
-    """The first lowercase allreduce holds the GIL: the agent is silent, and nothing is frozen."""
-    job = MpiJob().passes(10)
-    job.in_collective("allreduce", 0, 1, by_relay=True)
-    job.ranks[2].stands_at("load")
-
-    assert job.passes(9).kinds() == [("critical", "not-in-collective", (2,))]
-
-
-def test_two_calls_at_one_number_are_named_though_one_side_is_silent():
-    job = MpiJob(2).passes(10)
-    job.in_collective("allreduce", 0, by_relay=True)
-    job.in_collective("Barrier", 1)
-    finding = job.passes(8).finds("critical", "collective-mismatch", 0, 1)
-
-    assert "rank 0: allreduce in train_step (train.py:10), rank 1: Barrier" in finding.summary
 
 
 @pytest.mark.parametrize(
@@ -71,17 +52,6 @@ def test_calls_that_may_be_one_collective_are_no_mismatch(one, more, other):
     assert job.passes(8).kinds() == [("critical", "not-in-collective", (2,))]
 
 
-def test_who_waits_for_a_broadcast_waits_for_its_root_alone():
-    """Rank 1 has not joined either, but its message is not awaited."""
-    job = MpiJob(3).passes(10)
-    job.in_collective("bcast", 2, peer=0)
-    job.ranks[0].stands_at("read_input", line=12)
-    job.ranks[1].works_at("prepare", line=30)
-    finding = job.passes(8).finds("critical", "not-in-collective", 0)
-
-    assert finding.victims == (2,)
-
-
 def test_a_rank_before_mpi_init_is_late_and_the_call_has_its_name():
     job = MpiJob(2)
     for rank in job.ranks:
@@ -96,17 +66,6 @@ def test_a_rank_before_mpi_init_is_late_and_the_call_has_its_name():
 
     assert "not in MPI_Init yet; rank 0 waits in MPI_Init for it" in finding.summary
     assert job.snapshot().rank(0).state.value == "joining"
-
-
-def test_of_lengths_that_may_differ_nothing_is_told_where_the_roots_do():
-    job = MpiJob(2).passes(10)
-    job.in_collective("Reduce", 0, peer=0)
-    job.in_collective("Reduce", 1, peer=1, nbytes=800)
-
-    assert (
-        "rank 0: Reduce, root 0 in train_step (train.py:10), rank 1: Reduce, root 1"
-        in job.passes(8).finding().summary
-    )
 
 
 @pytest.mark.parametrize(("root", "kinds"), [(0, []), (1, [("critical", "collective-mismatch")])])
@@ -131,17 +90,6 @@ def test_ranks_that_all_make_communicators_and_make_none_do_not_make_the_same(ot
     job.inside(1, job.call(other))
 
     assert job.passes(12).kinds() == kinds
-
-
-def test_who_has_started_a_collective_and_then_sleeps_holds_up_those_that_wait_for_it():
-    """MPI makes progress only while the ranks are inside its calls."""
-    job = MpiJob(2).passes(10)
-    _started(job, 0, "Ibcast", "Iallreduce")
-    job.ranks[1].stands_at("compute", line=12)
-    job.outside(1, done=22)
-    finding = job.passes(8).finds("critical", "not-in-collective", 1)
-
-    assert "progresses only inside MPI calls" in finding.advice
 
 
 @pytest.mark.parametrize(

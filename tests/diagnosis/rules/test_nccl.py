@@ -179,26 +179,6 @@ def test_a_service_that_did_not_answer_is_reported():
     assert "NCCL's status service did not answer: ConnectionRefusedError" in finding.evidence
 
 
-def test_an_error_of_the_backend_blames_the_peer_that_nccl_calls_dead():
-    """get_error returns REMOTE_ERROR on three ranks, and no process is gone on this host."""
-    job = nccl_job().trains(10)
-    job.ranks[3].trains = False
-    job.ranks[3].stands_at("train_step")
-    job.others_wait(3)
-    for rank in job.ranks[:3]:
-        groups = tuple(
-            msgspec.structs.replace(one, error="REMOTE_ERROR") for one in rank.state().groups
-        )
-        rank.says = {"groups": groups}
-    job.say(CommStatus(service("ok", "ok", "ok", "dead")))
-
-    assert any(
-        "NCCL calls rank 3 dead" in line
-        for finding in job.passes(3).verdict().findings
-        for line in finding.evidence
-    )
-
-
 @pytest.mark.parametrize(
     ("environment", "line"),
     [

@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.diagnosis.rules.threads import both_wait, by, dumped, thread
-from tests.jobs import trained
+from tests.diagnosis.rules.threads import both_wait, dumped, thread
 
 KIND = "threads-share-group"
 
@@ -36,19 +35,6 @@ def test_other_thread_ids_mean_nothing(first, second):
     assert KIND not in kinds(both_wait(first, second))
 
 
-def test_a_group_for_each_thread_is_how_it_should_be():
-    job = trained(2)
-    job.new_group("1", 0, 1)
-    for rank in job.ranks:
-        rank.waits_in("all_gather")
-        rank.waits_in("all_reduce", group="1")
-        by(rank, (7, "MainThread"))
-        by(rank, (8, "metrics"), group="1")
-    job.passes(10)
-
-    assert KIND not in kinds(job)
-
-
 @pytest.mark.parametrize(
     "other",
     [
@@ -61,10 +47,3 @@ def test_a_group_for_each_thread_is_how_it_should_be():
 )
 def test_one_thread_in_a_collective_and_another_elsewhere_is_healthy(other):
     assert KIND not in kinds(dumped(thread("all_gather", "MainThread", True), other))
-
-
-def test_with_two_groups_pending_a_dump_does_not_tell_whose_is_whose():
-    """The asynchronous checkpoint has a group of its own."""
-    job = dumped(thread("all_gather", "MainThread", True), thread("all_reduce"), groups=("1",))
-
-    assert KIND not in kinds(job)
