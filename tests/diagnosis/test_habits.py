@@ -7,15 +7,6 @@ from tests.diagnosis.habits import used_to, validated
 from tests.jobs import FakeJob, unix_ns
 
 
-def test_a_job_that_is_used_to_long_waits_is_not_warned_about_them():
-    """Its own limit is three times the longest wait that ended well."""
-    job = used_to(20.0)
-    job.ranks[0].works_at("save_checkpoint")
-    job.others_wait(0)
-
-    assert job.passes(55).ever() == []
-
-
 @pytest.mark.parametrize(
     ("stands_s", "kinds"),
     [
@@ -34,15 +25,6 @@ def test_a_rank_that_stands_no_longer_than_before_is_a_warning_only(stands_s, ki
     assert job.finding().summary.startswith(
         f"rank 0 has been waiting on a pipe (train.py:40 next_rollouts) for {stands_s} s"
     )
-
-
-def test_what_has_happened_once_is_no_habit():
-    """All ranks waited 28 s at the start, or for a network that was down."""
-    job = used_to(28.0, times=1)
-    job.ranks[0].stands_at("next_rollouts", waits_on="pipe")
-    job.others_wait(0)
-
-    assert job.passes(8).kinds() == [("critical", "not-in-collective", (0,))]
 
 
 @pytest.mark.parametrize(
@@ -76,16 +58,6 @@ def test_a_sleep_that_will_be_longer_than_those_before_is_named_at_once(sleeps_s
     assert job.passes(8).kinds() == kinds
 
 
-def test_a_rank_that_is_stopped_is_named_wherever_it_has_stood_before():
-    job = used_to(0.02)
-    job.ranks[0].says = {"stayed_s": 12.0}
-    job.passes(1)
-    job.ranks[0].is_stopped()
-    job.others_wait(0)
-
-    assert job.passes(8).kinds() == [("critical", "rank-stopped", (0,))]
-
-
 @pytest.mark.parametrize(
     ("stands_s", "severity"), [(28, "warning"), (36, "critical")], ids=["at first", "for too long"]
 )
@@ -101,36 +73,6 @@ def test_a_rank_that_writes_down_an_exception_works_for_half_a_minute(stands_s, 
     assert ("is still working, in report" in job.finding().summary) == (severity == "warning")
 
 
-def test_wake_ups_alone_are_no_work():
-    job = used_to(0.02)
-    job.ranks[0].stands_at("report")
-    job.ranks[0].wakes_per_s = 5.0
-    job.others_wait(0)
-
-    assert job.passes(8).kinds() == [("critical", "not-in-collective", (0,))]
-
-
-def test_who_is_done_with_its_data_does_not_come_however_long_they_have_waited_before():
-    job = used_to(9.0)
-    job.ranks[0].stands_at("main", line=99, waits_on="exit")
-    job.ranks[0].phase = "leaving"
-    job.others_wait(0)
-
-    assert job.passes(8).kinds() == [("critical", "left-early", (0,))]
-
-
-def test_a_rank_whose_work_is_near_the_limit_is_not_told_to_stand_at_every_other_moment():
-    """Rank 0 evaluates small batches and pauses in between: 4 to 8 % of a core."""
-    job = used_to(0.02)
-    job.ranks[0].works_at("evaluate")
-    job.others_wait(0, op="barrier", sizes=())
-    for passed in range(10):
-        job.ranks[0].cores = 0.04 if passed % 2 else 0.08
-        job.passes(3)
-
-    assert job.ever() == [("warning", "not-in-collective", (0,))]
-
-
 def test_a_validation_that_has_come_twice_is_usual_however_many_steps_lie_between():
     """Every 500 steps it validates; waits are remembered for 100 steps."""
     job = FakeJob(3).trains(30)
@@ -142,27 +84,6 @@ def test_a_validation_that_has_come_twice_is_usual_however_many_steps_lie_betwee
 
     assert first == [("warning", "not-in-collective", (0,))]
     assert not any(verdict.findings for verdict in job.verdicts(joined_s=before - 5.0))
-
-
-def test_work_that_takes_longer_than_the_usual_validations_is_a_warning_all_the_same():
-    job = FakeJob(3).trains(30)
-    for _ in range(2):
-        validated(job, 8.0)
-    job.ranks[0].works_at("validate")
-    job.others_wait(0)
-    before = job.passes(11).kinds()
-
-    assert (before, job.passes(3).kinds()) == ([], [("warning", "not-in-collective", (0,))])
-
-
-def test_long_pauses_do_not_make_an_endless_loop_usual():
-    job = FakeJob(3).trains(30)
-    for _ in range(2):
-        validated(job, 55.0)
-    job.ranks[0].works_at("retry")
-    job.others_wait(0)
-
-    assert job.passes(62).kinds() == [("critical", "not-in-collective", (0,))]
 
 
 @pytest.mark.parametrize(

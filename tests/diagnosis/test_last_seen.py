@@ -2,9 +2,8 @@
 
 import pytest
 
-from tests.jobs import FakeJob, trained
-
-TORCH = "/opt/venv/lib/python3.11/site-packages/torch"
+from tests.diagnosis.last_seen import TORCH
+from tests.jobs import trained
 
 
 @pytest.mark.parametrize(
@@ -30,15 +29,3 @@ def test_a_rank_was_seen_last_in_the_programs_own_code(function, file, line, rai
     job.passes(2)
 
     assert f"last seen at {seen}, iteration" in job.finding().evidence[1]
-
-
-def test_a_program_without_code_of_its_own_was_seen_last_in_its_library():
-    """`torchrun -m torchtitan.train`."""
-    job = FakeJob(2)
-    for rank in job.ranks:
-        rank.stands_at("train", f"{TORCH}/trainer.py", 12)
-    job.passes(2)
-    job.ranks[1].ends(1)
-    job.passes(2)
-
-    assert "last seen at trainer.py:12 train" in job.finding().evidence[1]
