@@ -4,20 +4,6 @@ import pytest
 
 from ddtop.wire.records import PIPE, TAKES, Link
 from tests.diagnosis.rules.answers import LOCK, key, request, waiting
-from tests.jobs import FakeJob
-
-
-@pytest.mark.parametrize(
-    "root", [{"waits_on": "queue"}, {"waits_on": "socket"}, {"waits_on": "lock"}]
-)
-def test_a_server_that_has_made_no_steps_is_not_at_fault(root):
-    """Its clients wait for work, which comes from outside; or another thread of it works for their
-    answer, and its main thread waits for the end."""
-    job = waiting(root, request(2), job=FakeJob(3).trains(10))
-    for rank in job.ranks:
-        rank.says["iteration"] = None
-
-    assert [kind for _, kind, _ in job.passes(100).ever()] in ([], ["no-progress"])
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,6 @@
 """The backend fails and no rank ended before: who reports the error is not blamed for it."""
 
-import pytest
-
 from ddtop.wire.records import GroupProgress
-from tests.diagnosis.rules.comm_error import fails
 from tests.jobs import trained
 
 KIND = "comm-error"
@@ -11,17 +8,6 @@ KIND = "comm-error"
 
 def brief(finding):
     return finding.severity, finding.kind, finding.ranks, finding.victims
-
-
-@pytest.mark.parametrize("kind", ["ValueError", "ConnectionResetError"])
-def test_an_exception_of_the_program_s_own_is_a_crash(kind):
-    """An object store reset rank 1's connection; then the peers' backend said the same words."""
-    job = trained(3)
-    fails(job, 1, kind=kind, text="Connection reset by peer")
-    job.passes(0.5)
-    fails(job, 0, 2)
-
-    assert job.passes(5).ever() == [("critical", "rank-crashed", (1,))]
 
 
 # -- NCCL reports the error before it ends the rank

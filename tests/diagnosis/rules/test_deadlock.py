@@ -3,16 +3,7 @@
 import pytest
 
 from tests.diagnosis.rules.deadlock import calls
-from tests.jobs import FakeJob, trained
-
-
-@pytest.mark.parametrize(("seconds", "kinds"), [(4, []), (6, ["wait-cycle"])])
-def test_ranks_that_wait_for_each_other_are_named_after_the_time_without_progress(seconds, kinds):
-    job = trained(2)
-    calls(job, 0, "recv", 1)
-    calls(job, 1, "recv", 0)
-
-    assert [kind for _, kind, _ in job.passes(seconds).ever()] == kinds
+from tests.jobs import FakeJob
 
 
 @pytest.mark.parametrize("waits_on", ["queue", "socket", "stdin"])

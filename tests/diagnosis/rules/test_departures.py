@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from ddtop.wire.records import HelperEnd, Loader, WorkerEnd
-from tests.diagnosis.rules.departures import RESET, all_raise, saves_and_ends
+from ddtop.wire.records import Loader, WorkerEnd
+from tests.diagnosis.rules.departures import RESET, all_raise
 from tests.jobs import FakeJob, place, trained, unix_ns
 from tests.mpi_jobs import MpiJob
 
@@ -68,23 +68,6 @@ def test_a_crash_is_one_finding_before_and_after_others_wait_for_the_rank():
     assert seen == [["rank-crashed"]] * 8
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "DataLoader worker (pid 5123) is killed by signal: Killed. ",
-        "DataLoader worker (pid(s) 5123, 5124) exited unexpectedly",
-    ],
-)
-def test_a_dataloader_worker_that_died_before_its_rank_is_in_the_advice(text):
-    """The rank's own traceback ends in the DataLoader, where there is nothing to fix."""
-    job = trained()
-    job.ranks[2].raises("RuntimeError", text)
-    job.ranks[2].ends(1)
-    finding = job.passes(3).finds("critical", "rank-crashed", 2)
-
-    assert finding.advice.startswith("its DataLoader worker died first: dmesg")
-
-
 GONE = "DataLoader worker (pid(s) 5123) exited unexpectedly"
 
 
@@ -136,27 +119,6 @@ def test_a_rank_that_lacks_something_is_told_what(kind, text, advice):
     job.ranks[2].ends(1)
 
     assert job.passes(3).finding().advice.startswith(advice)
-
-
-@pytest.mark.parametrize("kind", ["RuntimeError", None], ids=["raised", "caught, then sys.exit"])
-def test_a_rank_that_could_not_save_on_a_full_disk_names_file_and_disk(kind):
-    """torch says where in its C++ it failed, and hydra.main prints that and exits with 1."""
-    finding = saves_and_ends(kind).finds("critical", "rank-crashed", 2)
-
-    assert finding.summary.partition("; ranks")[0].endswith(
-        "; torch.save to /ckpt/e7.pt had failed: its disk is full (0 KiB of 64.0 MiB left)"
-    )
-    assert finding.evidence[0].startswith("torch.save to /ckpt/e7.pt: RuntimeError: [enforce fail")
-    assert finding.advice.startswith("free some space")
-
-
-@pytest.mark.parametrize(
-    "case",
-    [{"kind": "ValueError", "text": "bad sample 7"}, {"ago_s": 9.0}],
-    ids=["another exception", "long before"],
-)
-def test_a_save_that_failed_and_was_survived_is_not_why_the_rank_ended(case):
-    assert "torch.save" not in saves_and_ends(**case).finding().summary
 
 
 def left_with(code):
@@ -228,22 +190,6 @@ def test_the_launchers_sigterm_after_a_first_death_is_a_consequence():
     assert job.snapshot().ended.reason == "rank 2 went first: SIGKILL"
 
 
-@pytest.mark.parametrize(
-    ("later_s", "kind"), [(0.5, "helper-crashed"), (4.0, "comm-error")], ids=["soon", "later"]
-)
-def test_a_process_that_fails_well_after_the_first_rank_has_not_ended_it(later_s, kind):
-    """Both failed for one reason: a file store of an earlier run. One of them was no rank yet."""
-    job = trained(3)
-    job.ranks[0].raises("RuntimeError", RESET)
-    job.passes(later_s)
-    job.ranks[0].ends(1)
-    job.host_says = {"helpers": (HelperEnd(4990, unix_ns(job.now), 1),)}
-    job.passes(5)
-
-    assert job.finding().kind == kind
-    assert all(found in (kind, "comm-error") for _, found, _ in job.ever())
-
-
 # -- left-early
 
 
@@ -291,20 +237,6 @@ def test_a_rank_that_has_taken_more_batches_has_uneven_inputs_after_as_many_iter
     finding = saves_alone(job)
 
     assert finding.advice.startswith("uneven inputs")
-
-
-@pytest.mark.parametrize(("before_s", "kind"), [(1, "left-early"), (4, "not-in-collective")])
-def test_a_rank_whose_loader_ended_just_before_its_last_progress_has_uneven_inputs(before_s, kind):
-    job = trained()
-    for rank in job.ranks:
-        rank.loader = Loader(0, batches=90)
-    dry = unix_ns(job.now - before_s)
-    last = job.ranks[2]
-    last.loader = Loader(0, batches=50, exhausted=1, exhausted_unix_ns=dry)
-    last.stands_at("main", line=99)
-    job.others_wait(2)
-
-    assert (job.passes(8).finding().kind, job.finding().ranks) == (kind, (2,))
 
 
 def test_ranks_that_finish_some_seconds_apart_are_healthy():

@@ -3,7 +3,6 @@
 import pytest
 
 from ddtop.model.facts import State
-from tests.diagnosis.rules.gpu_straggler import late_job
 from tests.diagnosis.rules.straggler import answers
 from tests.nccl_jobs import COMPUTES, HOT, NcclJob, one_computes
 
@@ -62,17 +61,6 @@ def test_who_is_named_by_the_times_of_arrival_is_not_named_a_second_time():
     assert [finding.kind for finding in job.verdict().findings] == ["straggler"]
     assert "of each 102 ms step" in job.finding().summary
     assert job.snapshot().ranks[5].gpu_late is None
-
-
-STARVED = {"util_ratio": 0.2, "power_watts": 120.0, "sm_mhz": 600, "throttle": ("hw_slowdown",)}
-"""Its host feeds it slowly; at rest its clocks fall, and this driver calls that a slowdown."""
-
-
-@pytest.mark.parametrize("own", [COMPUTES, STARVED, STARVED | {"sm_mhz": 1755, "throttle": ()}])
-def test_gpus_alike_and_a_gpu_that_its_host_feeds_slowly_are_no_cause(own):
-    job = late_job(lambda second, rank: own if rank == 1 else COMPUTES)
-
-    assert "GPU" not in job.finding().summary
 
 
 @pytest.mark.parametrize(("seconds", "late"), [(35, {}), (60, {5: 40.0})])

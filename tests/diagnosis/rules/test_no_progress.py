@@ -5,37 +5,11 @@ import pytest
 from ddtop.diagnosis.standstill import StandstillLimits
 from ddtop.policy import POLICY
 from tests.diagnosis.rules.no_progress import (
-    LOCK,
     all_stand,
-    starting,
 )
-from tests.jobs import trained, unix_ns
+from tests.jobs import trained
 
 KIND = "no-progress"
-
-
-# -- all ranks in one place
-
-
-@pytest.mark.parametrize("begun", [True, False])
-def test_a_stale_lock_file_is_named(begun):
-    """A build was killed; all ranks wait for its lock file, maybe before the first step."""
-    job = trained(2) if begun else starting(2)
-    all_stand(
-        job,
-        "load_ops",
-        waits_on="lock",
-        callee="wait",
-        waits_for=LOCK,
-        since_unix_ns=unix_ns(job.now),
-    )
-    for rank in job.ranks:
-        rank.wakes_per_s = 10.0
-    job.passes(70)
-
-    assert job.kinds() == [("critical", KIND, (0, 1))]
-    assert f"waiting for the lock file {LOCK} (train.py:40 load_ops)" in job.finding().summary
-    assert f"rm '{LOCK}'" in job.finding().advice
 
 
 # -- idle: no fault, however long
@@ -95,18 +69,6 @@ def test_a_long_validation_on_all_ranks_is_silent_and_an_info_in_the_end():
             assert job.ever() == []
 
     assert job.ever() == [("info", KIND, ())]
-
-
-@pytest.mark.parametrize(("asleep", "found"), [(True, [("warning", KIND, (1,))]), (False, [])])
-def test_ranks_that_spin_for_their_gpus_wait_where_another_rank_sleeps(asleep, found):
-    """Inside CUDA graphs no number shows who waits for whom; a kernel alone may take long."""
-    job = trained(3)
-    for rank in job.ranks:
-        rank.works_at("replay", line=50, waits_on="cuda-sync")
-    if asleep:
-        job.ranks[1].stands_at("fetch_metrics")
-
-    assert job.passes(24).ever() == found
 
 
 @pytest.mark.parametrize("word", ["compile", "checkpoint-save", "checkpoint-load"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.wire.records import Asked, Loader, OpenCall
+from ddtop.wire.records import OpenCall
 from tests.diagnosis.rules.late import loads_in_turn, polling
 from tests.diagnosis.rules.not_in_collective import hang
 from tests.jobs import WORLD, FakeJob, trained, unix_ns
@@ -65,49 +65,11 @@ def test_a_file_for_which_a_rank_polls_is_named():
     )
 
 
-@pytest.mark.parametrize(("idle", "severity"), [(True, "critical"), (False, "warning")])
-def test_a_rank_that_waits_for_an_actor_of_ray_names_it(idle, severity):
-    """An actor that works for its answer is no fault: a rollout takes minutes."""
-    job = trained()
-    asked = Asked("RolloutWorker", 4711, "generate", others=2, here=True, idle=idle)
-    job.ranks[1].stands_at("fetch", line=42, waits_on="ray.get", asked=asked)
-    job.others_wait(1)
-    finding = job.passes(20).finding()
-
-    assert (finding.severity, finding.ranks) == (severity, (1,))
-    assert finding.summary.startswith(
-        "rank 1 has been in ray.get, waiting for RolloutWorker (pid 4711) in generate and 2 more"
-        " (train.py:42 fetch) for 20 s; rank"
-    )
-
-
 def test_a_rank_that_sleeps_once_polls_for_nothing():
     finding = polling(0.0)
 
     assert "has been asleep in wait_for_weights (train.py:28)" in finding.summary
     assert "STABLE" not in finding.summary + finding.advice
-
-
-@pytest.mark.parametrize(("seconds", "severity"), [(20, "warning"), (63, "critical")])
-def test_a_rank_that_does_not_leave_one_call_may_be_in_a_loop_that_never_ends(seconds, severity):
-    """`while at < n: at += size`, and size was 0. "Let it finish" is what nobody should do."""
-    job = trained()
-    job.ranks[1].works_at("chunks", "/home/ada/batch.py", 16, since_unix_ns=unix_ns(job.now))
-    job.others_wait(1)
-    finding = job.passes(seconds).finds(severity, "not-in-collective", 1)
-
-    assert finding.advice.startswith(
-        "check whether the loop in chunks (batch.py:16) ends: ddtop stacks"
-    )
-
-
-@pytest.mark.parametrize("more", [{"since_unix_ns": unix_ns(17)}, {}])
-def test_a_rank_that_goes_from_call_to_call_is_given_time(more):
-    job = trained()
-    job.ranks[1].works_at("validate", "/home/ada/eval.py", 31, **more)
-    job.others_wait(1)
-
-    assert job.passes(20).finding().advice.startswith("let it finish")
 
 
 @pytest.mark.parametrize(
@@ -131,22 +93,6 @@ def test_a_rank_that_transfers_has_minutes_and_a_loop_that_logs_has_one(
     job.others_wait(0)
 
     assert job.passes(seconds).kinds() == [(severity, "not-in-collective", (0,))]
-
-
-@pytest.mark.parametrize(
-    ("waits_on", "wakes_per_s", "severity"),
-    [("socket", 30.0, "warning"), ("socket", 1.0, "critical"), (None, 10.0, "critical")],
-)
-def test_a_download_is_work_a_stuck_read_and_a_polling_loop_are_not(
-    waits_on, wakes_per_s, severity
-):
-    """A download uses hardly any CPU time, but each chunk wakes the process."""
-    job = trained()
-    job.ranks[0].stands_at("fetch", "/home/ada/hub.py", 88, waits_on=waits_on)
-    job.ranks[0].wakes_per_s = wakes_per_s
-    job.others_wait(0)
-
-    assert job.passes(12).kinds() == [(severity, "not-in-collective", (0,))]
 
 
 def test_send_and_recv_do_not_make_a_rank_look_ahead_of_the_others():
@@ -290,16 +236,6 @@ def test_of_a_wait_the_advice_says_whom_to_look_for(waits_on, advice):
     assert advice in finding.advice
 
 
-@pytest.mark.parametrize(("workers", "asked"), [(0, True), (2, True), (3, False)])
-def test_children_of_a_rank_that_reads_a_pipe_are_worth_a_look_if_they_load_no_data(workers, asked):
-    job = hang()
-    job.ranks[2].loader = Loader(workers=workers, workers_alive=workers)
-    job.ranks[2].stands_at("evaluate", "/home/ada/train.py", 53, waits_on="pipe")
-    job.ranks[2].children = 3
-
-    assert ("what its child processes do" in job.passes(8).finding().advice) is asked
-
-
 def test_who_is_missing_in_a_group_that_is_made_by_hand_is_not_known():
     """Two ranks joined the groups of two models in opposite order: neither is at fault alone."""
     job = hang()
@@ -335,15 +271,3 @@ def test_a_rank_with_something_open_that_visibly_waits_elsewhere_is_the_one_to_l
         job.ranks[number].waits_in(group="1")
 
     assert job.passes(8).kinds() == [("critical", "not-in-collective", (1,))]
-
-
-@pytest.mark.parametrize("place", [{"waits_on": "lock"}, {"waits_on": "future"}, {}])
-def test_a_rank_that_may_wait_for_its_open_collective_through_a_thread_is_a_waiter(place):
-    """Its main thread joins the one that communicates, or waits in C without a frame."""
-    job = trained(3)
-    job.others_wait(2)
-    job.ranks[0].stands_at("report", "/home/ada/report.py", 12, **place)
-    job.ranks[2].stands_at("fetch", "/home/ada/data.py", 40)
-    job.ranks[0].seen_outside = {"syscall": "futex"}
-
-    assert job.passes(8).kinds() == [("critical", "not-in-collective", (2,))]

@@ -4,20 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.diagnosis.rules.not_in_collective import hang
-from tests.jobs import trained, unix_ns
-
-
-@pytest.mark.parametrize(
-    ("cores", "letter", "advice"),
-    [(1.0, "R", "call gc.freeze()"), (0.0, "S", "find out why it is stuck at train.py:53")],
-)
-def test_a_collection_that_sleeps_is_in_a_callback_of_the_program(cores, letter, advice):
-    job = hang()
-    job.ranks[2].seen_outside = {"gc_since_unix_ns": unix_ns(job.now)}
-    job.ranks[2].cores, job.ranks[2].letter = cores, letter
-
-    assert job.passes(70).finding().advice.startswith(advice)
+from tests.jobs import trained
 
 
 @pytest.mark.parametrize(
@@ -64,26 +51,6 @@ def test_the_advice_fits_what_it_waits_for(seen, text, advice):
 
     assert finding.summary.startswith(f"rank 1 has been {text} for 8 s")
     assert advice in finding.advice
-
-
-@pytest.mark.parametrize(
-    ("waits_on", "does"),
-    [("rpc", "waiting for the answer to an RPC"), ("queue", "waiting for a queue")],
-)
-def test_a_main_thread_that_waits_is_not_called_working_for_the_cpu_of_its_other_threads(
-    waits_on, does
-):
-    """TensorPipe's threads poll shared memory while no answer comes."""
-    job = trained(2)
-    job.ranks[1].works_at("pull", line=16, waits_on=waits_on)
-    job.ranks[1].letter, job.ranks[1].cores = "S", 0.25
-    job.others_wait(1)
-    finding = job.passes(8).finds("warning", "not-in-collective", 1)
-
-    assert finding.summary.startswith(
-        f"rank 1 has been {does} (train.py:16 pull) for 8 s, while its other threads or children"
-        " work; "
-    )
 
 
 @pytest.mark.parametrize(

@@ -29,31 +29,6 @@ def test_a_child_that_makes_another_group_or_has_made_it_is_no_duplicate(told):
 
 
 @pytest.mark.parametrize(
-    ("probe", "why"),
-    [
-        ("timed out", "no answer: packets are dropped"),
-        ("name not found", "no such host name"),
-        ("unreachable", "no route to that host"),
-    ],
-)
-def test_an_address_that_leads_nowhere_is_unreachable_for_those_who_have_it(probe, why):
-    job = meets(2)
-    all_enter(
-        job,
-        0,
-        1,
-        sockets=("SYN_SENT",),
-        probe=probe,
-        local=False,
-        listener_pid=None,
-        listener_ours=None,
-    )
-    finding = job.passes(7).finds("critical", "master-unreachable", 0, 1)
-
-    assert finding.summary.startswith(f"ranks 0,1 cannot reach the store at 127.0.0.1:29500 ({why}")
-
-
-@pytest.mark.parametrize(
     ("function", "kind"), [("init_process_group", "master-unreachable"), ("serve", "rank-crashed")]
 )
 def test_a_rank_that_fails_before_its_agent_has_reported_the_call_is_known_by_its_traceback(

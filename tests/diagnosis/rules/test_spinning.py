@@ -4,19 +4,6 @@ import pytest
 
 from tests.diagnosis.rules.spinning import aborted, on_nccl, spin
 from tests.jobs import WORLD, brief, trained
-from tests.nccl_jobs import COMPUTES, NcclJob
-
-
-@pytest.mark.parametrize("activity", ["other", "forward", "optimizer"])
-def test_who_has_not_come_is_named_though_those_that_wait_spin(activity):
-    """A rank sleeps; the others burn a core each in cudaStreamSynchronize."""
-    job = on_nccl(trained(4))
-    job.ranks[2].stands_at("wait_for_licence", line=53)
-    spin(job, 0, 1, 3, activity=activity)
-    finding = job.passes(8).finds("critical", "not-in-collective", 2)
-
-    assert finding.victims == (0, 1, 3)
-    assert finding.summary.startswith("rank 2 has been in wait_for_licence (train.py:53) for 8 s")
 
 
 def test_a_host_that_is_found_in_the_same_call_at_each_look_while_collectives_come_back_does_not_wait():  # noqa: E501
@@ -33,17 +20,6 @@ def test_a_host_that_is_found_in_the_same_call_at_each_look_while_collectives_co
     job.passes(1)
 
     assert (job.snapshot().waits, job.ever()) == ((), [])
-
-
-@pytest.mark.parametrize("watts", [620.0, 230.0])
-def test_a_collective_behind_a_long_computation_is_not_stuck(watts):
-    """Nor behind a GPU that draws little because its kernel mostly reads memory."""
-    cards = COMPUTES | {"power_watts": watts}
-    job = NcclJob().runs(70, lambda second, rank: cards)
-    spin(job, *range(8))
-    job.runs(60, lambda second, rank: cards)
-
-    assert job.ever() == []
 
 
 # -- torch's watchdog ends the ranks that wait

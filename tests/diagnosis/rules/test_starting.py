@@ -9,12 +9,10 @@ from ddtop.say.calm import calm_text
 from tests.diagnosis.rules.starting import (
     early,
     enter,
-    killed,
-    late,
     missing,
     spawned,
 )
-from tests.jobs import FakeJob, trained, unix_ns
+from tests.jobs import FakeJob, trained
 
 # -- rank-missing
 
@@ -30,31 +28,7 @@ def test_a_rank_that_may_live_on_a_host_that_is_not_seen_is_a_warning(variables)
     assert "only node0 reports here" in finding.summary
 
 
-# -- rank-killed
-
-
-@pytest.mark.parametrize(
-    "more",
-    [{"absent": (2, 3)}, {"signal": 15}],
-    ids=["two ranks are missing", "it was told to end"],
-)
-def test_a_dead_process_that_does_not_explain_the_missing_ranks_is_none_of_them(more):
-    assert killed(4711, **more).kinds() == []
-
-
 # -- late-to-init
-
-
-@pytest.mark.parametrize(("sleeps_s", "severity"), [(40, "warning"), (3600, "critical")])
-def test_a_rank_that_pauses_before_init_is_a_warning_if_its_sleep_ends_soon(sleeps_s, severity):
-    """`time.sleep(10 * rank)`: ranks that all load at once would need too much memory."""
-    job = late()
-    job.ranks[2].wchan = "hrtimer_nanosleep"
-    job.ranks[2].says = {"sleeps_until_unix_ns": unix_ns(job.now + sleeps_s)}
-    finding = job.passes(24).finding()
-
-    assert job.ever() == [(severity, "late-to-init", (2,))]
-    assert "in wait_for_licence (train.py:88)" in finding.summary
 
 
 @pytest.mark.parametrize(
@@ -81,12 +55,6 @@ def test_what_happened_to_a_rank_before_init_is_the_cause_and_it_is_not_late(hap
 # -- candidates
 
 
-@pytest.mark.parametrize("child", [{"cpu_per_s": 1}, {"switches_per_s": 1}])
-def test_a_child_without_a_number_that_works_or_wakes_now_and_then_is_a_warning(child):
-    """An import from a busy file server reads a little once a second, and uses hardly any CPU."""
-    assert spawned(seconds=24, **child).ever() == [("warning", "late-to-init", (2,))]
-
-
 def test_a_script_that_pauses_before_it_starts_a_rank_is_a_warning_until_the_pause_is_over():
     """`sleep $((RANK * 10))`: ranks that all start at once would overload the file server."""
     pauses = {"mark": "rank 2, started by the launcher", "command": "sleep 0.5m"}
@@ -103,13 +71,6 @@ def test_a_script_that_pauses_before_it_starts_a_rank_is_a_warning_until_the_pau
 @pytest.mark.parametrize("command", ["sleep infinity", "sleep", "sleeper 60", "python sleep 60"])
 def test_a_sleep_without_an_end_and_other_commands_are_no_pause(command):
     job = spawned(mark="of the same parent", command=command)
-
-    assert job.kinds() == [("critical", "late-to-init", (2,))]
-
-
-@pytest.mark.parametrize("child", [{"torch_loaded": False, "seconds": 310}, {"torch_loaded": True}])
-def test_an_import_that_takes_longer_than_any_work_and_a_sleep_after_it_are_critical(child):
-    job = spawned(mark="of the same parent", **child)
 
     assert job.kinds() == [("critical", "late-to-init", (2,))]
 

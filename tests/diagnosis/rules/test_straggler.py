@@ -5,17 +5,13 @@ import pytest
 from ddtop.model.facts import State
 from ddtop.policy import POLICY
 from ddtop.say.topics.stragglers import flame
-from ddtop.wire.records import Loader, ProcessLoad, Spot
+from ddtop.wire.records import Loader, Spot
 from tests.diagnosis.rules.straggler import (
     AUG,
     answers,
-    crowded_by_others,
     job_with,
-    lacking_cpu,
-    late_and_limited,
     read_once,
 )
-from tests.jobs import SECOND
 
 
 def test_a_rank_that_all_wait_for_is_a_straggler_and_critical_over_half_of_the_step():
@@ -32,24 +28,6 @@ def test_a_rank_that_all_wait_for_is_a_straggler_and_critical_over_half_of_the_s
         State.RUNNING,
         State.RUNNING,
     ]
-
-
-@pytest.mark.parametrize("used", [(50, 90, 50, 50), (97, 97, 97, 97), (97, 50, 50, 50)])
-def test_a_limit_that_is_far_or_that_all_share_is_not_why_one_rank_is_late(used):
-    assert ("critical", "straggler", (1,)) in late_and_limited(*used).kinds()
-
-
-@pytest.mark.parametrize(("seconds", "named"), [(3, False), (10, True)])
-def test_on_crowded_cores_the_second_read_has_to_come_later(seconds, named):
-    job = job_with(share=0.2)
-    for passed in range(24 + seconds):
-        job.ranks[1].seen_outside = {"load": ProcessLoad(run_delay_ns=round(passed * 0.4 * SECOND))}
-        job.trains(1)
-        if passed == 23:
-            answers(job, cost_ms=20.0)
-    answers(job, cost_ms=20.0, request="r2")
-
-    assert (job.trains(2).kinds() != []) is named
 
 
 def test_the_function_in_which_only_the_slow_rank_is_found_is_the_cause():
@@ -74,22 +52,6 @@ def test_the_function_in_which_only_the_slow_rank_is_found_is_the_cause():
         in finding.evidence
     )
     assert flame(job.snapshot().rank(0), POLICY) == ["97% in step (t.py:9)"]
-
-
-@pytest.mark.parametrize(
-    ("own_ratio", "word"),
-    [(0.6, "computing in"), (0.05, "asleep or waiting in"), (0.4, "in")],
-)
-def test_the_cpu_time_of_a_slow_rank_says_whether_it_computes_there(own_ratio, word):
-    spots = (Spot("Augment.rotate", AUG, 88, 62), Spot("step", "/home/ada/t.py", 9, 30))
-    job = job_with()
-    for rank in job.ranks:
-        rank.cores = own_ratio if rank.number == 1 else 0.2
-        slow = spots if rank.number == 1 else (Spot("step", "/home/ada/t.py", 9, 97),)
-        rank.says = {"spots": slow, "spots_samples": 100}
-    read_once(job)
-
-    assert f"it spends 60% of the time {word} Augment.rotate (aug.py:88)" in job.finding().summary
 
 
 def by_loaders(depth, capacity=2, workers=1, own=0.95, ranks=4):
@@ -131,23 +93,6 @@ def test_a_rank_whose_loader_takes_longer_than_the_others_is_the_straggler(scene
 
 
 @pytest.mark.parametrize(
-    ("cores", "load", "severity"),
-    [
-        (0.8, {}, "warning"),
-        (3.9, {}, "critical"),
-        (0.8, {"cpus": "0", "cpus_count": 1}, "critical"),
-    ],
-    ids=["other programs", "the job itself", "its own CPU"],
-)
-def test_a_rank_that_lacks_a_cpu_only_because_of_other_programs_is_a_warning(cores, load, severity):
-    job = lacking_cpu(cores, **load)
-
-    (finding,) = [one for one in job.verdict().findings if one.kind == "straggler"]
-    assert (finding.severity, finding.ranks) == (severity, (1,))
-    assert "it waits 70% of the time for a CPU" in finding.summary
-
-
-@pytest.mark.parametrize(
     ("waits_on", "severity"), [("socket", "warning"), (None, "critical"), ("lock", "critical")]
 )
 def test_a_rank_that_another_program_answers_late_in_each_step_is_a_warning(waits_on, severity):
@@ -162,17 +107,6 @@ def test_a_rank_that_another_program_answers_late_in_each_step_is_a_warning(wait
     assert (asks in finding.summary) == (severity == "warning")
 
 
-@pytest.mark.parametrize(("cores", "spots"), [(0.8, (95, 20)), (3.8, (60, 42))])
-def test_other_programs_are_not_the_cause_where_the_code_is_or_where_the_job_has_the_cpus(
-    cores, spots
-):
-    job = job_with(share=0.5)
-    crowded_by_others(job, cores, spots)
-
-    (finding,) = [one for one in job.verdict().findings if one.kind == "straggler"]
-    assert "of the time in Augment.rotate (aug.py:88)" in finding.summary
-
-
 def test_the_sentence_does_not_change_with_every_sample():
     job = job_with().trains(12)
     answers(job)
@@ -183,14 +117,6 @@ def test_the_sentence_does_not_change_with_every_sample():
         said.add(job.finding().summary)
 
     assert len(said) == 1
-
-
-@pytest.mark.parametrize("spots", [(), (Spot("save", AUG, 88, 10),)])
-def test_without_a_cause_that_explains_much_of_the_wait_it_says_so(spots):
-    job = job_with()
-    job.ranks[1].says = {"spots": spots, "spots_samples": 100}
-
-    assert read_once(job).finding().summary.endswith("it is slow, and the cause is not measured")
 
 
 @pytest.mark.parametrize("slow", [(1,), (0, 3)])
@@ -205,19 +131,3 @@ def test_a_viewer_that_joins_later_reads_the_same(slow):
         == [finding.identity for finding in late]
         == [("straggler", "0", slow)]
     )
-
-
-@pytest.mark.parametrize(
-    ("joined", "kinds"), [((0, 2, 3), []), ((0,), [("critical", "straggler", (1,))])]
-)
-def test_who_has_joined_and_shadows_the_last_batches_waits_for_no_straggler(joined, kinds):
-    """Under Join the rank with the most batches is the last by design."""
-    job = job_with().trains(12)
-    for number in joined:
-        job.ranks[number].says = {
-            "spots": (Spot("main", AUG, 118, 20, "join"),),
-            "spots_samples": 100,
-        }
-    answers(job)
-
-    assert job.trains(2).ever() == kinds
