@@ -30,7 +30,7 @@ from ddtop.agent.stacks.walk import FLOW
 from ddtop.agent.waits import lines
 from ddtop.patience import LatestResult
 from ddtop.procfs import CLOCK_TICK_NS, children
-from ddtop.redaction import redact, redacted_variable
+from ddtop.redaction import redact, redacted_start, redacted_variable
 from ddtop.registry import start_ticks
 from ddtop.wire import page as layout
 from ddtop.wire.records import (
@@ -399,10 +399,18 @@ class WaitChain(Probe):
             RETRY, redact(named), failed.type, place=Place(function, file, line), does=shown
         )
 
-    def _values(self, thread: _Thread, names: Sequence[str]) -> dict[str, str]:
-        """What the plain ones of these variables are, without secrets."""
+    def _values(
+        self, thread: _Thread, names: Sequence[str], *, of_key: bool = False
+    ) -> dict[str, str]:
+        """What the plain ones of these variables are, without secrets. The key of a store is a
+        name, though a variable `key` elsewhere may have a secret."""
         values = self._rank.frames.walk.values(thread.ident, names[:_NAMES_MAX])
-        return {name: redacted_variable(name, value, VALUE_MAX) for name, value in values.items()}
+        return {
+            name: redacted_start(value, VALUE_MAX)
+            if of_key
+            else redacted_variable(name, value, VALUE_MAX)
+            for name, value in values.items()
+        }
 
     def _named(self, thread: _Thread, name: str, most: int) -> list[tuple[str, int, str]]:
         return self._rank.frames.walk.named(thread.ident, name, most)
@@ -430,7 +438,7 @@ class WaitChain(Probe):
         named = key[2] if key is not None else condition
         if named is None:
             return None
-        values = self._values(thread, lines.names_in(named))
+        values = self._values(thread, lines.names_in(named), of_key=key is not None)
         shown = _told(values)
         place = Place(spot.function, spot.file, spot.line)
         if key is None:

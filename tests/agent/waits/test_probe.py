@@ -126,8 +126,8 @@ class Shelf:
 
 
 def takes_key(release):
-    store, name = Shelf(), "kernels/lock"
-    while store.add(name, 1) != 1:
+    store, key = Shelf(), "kernels/lock"
+    while store.add(key, 1) != 1:
         if SEEN[1:]:
             return
         time.sleep(0.01)
