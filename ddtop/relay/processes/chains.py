@@ -508,9 +508,11 @@ def _far_end(call: _Call, number: int, budget: _Budget) -> Link | None:
     if call.name not in _READS | _WRITES and not _is_open_to(call.pid, f"{number}", write=False):
         # It only looks whether the other end has been closed.
         return None
-    if (reads or call.name in _WRITES) and (fifo or target.startswith("pipe:")):
-        return _other_end(call.pid, target, reads, budget)
-    return None
+    if not (reads or call.name in _WRITES) or not (fifo or target.startswith("pipe:")):
+        return None
+    found = _other_end(call.pid, target, reads, budget)
+    wakes_itself = found.nobody and call.name not in _READS | _WRITES
+    return None if wakes_itself and _has_open(call.pid, _fds(call.pid), target, reads) else found
 
 
 def _held(link: Link, pid: int) -> Link:
@@ -705,7 +707,7 @@ def _unix_socket(call: _Call, inode: int) -> Link | None:
     """The process at the other end of a unix socket."""
     far, path = sockets.unix_peer(inode)
     users = sockets.sharers(far) if far else ()
-    # With both ends of a pair, a program wakes its own poll.
+    # With both ends of a pair, or of a pipe, a program wakes its own poll.
     if len(users) == 1 and call.pid in users and call.name in _POLLS | _EPOLLS:
         return None
     if len(users) > 1:
