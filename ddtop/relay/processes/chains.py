@@ -93,6 +93,7 @@ _READER = "reads"
 """`Link.does` of a pipe into which the process writes."""
 _WAITS_INSIDE = ("/threading.py", "/queue.py", "/selectors.py", "concurrent/futures/_base.py")
 """Where a thread waits for other threads of its process, or for the next request."""
+_LEAVES_TO_OTHERS = frozenset({"join", "_wait_for_tstate_lock", "accept", "serve_forever"})
 _TALKING = ("ZMQbg/IO", "event_engine")
 """Threads that have all connections of a library, by the beginnings of their names: those of ZeroMQ
 and gRPC."""
@@ -280,8 +281,8 @@ def _line_in(
     counts: Callable[[str], bool], threads: Sequence[ThreadStack]
 ) -> tuple[ThreadStack, Place] | None:
     """The innermost line in such a file, and its thread: the main one, or another one if the main
-    one only waits for others of its process."""
-    for thread in sorted(threads, key=lambda thread: (_waits_inside(thread), not thread.main)):
+    one only waits for others of its process or for its next client."""
+    for thread in sorted(threads, key=lambda thread: (_idles(thread), not thread.main)):
         # What lies further out is of the parent that has forked it.
         own = takewhile(lambda frame: not is_birth(frame.function, frame.file), thread.frames)
         for frame in own:
@@ -290,8 +291,13 @@ def _line_in(
     return None
 
 
-def _waits_inside(thread: ThreadStack) -> bool:
-    return bool(thread.frames) and thread.frames[0].file.endswith(_WAITS_INSIDE)
+def _idles(thread: ThreadStack) -> int:
+    """How little the thread says of what holds up its process: 2 if it waits for the end of another
+    thread or for a client, 1 if it waits for another thread."""
+    calls = {frame.function for frame in thread.frames[:2]}
+    if not calls.isdisjoint(_LEAVES_TO_OTHERS):
+        return 2
+    return int(bool(thread.frames) and thread.frames[0].file.endswith(_WAITS_INSIDE))
 
 
 def _sleeper(pid: int, tid: int) -> Sleeper | None:
