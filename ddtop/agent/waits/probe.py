@@ -49,6 +49,7 @@ from ddtop.wire.records import (
     TASK,
     THREAD,
     TIMED,
+    TWICE,
     UNDONE,
     Link,
     Place,
@@ -87,6 +88,7 @@ _TASKS, _TIMED = "asyncio/tasks.py", ("wait_for", "sleep")
 _TASK_LOCKS, _RUNS = "asyncio/locks.py", ("future", "task")
 """`_RUNS`: the variables of asyncio that have the task which a loop runs until it is done."""
 _ASKS_CHILD = re.compile(r"\.(?:poll|is_alive)\(\)|\.(?:returncode|exitcode)\b")
+_NAMED_LOCK = re.compile(r"lock|mutex|sem(?:aphore)?\b", re.IGNORECASE)
 _LIMIT = re.compile(
     r"\b(?:timeout(?:_at)?|fail_(?:after|at)|move_on_(?:after|at))\((?!None)|\btimeout=\d"
 )
@@ -305,7 +307,9 @@ class WaitChain(Probe):
             thread = other
         loops = any(link.resource == LOOP for link in chain)
         on_with = self._on_with(thread, lead, texts) or loops * layout.ENDED_CHILD
-        return tuple(chain or self._of_itself(lead, texts)), on_with
+        return tuple(
+            chain or self._of_itself(lead, texts) or self._named_lock(lead, texts)
+        ), on_with
 
     def _of_itself(self, lead: _Thread, texts: _Texts) -> list[Link]:
         """The thread of this process that should answer if the other end of its socket or pipe is
@@ -321,6 +325,14 @@ class WaitChain(Probe):
         if other is lead:
             links[-1] = msgspec.structs.replace(links[-1], circle=True)
         return [_of_thread(ITSELF, found[0]), *links]
+
+    def _named_lock(self, lead: _Thread, texts: _Texts) -> list[Link]:
+        """The lock that it takes, of which no thread here is known to have it."""
+        spot = lead.spots[0]
+        taken = lines.taken_at(texts.of(spot), spot.line) or ""
+        if not taken or (lead.waits_on != "lock" and not _NAMED_LOCK.search(taken)):
+            return []
+        return [Link(LOCK, redact(taken), does=_told(self._values(lead, lines.names_in(taken))))]
 
     def _on_with(self, thread: _Thread, lead: _Thread, texts: _Texts) -> int:
         if thread is not lead:
@@ -354,6 +366,9 @@ class WaitChain(Probe):
             found = [texts.link], None
         elif (other := self._joined(thread)) is not None:
             found = [_of_thread(THREAD, other)], other
+        elif taken and (before := self._taken_before(thread, taken, texts)) is not None:
+            place = Place(before.function, before.file, before.line)
+            found = [Link(LOCK, taken, _shown(thread.name), place=place, does=TWICE)], thread
         elif (other := self._holder(thread, taken, texts)) is not None:
             found = [_of_thread(LOCK, other, taken)], other
         else:
@@ -472,11 +487,8 @@ class WaitChain(Probe):
             yield self._lead
 
     def _holder(self, thread: _Thread, taken: str, texts: _Texts) -> _Thread | None:
-        """The thread that is inside a `with` of the same name: this one, if it takes the lock of an
-        object twice, else the first other one. One that waits there for a condition does not have
-        its lock meanwhile."""
-        if taken and self._takes_twice(thread, taken, texts):
-            return thread
+        """The first other thread that is inside a `with` of the same name. One that waits there for
+        a condition does not have its lock meanwhile."""
         for other in self._every() if taken else ():
             at = [(texts.of(spot), spot.line) for spot in other.spots]
             waits = any(f"{taken}.wait" in lines.statement(*one) for one in at)
@@ -488,18 +500,17 @@ class WaitChain(Probe):
                 return other
         return None
 
-    def _takes_twice(self, thread: _Thread, taken: str, texts: _Texts) -> bool:
-        """Whether a function further out is inside a `with` of the same name, of the same object or
-        in the same file."""
+    def _taken_before(self, thread: _Thread, taken: str, texts: _Texts) -> _Spot | None:
+        """The line further out that is inside a `with` of the same name, of the same object or in
+        the same file: then it takes a lock a second time."""
         outer = [
             spot for spot in thread.spots[1:] if taken in lines.held_at(texts.of(spot), spot.line)
         ]
-        if not outer:
-            return False
-        owners = self._named(thread, taken.partition(".")[0], FRAMES_MAX)
         files = {spot.file for spot in (thread.spots[0], *outer)}
+        owners = self._named(thread, taken.partition(".")[0], FRAMES_MAX) if outer else ()
         ids = {number for file, number, _ in owners if file in files}
-        return len(ids) == 1 or (not ids and len(files) == 1)
+        same = len(ids) == 1 or (not ids and len(files) == 1)
+        return outer[0] if outer and same else None
 
     def _of_task(self, task: _Task, texts: _Texts) -> tuple[list[Link], _Thread | None]:
         spot = task.spots[0]
@@ -525,7 +536,9 @@ class WaitChain(Probe):
                 if taken in lines.held_at(texts.of(spot), spot.line):
                     at = spot if mine else other.spots[0]
                     place = Place(at.function, at.file, at.line)
-                    return [Link(LOCK, taken, _shown(other.name), place=place, circle=mine)]
+                    return [
+                        Link(LOCK, taken, OF_TASK + _shown(other.name), place=place, circle=mine)
+                    ]
         return []
 
     def _awaits(self) -> tuple[tuple[_Task, ...], tuple[_Task, ...]]:

@@ -367,7 +367,10 @@ async def waits_for_another(gate):
 
 @pytest.mark.parametrize(
     ("main", "who", "function", "circle"),
-    [(takes_twice, "Task-", "takes_twice", True), (waits_for_another, "keeper", "has_it", False)],
+    [
+        (takes_twice, "task Task-", "takes_twice", True),
+        (waits_for_another, "task keeper", "has_it", False),
+    ],
 )
 def test_the_task_that_has_a_lock_of_asyncio_is_told(ended, main, who, function, circle):
     *_, link = chain_of(

@@ -5,14 +5,13 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from types import SimpleNamespace
 
 import pytest
 
-from ddtop.procfs import children, descendants, link, stat_fields, wchan
+from ddtop.procfs import children, link, stat_fields, wchan
 from ddtop.relay.processes import sockets
 from ddtop.relay.processes.chains import LINKS_MAX, Chains, chain_of, serving
 from ddtop.relay.processes.sockets import sleeping_in
@@ -24,29 +23,6 @@ SLEEPING = ("clock_nanosleep", "select", "pselect6")
 """The calls of time.sleep; before Python 3.11 it was select without a descriptor."""
 SLEEPS = "import time; time.sleep(99)"
 LOCKS = "import fcntl, sys; fcntl.flock(open(sys.argv[1]), fcntl.LOCK_EX)"
-
-
-@pytest.fixture
-def start():
-    """Starts a Python, and ends it and all that it has started."""
-    with ExitStack() as stack:
-
-        def run(code, *words, **more):
-            process = subprocess.Popen([sys.executable, "-c", code, *map(str, words)], **more)
-            stack.callback(ends, process)
-            return process
-
-        yield run
-
-
-def ends(process):
-    every = descendants(process.pid)
-    process.kill()
-    for one in every:
-        # One that writes to it may have ended with it.
-        with suppress(ProcessLookupError):
-            os.kill(one, 9)
-    process.wait()
 
 
 def once(true):
