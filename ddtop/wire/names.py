@@ -232,6 +232,7 @@ _MEANINGS: tuple[tuple[str, frozenset[str] | None, str], ...] = (
     ("multiprocessing/queues.py", None, "queue"),
     ("multiprocessing/connection.py", None, "pipe"),
     ("asyncio/", None, "asyncio"),
+    ("trio/", None, "asyncio"),
     ("selectors.py", None, "socket"),
     ("socket.py", None, "socket"),
     ("ssl.py", None, "socket"),

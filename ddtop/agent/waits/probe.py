@@ -428,7 +428,7 @@ class WaitChain(Probe):
     ) -> dict[str, str]:
         """What the plain ones of these variables are, without secrets. The key of a store is a
         name, though a variable `key` elsewhere may have a secret."""
-        values = self._rank.frames.walk.values(thread.ident, names[:_NAMES_MAX])
+        values = self._rank.frames.walk.values(thread.ident, names[:_NAMES_MAX], thread.depth)
         return {
             name: redacted_start(value, VALUE_MAX)
             if of_key
