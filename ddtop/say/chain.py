@@ -60,7 +60,7 @@ _STATES = {
     "Z": "has ended",
     FROZEN: "is frozen by its cgroup",
 }
-_CONNECTS, _MAIN = "SYN_SENT", "MainThread"
+_CONNECTS, _MAIN, _FOR = "SYN_SENT", "MainThread", "waits for "
 
 
 def chain_clause(rank: RankFacts, end: RankFacts | None = None) -> str:
@@ -103,7 +103,16 @@ def _texts(rank: RankFacts, end: RankFacts | None) -> list[str]:
         texts[-2:] = [f"has a child, {_who(links[-1])}, that {texts[-1]}"]
     # The rank itself does what follows the condition of its loop.
     joins = ["and" if link.resource == LOOP else "which" for link in links]
-    return texts[:1] + [f"{join} {text}" for join, text in zip(joins, texts[1:], strict=False)]
+    then = [_at(link, text) for link, text in zip(links, texts[1:], strict=False)]
+    return texts[:1] + [f"{join} {text}" for join, text in zip(joins, then, strict=False)]
+
+
+def _at(link: Link, text: str) -> str:
+    """What its process waits for, with the line at which it stands."""
+    if link.pid is None or link.place is None or not text.startswith(_FOR):
+        return text
+    where = f"{function_text(link.place)} ({file_line(link.place)})"
+    return f"waits in {where} for {text.removeprefix(_FOR)}"
 
 
 def _end_text(link: Link, rank: RankFacts, end: RankFacts | None) -> str | None:

@@ -51,6 +51,15 @@ CASES = {
         " circle",
         "take that lock once: give the inner function a form",
     ),
+    "the line of a process on the way": (
+        (
+            Link(CHILD, who="cut.py", pid=88, process=ASLEEP, place=TAKE),
+            Link(PIPE, who="read.py", pid=89, process=COMPUTES, does="writes"),
+        ),
+        ": cut.py (pid 88) waits in take (shelf.py:16) for a pipe, which read.py (pid 89) writes,"
+        " which computes",
+        "let read.py (pid 89) finish",
+    ),
     "a lock that no thread here has": (
         (Link(LOCK, "Lock(cache, name)", does="name is 'ops'"),),
         ": it waits for `Lock(cache, name)`, and name is 'ops'",

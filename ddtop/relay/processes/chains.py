@@ -184,12 +184,19 @@ class Chains:
         self._reads.clear()
 
     def _read_ends(self, ranks: set[int]) -> None:
-        """Ask py-spy for the line of the Python at the end of a chain, without stopping it."""
-        every = (*self._found.values(), *self._served.values())
-        ends = {found[-1].pid for found in every if found} | self._alike
+        """Ask py-spy for the lines of the Pythons of a chain, of the last one first, without
+        stopping them."""
+        chains = (*self._found.values(), *self._served.values())
+        links = sorted(
+            (len(found) - at, link.pid)
+            for found in chains
+            for at, link in enumerate(found)
+            if link.pid
+        )
+        every = dict.fromkeys((*(pid for _, pid in links), *self._alike))
         self._alike = set()
-        for pid in ends - ranks - self._reads.keys():
-            if pid is not None and is_python(pid) and len(self._reads) < READS_AT_ONCE:
+        for pid in [one for one in every if one not in ranks and one not in self._reads]:
+            if len(self._reads) < READS_AT_ONCE and is_python(pid):
                 self._reads[pid] = PySpy(pid, nonblocking=True)
 
     def _take(self) -> None:
