@@ -10,6 +10,7 @@ says; two objects may have one name. Check: `ddtop stacks`, the program's text.
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import sys
@@ -18,7 +19,7 @@ import time
 from collections.abc import Iterable, Iterator
 from functools import partial
 from time import monotonic
-from types import CoroutineType
+from types import CoroutineType, MethodType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -85,7 +86,7 @@ _LOOP_THREADS = (("fsspec/asyn.py", "fsspecIO"),)
 it, and its name."""
 _SUBPROCESS = ("asyncio/subprocess.py", "asyncio/base_subprocess.py")
 _TASKS, _TIMED = "asyncio/tasks.py", ("wait_for", "sleep")
-_TASK_LOCKS, _RUNS = "asyncio/locks.py", ("future", "task")
+_LOCKS, _TASK_LOCKS, _RUNS = "asyncio.locks", "asyncio/locks.py", ("future", "task")
 """`_RUNS`: the variables of asyncio that have the task which a loop runs until it is done."""
 _ASKS_CHILD = re.compile(r"\.(?:poll|is_alive)\(\)|\.(?:returncode|exitcode)\b")
 _NAMED_LOCK = re.compile(r"lock|mutex|sem(?:aphore)?\b", re.IGNORECASE)
@@ -118,21 +119,19 @@ class _Failed(NamedTuple):
 
 class _Task(NamedTuple):
     """A pending task of asyncio, and the program's lines on its awaits, innermost first. `inside`:
-    the calls of libraries inside the first, as (file, function)."""
+    the calls of libraries inside the first, as (file, function). `holds`: the ids of what the lines
+    are inside of by `async with`, for each line. `wants`: that of the lock for which it waits."""
 
     name: str
     spots: tuple[_Spot, ...]
     inside: tuple[tuple[str, str], ...]
+    holds: tuple[frozenset[int], ...]
+    wants: int
 
     @property
     def timed(self) -> bool:
         """The await ends by itself."""
         return any(file.endswith(_TASKS) and name in _TIMED for file, name in self.inside)
-
-    @property
-    def locked(self) -> bool:
-        """It waits for a lock of asyncio."""
-        return any(file.endswith(_TASK_LOCKS) for file, _ in self.inside)
 
     @property
     def of_child(self) -> bool:
@@ -526,19 +525,20 @@ class WaitChain(Probe):
         return [link, *having], next(iter(pooled), None)
 
     def _task_with(self, task: _Task, texts: _Texts) -> list[Link]:
-        """The task inside an `async with` of the lock for which this one waits, and where it stands
-        there. The task itself has it if it takes the lock a second time."""
+        """The task that is inside an `async with` of the lock for which this one waits, and where
+        it stands. The task itself, if it takes the lock a second time."""
         here = task.spots[0]
-        taken = (lines.taken_at(texts.of(here), here.line) if task.locked else None) or ""
-        for other in (task, *self._others) if taken else ():
-            mine = other is task
-            for spot in other.spots[mine:]:
-                if taken in lines.held_at(texts.of(spot), spot.line):
-                    at = spot if mine else other.spots[0]
-                    place = Place(at.function, at.file, at.line)
-                    return [
-                        Link(LOCK, taken, OF_TASK + _shown(other.name), place=place, circle=mine)
-                    ]
+        taken = lines.taken_at(texts.of(here), here.line) or "its lock"
+        for other in (task, *self._others) if task.wants else ():
+            # A line that waits for a lock is inside of it for the interpreter.
+            waits = other.wants == task.wants
+            inside = (at for at, ids in enumerate(other.holds) if task.wants in ids and at >= waits)
+            for at in inside:
+                mine = other is task
+                spot = other.spots[at if mine else 0]
+                place = Place(spot.function, spot.file, spot.line)
+                who, does = OF_TASK + _shown(other.name), TWICE if mine else ""
+                return [Link(LOCK, redact(taken), who, place=place, circle=mine, does=does)]
         return []
 
     def _awaits(self) -> tuple[tuple[_Task, ...], tuple[_Task, ...]]:
@@ -567,7 +567,7 @@ class WaitChain(Probe):
             parts = object.__getattribute__(awaited, "_children") if gathers else ()
             waits = (one for one in parts if id(one) in tasks and not tasks[id(one)].done())
             task = tasks.get(id(awaited)) or next(waits, None)
-        pending = (one for one in tasks.values() if chain and chain[-1].locked and not one.done())
+        pending = (one for one in tasks.values() if chain and chain[-1].wants and not one.done())
         return tuple(chain), tuple(other for one in pending for other in self._awaited_at(one))
 
     def _note_failed(self, tasks: Iterable[Any]) -> None:
@@ -581,20 +581,36 @@ class WaitChain(Probe):
     def _awaited_at(self, task: Task[Any]) -> Iterator[_Task]:
         """What is read of the task, if it runs code of the program."""
         spots: list[_Spot] = []
+        holds: list[frozenset[int]] = []
         inside: list[tuple[str, str]] = []
+        lock = getattr(sys.modules.get(_LOCKS), "Lock", None)
+        leaves = getattr(lock, "__aexit__", None)
         coroutine: Any = task.get_coro()
+        wants = 0
         for _ in range(AWAITS_MAX):
             if type(coroutine) is not CoroutineType or coroutine.cr_frame is None:
                 break
             code, line = coroutine.cr_code, coroutine.cr_frame.f_lineno
+            has = _referred(coroutine)
             if self._rank.frames.is_user(code.co_filename):
                 spots.insert(0, _Spot(code.co_name, code.co_filename, line))
+                ends = (one for one in has if type(one) is MethodType)
+                left = (one.__self__ for one in ends if one.__func__ is leaves)
+                holds.insert(0, frozenset(map(id, left)))
                 inside.clear()
             else:
                 inside.append((code.co_filename, code.co_name))
+            takes = code.co_filename.endswith(_TASK_LOCKS)
+            wants = next((id(one) for one in has if takes and type(one) is lock), 0)
             coroutine = coroutine.cr_await
         if spots:
-            yield _Task(task.get_name(), tuple(spots), tuple(inside))
+            yield _Task(task.get_name(), tuple(spots), tuple(inside), tuple(holds), wants)
+
+
+def _referred(coroutine: CoroutineType[Any, Any, Any]) -> list[Any]:
+    """What a coroutine that stands has in its variables and on its stack, where the interpreter
+    keeps the end of an `async with` until it is over. Before Python 3.11 the frame has them."""
+    return gc.get_referents(coroutine, coroutine.cr_frame)
 
 
 def locked_by(path: str) -> int | None:

@@ -358,6 +358,27 @@ async def has_it(gate):
         await asyncio.Event().wait()
 
 
+class Node:
+    """A program's object with a lock of its own."""
+
+    def __init__(self):
+        self.gate = asyncio.Lock()
+
+    async def add(self, other):
+        async with self.gate:
+            await other.flush()
+
+    async def flush(self):
+        async with self.gate:
+            pass
+
+
+async def waits_for_another_node(_gate):
+    full = Node()
+    await full.gate.acquire()
+    await Node().add(full)
+
+
 async def waits_for_another(gate):
     keeper = asyncio.create_task(has_it(gate), name="keeper")
     await asyncio.sleep(0)
@@ -379,6 +400,12 @@ def test_the_task_that_has_a_lock_of_asyncio_is_told(ended, main, who, function,
 
     assert (link.named, link.who[: len(who)], link.circle) == ("gate", who, circle)
     assert link.place.function == function
+
+
+def test_a_lock_of_another_object_is_not_had_by_a_task_that_has_one_of_the_same_name(ended):
+    chain, _ = chain_of(ended(awaited(waits_for_another_node), "lead").ident)
+
+    assert [(link.resource, link.place.function) for link in chain] == [("task", "flush")]
 
 
 def asks(release):
