@@ -1,9 +1,8 @@
 """Ranks that are gone: which ended first, which were a consequence, and which were no fault."""
 
-import msgspec
 import pytest
 
-from ddtop.wire.records import Loader, WorkerEnd
+from ddtop.wire.records import Loader
 from tests.diagnosis.rules.departures import RESET, all_raise
 from tests.jobs import FakeJob, place, trained, unix_ns
 from tests.mpi_jobs import MpiJob
@@ -66,35 +65,6 @@ def test_a_crash_is_one_finding_before_and_after_others_wait_for_the_rank():
 
     assert job.finding().group is not None
     assert seen == [["rank-crashed"]] * 8
-
-
-GONE = "DataLoader worker (pid(s) 5123) exited unexpectedly"
-
-
-@pytest.mark.parametrize(
-    ("worker", "advice"),
-    [
-        (
-            WorkerEnd(5123, 1, "forkserver", reruns=True),
-            "its DataLoader worker (pid 5123) ran the script again, as workers started by"
-            " forkserver do",
-        ),
-        (
-            WorkerEnd(5123, 3, "spawn"),
-            "its DataLoader worker (pid 5123) ended itself with exit code 3",
-        ),
-        (WorkerEnd(5123, -9, "fork"), "its DataLoader worker died first: dmesg"),
-        (WorkerEnd(5123, -9, "forkserver", reruns=True), "its DataLoader worker died first: dmesg"),
-    ],
-)
-def test_how_its_dataloader_worker_ended_says_what_to_do(worker, advice):
-    """A script without a guard was told to look for the out-of-memory killer."""
-    job = trained()
-    job.ranks[2].raises("RuntimeError", GONE)
-    job.ranks[2].exception = msgspec.structs.replace(job.ranks[2].exception, worker=worker)
-    job.ranks[2].ends(1)
-
-    assert job.passes(3).finding().advice.startswith(advice)
 
 
 @pytest.mark.parametrize(
