@@ -97,12 +97,12 @@ def left_with(code):
     job.ranks[2].ends(code, exiting=False)
     job.others_wait(2)
     job.passes(3)
-    return job.finding()
+    return job
 
 
 def test_an_exit_code_without_an_exception_is_said_as_such():
     """os._exit(7) in a library."""
-    finding = left_with(7)
+    finding = left_with(7).finding()
 
     assert (finding.kind, finding.ranks) == ("rank-crashed", (2,))
     assert finding.summary.startswith("rank 2 ended with exit code 7")
@@ -119,7 +119,7 @@ def test_an_exit_code_without_an_exception_is_said_as_such():
 )
 def test_the_exit_code_of_a_shell_around_a_killed_process_is_read_as_that_signal(code, advice):
     """`bash -c "python train.py; exit $?"`: the rank is the shell."""
-    assert advice in left_with(code).advice
+    assert advice in left_with(code).finding().advice
 
 
 # -- rank-killed
@@ -172,12 +172,12 @@ def saves_alone(job):
     job.ranks[0].waits_in("all_gather_into_tensor")
     job.ranks[0].place = SAVE
     job.passes(3)
-    return job.finding()
+    return job
 
 
 def test_the_call_that_only_one_rank_makes_is_named_with_its_line():
     """All have made as many iterations, so the inputs are even."""
-    finding = saves_alone(trained(2))
+    finding = saves_alone(trained(2)).finding()
 
     assert (finding.kind, finding.ranks, finding.victims) == ("left-early", (1,), (0,))
     assert finding.summary == (
@@ -193,7 +193,7 @@ def test_a_waiting_rank_that_has_counted_fewer_iterations_has_no_uneven_inputs()
     job = trained(2)
     job.ranks[0].iteration -= 1
 
-    assert saves_alone(job).advice.startswith("make that call on every rank or on none")
+    assert saves_alone(job).finding().advice.startswith("make that call on every rank or on none")
 
 
 def test_a_rank_that_has_taken_more_batches_has_uneven_inputs_after_as_many_iterations():
@@ -204,7 +204,7 @@ def test_a_rank_that_has_taken_more_batches_has_uneven_inputs_after_as_many_iter
         dry = unix_ns(job.now) if rank.number else None
         rank.loader = Loader(0, batches=101 - rank.number, exhausted_unix_ns=dry)
     job.passes(0.5)
-    finding = saves_alone(job)
+    finding = saves_alone(job).finding()
 
     assert finding.advice.startswith("uneven inputs")
 

@@ -48,11 +48,11 @@ def stuck(job, answer=None, seconds=8):
     if answer is not None:
         job.say(CommStatus(answer))
     job.passes(seconds / 2)
-    return job.finding()
+    return job
 
 
 def test_a_stuck_collective_has_nccl_s_own_view_in_its_evidence():
-    finding = stuck(nccl_job(), service("ok", "ok", "ok", "ok"))
+    finding = stuck(nccl_job(), service("ok", "ok", "ok", "ok")).finding()
 
     assert finding.kind == "collective-stuck"
     assert "NCCL's own view: 1 communicator, no peer missing or dead" in finding.evidence
@@ -60,13 +60,15 @@ def test_a_stuck_collective_has_nccl_s_own_view_in_its_evidence():
 
 @pytest.mark.parametrize("state", ["dead", "unresponsive"])
 def test_a_peer_that_is_gone_for_nccl_is_named_by_its_number_in_the_job(state):
-    finding = stuck(nccl_job(), service("ok", "ok", state, "ok"))
+    finding = stuck(nccl_job(), service("ok", "ok", state, "ok")).finding()
 
     assert f"NCCL calls rank 2 {state}" in finding.evidence
 
 
 def test_who_has_launched_less_is_named():
-    finding = stuck(nccl_job(), service("ok", "ok", "ok", "ok", counts=[812, 812, 811, 812]))
+    finding = stuck(
+        nccl_job(), service("ok", "ok", "ok", "ok", counts=[812, 812, 811, 812])
+    ).finding()
 
     assert "NCCL: rank 2 has launched 811 AllReduce, the others 812" in finding.evidence
 
@@ -141,7 +143,7 @@ def test_who_has_launched_more_than_all_others_is_named():
     """`if rank == 0: all_reduce()`"""
     finding = stuck(
         nccl_job(), service("ok", "ok", "ok", "ok", counts=[812, 811, 811, 811], usual=811)
-    )
+    ).finding()
 
     assert "NCCL: rank 0 has launched 812 AllReduce, the others 811" in finding.evidence
 
@@ -174,7 +176,7 @@ def test_an_old_answer_says_nothing_of_now():
 
 
 def test_a_service_that_did_not_answer_is_reported():
-    finding = stuck(nccl_job(), RasAnswer(why="ConnectionRefusedError"))
+    finding = stuck(nccl_job(), RasAnswer(why="ConnectionRefusedError")).finding()
 
     assert "NCCL's status service did not answer: ConnectionRefusedError" in finding.evidence
 
@@ -221,16 +223,16 @@ def test_a_service_that_did_not_answer_is_reported():
     ],
 )
 def test_the_watchdog_s_time_is_reported_from_the_environment(environment, line):
-    assert line in stuck(nccl_job(**environment)).evidence
+    assert line in stuck(nccl_job(**environment)).finding().evidence
 
 
 def test_of_gloo_there_is_no_watchdog_to_tell():
-    assert not [line for line in stuck(FakeJob(4)).evidence if "watchdog" in line]
+    assert not [line for line in stuck(FakeJob(4)).finding().evidence if "watchdog" in line]
 
 
 def test_a_timeout_that_has_passed_is_reported():
     job = nccl_job()
-    finding = stuck(job)
+    finding = stuck(job).finding()
     rank = job.snapshot().ranks[0]
 
     assert finding.kind == "collective-stuck"
@@ -248,11 +250,13 @@ def test_a_timeout_that_has_passed_is_reported():
     ],
 )
 def test_of_a_version_that_is_not_known_to_dump_no_dump_is_promised(torch, line):
-    assert line in stuck(nccl_job(torch=torch)).evidence
+    assert line in stuck(nccl_job(torch=torch)).finding().evidence
 
 
 def test_of_such_a_version_nobody_knows_whether_anything_ends_the_wait():
-    evidence = stuck(nccl_job(torch="2.6.0", TORCH_NCCL_ASYNC_ERROR_HANDLING="0")).evidence
+    evidence = (
+        stuck(nccl_job(torch="2.6.0", TORCH_NCCL_ASYNC_ERROR_HANDLING="0")).finding().evidence
+    )
 
     assert any(line.startswith("perhaps nothing ends this wait") for line in evidence)
 
@@ -301,7 +305,7 @@ def test_a_communicator_that_is_being_built_is_reported():
 )
 def test_the_watchdog_of_torch_2_15_ends_the_ranks_at_the_timeout(environment, line):
     """nccl2/ProcessGroupNCCL.cpp: `handleWatchdogFailure` ends the process after its dump."""
-    assert line in stuck(nccl_job(torch="2.15.0", **environment)).evidence
+    assert line in stuck(nccl_job(torch="2.15.0", **environment)).finding().evidence
 
 
 @pytest.mark.parametrize(("ago_s", "gone"), [(50, (2,)), (70, ())])

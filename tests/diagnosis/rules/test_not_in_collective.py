@@ -55,7 +55,7 @@ def test_a_rank_that_moves_on_in_a_file_works(moves, seconds, severity):
 
 
 def test_a_file_for_which_a_rank_polls_is_named():
-    finding = polling(10.0)
+    finding = polling(10.0).finding()
 
     assert finding.summary.startswith(
         "rank 1 has been polling for out/step_5/STABLE in wait_for_weights (train.py:28) for"
@@ -66,7 +66,7 @@ def test_a_file_for_which_a_rank_polls_is_named():
 
 
 def test_a_rank_that_sleeps_once_polls_for_nothing():
-    finding = polling(0.0)
+    finding = polling(0.0).finding()
 
     assert "has been asleep in wait_for_weights (train.py:28)" in finding.summary
     assert "STABLE" not in finding.summary + finding.advice
