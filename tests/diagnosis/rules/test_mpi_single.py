@@ -3,39 +3,7 @@
 import pytest
 
 from ddtop.wire.mpi import OUTSIDE_BIT, group_name
-from tests.jobs import brief
 from tests.mpi_jobs import MpiJob, sent
-
-
-def two_that_receive(*sends, taken=()):
-    """Rank 0 has sent these to rank 1, and both wait in recv for each other."""
-    job = MpiJob(2).passes(10)
-    job.in_single(0, "recv", 1, 6, traffic=sends)
-    job.in_single(1, "recv", 0, 12, traffic=(*taken, sent(0, 12, 0, 1)))
-    job.passes(8)
-    return job
-
-
-def test_where_the_last_send_had_another_tag_nobody_is_said_not_to_send():
-    """A small message needs no receive: its sender goes on, and waits for the answer."""
-    finding = two_that_receive(
-        sent(1, 5, 60), sent(1, 11, is_last=True), taken=[sent(0, 5, 0, 60)]
-    ).finding()
-
-    assert brief(finding) == ("critical", "wait-cycle", (0, 1))
-    assert finding.summary.endswith("; but rank 0's last send to rank 1 had tag 11")
-    assert finding.advice.startswith("make the tags of send and recv match")
-    assert (
-        "rank 0 has sent to rank 1: 60 with tag 5 (receives begun: 60), 1 with tag 11 (receives"
-        " begun: 0), none with tag 12"
-    ) in finding.evidence
-
-
-def test_where_the_last_send_was_received_nobody_sends():
-    finding = two_that_receive(sent(1, 5, 60, is_last=True), taken=[sent(0, 5, 0, 60)]).finding()
-
-    assert finding.advice.startswith("no rank sends")
-    assert "last send" not in finding.summary
 
 
 @pytest.mark.parametrize(("taken", "said"), [(141, True), (142, False)])

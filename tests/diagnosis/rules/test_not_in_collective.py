@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddtop.wire.records import OpenCall
-from tests.diagnosis.rules.late import loads_in_turn, polling
+from tests.diagnosis.rules.late import loads_in_turn
 from tests.diagnosis.rules.not_in_collective import hang
 from tests.jobs import WORLD, FakeJob, trained, unix_ns
 
@@ -52,24 +52,6 @@ def test_a_rank_that_moves_on_in_a_file_works(moves, seconds, severity):
         assert job.finding().summary.startswith(
             "rank 1 is still working, in restore (train.py:28), "
         )
-
-
-def test_a_file_for_which_a_rank_polls_is_named():
-    finding = polling(10.0).finding()
-
-    assert finding.summary.startswith(
-        "rank 1 has been polling for out/step_5/STABLE in wait_for_weights (train.py:28) for"
-    )
-    assert finding.advice.startswith(
-        "find out which process should have made, opened or removed out/step_5/STABLE"
-    )
-
-
-def test_a_rank_that_sleeps_once_polls_for_nothing():
-    finding = polling(0.0).finding()
-
-    assert "has been asleep in wait_for_weights (train.py:28)" in finding.summary
-    assert "STABLE" not in finding.summary + finding.advice
 
 
 def test_send_and_recv_do_not_make_a_rank_look_ahead_of_the_others():
