@@ -49,6 +49,7 @@ from ddtop.wire.records import (
     TASK,
     THREAD,
     TIMED,
+    TWICE,
     UNDONE,
     Link,
     Place,
@@ -84,7 +85,10 @@ _LOOP_THREADS = (("fsspec/asyn.py", "fsspecIO"),)
 it, and its name."""
 _SUBPROCESS = ("asyncio/subprocess.py", "asyncio/base_subprocess.py")
 _TASKS, _TIMED = "asyncio/tasks.py", ("wait_for", "sleep")
+_TASK_LOCKS, _RUNS = "asyncio/locks.py", ("future", "task")
+"""`_RUNS`: the variables of asyncio that have the task which a loop runs until it is done."""
 _ASKS_CHILD = re.compile(r"\.(?:poll|is_alive)\(\)|\.(?:returncode|exitcode)\b")
+_NAMED_LOCK = re.compile(r"lock|mutex|sem(?:aphore)?\b", re.IGNORECASE)
 _LIMIT = re.compile(
     r"\b(?:timeout(?:_at)?|fail_(?:after|at)|move_on_(?:after|at))\((?!None)|\btimeout=\d"
 )
@@ -113,17 +117,22 @@ class _Failed(NamedTuple):
 
 
 class _Task(NamedTuple):
-    """A pending task of asyncio, and the innermost of the program's lines on its awaits. `inside`:
-    the calls of libraries inside that line, as (file, function)."""
+    """A pending task of asyncio, and the program's lines on its awaits, innermost first. `inside`:
+    the calls of libraries inside the first, as (file, function)."""
 
     name: str
-    spot: _Spot
+    spots: tuple[_Spot, ...]
     inside: tuple[tuple[str, str], ...]
 
     @property
     def timed(self) -> bool:
         """The await ends by itself."""
         return any(file.endswith(_TASKS) and name in _TIMED for file, name in self.inside)
+
+    @property
+    def locked(self) -> bool:
+        """It waits for a lock of asyncio."""
+        return any(file.endswith(_TASK_LOCKS) for file, _ in self.inside)
 
     @property
     def of_child(self) -> bool:
@@ -171,6 +180,7 @@ class WaitChain(Probe):
         self._threads: tuple[_Thread, ...] = ()
         self._foreign: tuple[_Thread, ...] = ()
         self._tasks: tuple[_Task, ...] = ()
+        self._others: tuple[_Task, ...] = ()
         self._failed: _Failed | None = None
         self._polls: str | None = None
         self._since = 0
@@ -196,7 +206,7 @@ class WaitChain(Probe):
             known = {one.ident for one in self._threads}
             self._foreign = tuple(self._of_libraries(one for one in every if one not in known))
             in_loop = self._lead is not None and self._lead.waits_on == "asyncio"
-            self._tasks = tuple(self._awaits()) if in_loop else ()
+            self._tasks, self._others = self._awaits() if in_loop else ((), ())
             self._failed = self._failed_at()
             self._polls = self._rank.frames.polled_path(self._rank.lead_id)
             self._since = tick.line_since
@@ -268,7 +278,8 @@ class WaitChain(Probe):
     def _read(self) -> _Texts:
         """Read the files. A separate thread calls it."""
         every = [one for one in (self._lead, *self._threads) if one is not None]
-        spots = [*(one.spot for one in self._tasks), *(at for one in every for at in one.spots)]
+        spots = [at for one in every for at in one.spots]
+        spots += [at for one in (*self._tasks, *self._others) for at in one.spots]
         spots += [self._failed.spot] if self._failed is not None else []
         found = {file: _lines_of(file) for file in {spot.file for spot in spots}}
         pid = locked_by(self._polls) if self._polls else None
@@ -296,7 +307,9 @@ class WaitChain(Probe):
             thread = other
         loops = any(link.resource == LOOP for link in chain)
         on_with = self._on_with(thread, lead, texts) or loops * layout.ENDED_CHILD
-        return tuple(chain or self._of_itself(lead, texts)), on_with
+        return tuple(
+            chain or self._of_itself(lead, texts) or self._named_lock(lead, texts)
+        ), on_with
 
     def _of_itself(self, lead: _Thread, texts: _Texts) -> list[Link]:
         """The thread of this process that should answer if the other end of its socket or pipe is
@@ -312,6 +325,14 @@ class WaitChain(Probe):
         if other is lead:
             links[-1] = msgspec.structs.replace(links[-1], circle=True)
         return [_of_thread(ITSELF, found[0]), *links]
+
+    def _named_lock(self, lead: _Thread, texts: _Texts) -> list[Link]:
+        """The lock that it takes, of which no thread here is known to have it."""
+        spot = lead.spots[0]
+        taken = lines.taken_at(texts.of(spot), spot.line) or ""
+        if not taken or (lead.waits_on != "lock" and not _NAMED_LOCK.search(taken)):
+            return []
+        return [Link(LOCK, redact(taken), does=_told(self._values(lead, lines.names_in(taken))))]
 
     def _on_with(self, thread: _Thread, lead: _Thread, texts: _Texts) -> int:
         if thread is not lead:
@@ -345,6 +366,9 @@ class WaitChain(Probe):
             found = [texts.link], None
         elif (other := self._joined(thread)) is not None:
             found = [_of_thread(THREAD, other)], other
+        elif taken and (before := self._taken_before(thread, taken, texts)) is not None:
+            place = Place(before.function, before.file, before.line)
+            found = [Link(LOCK, taken, _shown(thread.name), place=place, does=TWICE)], thread
         elif (other := self._holder(thread, taken, texts)) is not None:
             found = [_of_thread(LOCK, other, taken)], other
         else:
@@ -476,20 +500,50 @@ class WaitChain(Probe):
                 return other
         return None
 
+    def _taken_before(self, thread: _Thread, taken: str, texts: _Texts) -> _Spot | None:
+        """The line further out that is inside a `with` of the same name, of the same object or in
+        the same file: then it takes a lock a second time."""
+        outer = [
+            spot for spot in thread.spots[1:] if taken in lines.held_at(texts.of(spot), spot.line)
+        ]
+        files = {spot.file for spot in (thread.spots[0], *outer)}
+        owners = self._named(thread, taken.partition(".")[0], FRAMES_MAX) if outer else ()
+        ids = {number for file, number, _ in owners if file in files}
+        same = len(ids) == 1 or (not ids and len(files) == 1)
+        return outer[0] if outer and same else None
+
     def _of_task(self, task: _Task, texts: _Texts) -> tuple[list[Link], _Thread | None]:
-        function, file, line, _ = task.spot
-        source = texts.of(task.spot)
+        spot = task.spots[0]
+        function, file, line, _ = spot
+        source = texts.of(spot)
         awaited = redact(lines.statement(source, line))
         timed = task.timed or any(map(_LIMIT.search, lines.held_at(source, line)))
         place = Place(function, file, line)
         link = Link(TASK, awaited, _shown(task.name), place=place, does=TIMED if timed else "")
         on_thread = any(word in awaited for word in _ON_THREADS)
         pooled = [one for one in self._threads if one.pooled and on_thread]
-        return [link, *(_of_thread(THREAD, one) for one in pooled[:1])], next(iter(pooled), None)
+        having = [_of_thread(THREAD, one) for one in pooled[:1]] or self._task_with(task, texts)
+        return [link, *having], next(iter(pooled), None)
 
-    def _awaits(self) -> Iterator[_Task]:
+    def _task_with(self, task: _Task, texts: _Texts) -> list[Link]:
+        """The task inside an `async with` of the lock for which this one waits, and where it stands
+        there. The task itself has it if it takes the lock a second time."""
+        here = task.spots[0]
+        taken = (lines.taken_at(texts.of(here), here.line) if task.locked else None) or ""
+        for other in (task, *self._others) if taken else ():
+            mine = other is task
+            for spot in other.spots[mine:]:
+                if taken in lines.held_at(texts.of(spot), spot.line):
+                    at = spot if mine else other.spots[0]
+                    place = Place(at.function, at.file, at.line)
+                    return [
+                        Link(LOCK, taken, OF_TASK + _shown(other.name), place=place, circle=mine)
+                    ]
+        return []
+
+    def _awaits(self) -> tuple[tuple[_Task, ...], tuple[_Task, ...]]:
         """The task that the loop runs until it is done, and those for which it waits, one for the
-        other, the last one at the end: those that run code of the program."""
+        other, the last one at the end; and all others. Only those that run code of the program."""
         module = sys.modules.get("asyncio.tasks")
         held = vars(module) if module is not None else {}
         known = held.get("_scheduled_tasks", held.get("_all_tasks"))
@@ -499,19 +553,22 @@ class WaitChain(Probe):
         }
         if self._lasts:
             self._note_failed(tasks.values())
-        run = self._rank.frames.walk.named(self._rank.lead_id, "future", FRAMES_MAX)
+        walk = self._rank.frames.walk
+        run = [one for name in _RUNS for one in walk.named(self._rank.lead_id, name, FRAMES_MAX)]
         task = next((tasks[one] for _, one, _ in run if one in tasks), None)
+        chain: list[_Task] = []
         for _ in range(AWAITS_MAX):
             if task is None or task.done():
-                return
-            spot, inside = self._awaited_at(task)
-            if spot is not None:
-                yield _Task(task.get_name(), spot, tuple(inside))
+                break
+            del tasks[id(task)]
+            chain += self._awaited_at(task)
             awaited = peek(task, "_fut_waiter")
             gathers = awaited is not None and type(awaited) is held.get("_GatheringFuture")
             parts = object.__getattribute__(awaited, "_children") if gathers else ()
             waits = (one for one in parts if id(one) in tasks and not tasks[id(one)].done())
             task = tasks.get(id(awaited)) or next(waits, None)
+        pending = (one for one in tasks.values() if chain and chain[-1].locked and not one.done())
+        return tuple(chain), tuple(other for one in pending for other in self._awaited_at(one))
 
     def _note_failed(self, tasks: Iterable[Any]) -> None:
         """Tell of a task that has ended with an exception for which nobody has asked, as of a
@@ -521,9 +578,9 @@ class WaitChain(Probe):
             if tell is not None and task.done() and peek(task, "_log_traceback"):
                 tell(peek(task, "_exception"), OF_TASK + _shown(task.get_name()))
 
-    def _awaited_at(self, task: Task[Any]) -> tuple[_Spot | None, list[tuple[str, str]]]:
-        """The innermost of the program's lines on its awaits, and the calls inside that line."""
-        spot: _Spot | None = None
+    def _awaited_at(self, task: Task[Any]) -> Iterator[_Task]:
+        """What is read of the task, if it runs code of the program."""
+        spots: list[_Spot] = []
         inside: list[tuple[str, str]] = []
         coroutine: Any = task.get_coro()
         for _ in range(AWAITS_MAX):
@@ -531,11 +588,13 @@ class WaitChain(Probe):
                 break
             code, line = coroutine.cr_code, coroutine.cr_frame.f_lineno
             if self._rank.frames.is_user(code.co_filename):
-                spot, inside = _Spot(code.co_name, code.co_filename, line), []
+                spots.insert(0, _Spot(code.co_name, code.co_filename, line))
+                inside.clear()
             else:
                 inside.append((code.co_filename, code.co_name))
             coroutine = coroutine.cr_await
-        return spot, inside
+        if spots:
+            yield _Task(task.get_name(), tuple(spots), tuple(inside))
 
 
 def locked_by(path: str) -> int | None:
