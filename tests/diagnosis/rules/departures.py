@@ -63,3 +63,12 @@ def saves_and_ends(kind=None, text=TORCHS, free_bytes=0, ago_s=1.0, code=1):
     job.say(rank.state(), rank)
     rank.ends(code)
     return job.passes(3)
+
+
+def left_with(code):
+    """Rank 2 has ended with that exit code, without an exception, and the others wait for it."""
+    job = trained()
+    job.ranks[2].ends(code, exiting=False)
+    job.others_wait(2)
+    job.passes(3)
+    return job

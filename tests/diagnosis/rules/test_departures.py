@@ -1,11 +1,9 @@
 """Ranks that are gone: which ended first, which were a consequence, and which were no fault."""
 
-import msgspec
 import pytest
 
-from ddtop.wire.records import Loader, WorkerEnd
 from tests.diagnosis.rules.departures import RESET, all_raise
-from tests.jobs import FakeJob, place, trained, unix_ns
+from tests.jobs import FakeJob, trained
 from tests.mpi_jobs import MpiJob
 
 # -- rank-crashed
@@ -68,35 +66,6 @@ def test_a_crash_is_one_finding_before_and_after_others_wait_for_the_rank():
     assert seen == [["rank-crashed"]] * 8
 
 
-GONE = "DataLoader worker (pid(s) 5123) exited unexpectedly"
-
-
-@pytest.mark.parametrize(
-    ("worker", "advice"),
-    [
-        (
-            WorkerEnd(5123, 1, "forkserver", reruns=True),
-            "its DataLoader worker (pid 5123) ran the script again, as workers started by"
-            " forkserver do",
-        ),
-        (
-            WorkerEnd(5123, 3, "spawn"),
-            "its DataLoader worker (pid 5123) ended itself with exit code 3",
-        ),
-        (WorkerEnd(5123, -9, "fork"), "its DataLoader worker died first: dmesg"),
-        (WorkerEnd(5123, -9, "forkserver", reruns=True), "its DataLoader worker died first: dmesg"),
-    ],
-)
-def test_how_its_dataloader_worker_ended_says_what_to_do(worker, advice):
-    """A script without a guard was told to look for the out-of-memory killer."""
-    job = trained()
-    job.ranks[2].raises("RuntimeError", GONE)
-    job.ranks[2].exception = msgspec.structs.replace(job.ranks[2].exception, worker=worker)
-    job.ranks[2].ends(1)
-
-    assert job.passes(3).finding().advice.startswith(advice)
-
-
 @pytest.mark.parametrize(
     ("kind", "text", "advice"),
     [
@@ -119,37 +88,6 @@ def test_a_rank_that_lacks_something_is_told_what(kind, text, advice):
     job.ranks[2].ends(1)
 
     assert job.passes(3).finding().advice.startswith(advice)
-
-
-def left_with(code):
-    """Rank 2 has ended with that exit code, without an exception, and the others wait for it."""
-    job = trained()
-    job.ranks[2].ends(code, exiting=False)
-    job.others_wait(2)
-    job.passes(3)
-    return job.finding()
-
-
-def test_an_exit_code_without_an_exception_is_said_as_such():
-    """os._exit(7) in a library."""
-    finding = left_with(7)
-
-    assert (finding.kind, finding.ranks) == ("rank-crashed", (2,))
-    assert finding.summary.startswith("rank 2 ended with exit code 7")
-
-
-@pytest.mark.parametrize(
-    ("code", "advice"),
-    [
-        (137, "after signal 9: find out who sent SIGKILL"),
-        (139, "native code crashed"),
-        (7, "it ended itself"),
-        (128, "it ended itself"),
-    ],
-)
-def test_the_exit_code_of_a_shell_around_a_killed_process_is_read_as_that_signal(code, advice):
-    """`bash -c "python train.py; exit $?"`: the rank is the shell."""
-    assert advice in left_with(code).advice
 
 
 # -- rank-killed
@@ -191,52 +129,6 @@ def test_the_launchers_sigterm_after_a_first_death_is_a_consequence():
 
 
 # -- left-early
-
-
-SAVE = place("save", "/home/ada/checkpoint.py", 149, waits_on="collective")
-
-
-def saves_alone(job):
-    """Rank 0 gathers a sharded model for its checkpoint; the others have ended."""
-    job.ranks[1].ends(0)
-    job.ranks[0].waits_in("all_gather_into_tensor")
-    job.ranks[0].place = SAVE
-    job.passes(3)
-    return job.finding()
-
-
-def test_the_call_that_only_one_rank_makes_is_named_with_its_line():
-    """All have made as many iterations, so the inputs are even."""
-    finding = saves_alone(trained(2))
-
-    assert (finding.kind, finding.ranks, finding.victims) == ("left-early", (1,), (0,))
-    assert finding.summary == (
-        "rank 1 finished and ended with exit code 0 while rank 0 still needed it: it stopped after"
-        " iteration 100; rank 0 waits for it in all_gather_into_tensor #101 of default_pg at"
-        " checkpoint.py:149 save"
-    )
-    assert finding.advice.startswith("make that call on every rank or on none")
-
-
-def test_a_waiting_rank_that_has_counted_fewer_iterations_has_no_uneven_inputs():
-    """Its last report is older than the last words of the rank that has left."""
-    job = trained(2)
-    job.ranks[0].iteration -= 1
-
-    assert saves_alone(job).advice.startswith("make that call on every rank or on none")
-
-
-def test_a_rank_that_has_taken_more_batches_has_uneven_inputs_after_as_many_iterations():
-    """It is in its 101st iteration, which has not ended."""
-    job = trained(2)
-    for rank in job.ranks:
-        rank.trains = False
-        dry = unix_ns(job.now) if rank.number else None
-        rank.loader = Loader(0, batches=101 - rank.number, exhausted_unix_ns=dry)
-    job.passes(0.5)
-    finding = saves_alone(job)
-
-    assert finding.advice.startswith("uneven inputs")
 
 
 def test_ranks_that_finish_some_seconds_apart_are_healthy():

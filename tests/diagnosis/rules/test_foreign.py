@@ -5,8 +5,8 @@ import pytest
 from ddtop.policy import POLICY
 from ddtop.say.calm import calm_text
 from ddtop.wire.records import Group, Groups
-from tests.diagnosis.rules.foreign import STORE, between_jobs, by_hand, makes, waits_for_weights
-from tests.jobs import WORLD, FakeJob, trained
+from tests.diagnosis.rules.foreign import STORE, between_jobs, by_hand, waits_for_weights
+from tests.jobs import WORLD, FakeJob
 
 
 def test_a_wait_for_another_job_is_nobody_s_fault():
@@ -58,26 +58,3 @@ def test_one_member_that_sees_the_contradiction_is_enough(first):
         job.say(Groups((job.groups[WORLD], says[number])), job.ranks[number])
 
     assert job.snapshot().group("weights").foreign == STORE
-
-
-# -- groups that are being made by hand
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"name": "reward", "number": 1},
-        {"name": "policy", "number": 0},
-        {"name": "policy", "number": 1, "store": "10.0.0.2:1"},
-        {"name": "policy", "number": 1, "size": 3},
-    ],
-)
-def test_ranks_that_may_wait_for_somebody_else_are_no_cycle(other):
-    """Of one group, both the first member of theirs, at two stores, or in groups of two sizes."""
-    job = trained(3)
-    makes(job, 0, "reward", 0)
-    makes(job, 1, **other)
-    job.ranks[2].waits_in()
-
-    assert job.passes(12).kinds() == [("warning", "not-in-collective", (0, 1))]
-    assert "rank 0 makes the group reward as number 0 of 2" in job.finding().evidence[0]

@@ -4,7 +4,7 @@ import pytest
 
 from ddtop.model.facts import State
 from tests.diagnosis.rules.straggler import answers
-from tests.nccl_jobs import COMPUTES, HOT, NcclJob, one_computes
+from tests.nccl_jobs import NcclJob, one_computes
 
 
 def test_the_gpu_that_computes_while_the_others_spin_is_the_one_that_comes_last():
@@ -30,20 +30,6 @@ def test_the_gpu_that_computes_while_the_others_spin_is_the_one_that_comes_last(
         number == 5 for number in range(8)
     ]
     assert [rank.gpu.waits for rank in snapshot.ranks] == [number != 5 for number in range(8)]
-
-
-def test_a_held_gpu_of_which_it_is_not_known_that_others_wait_is_throttled_and_no_more():
-    """It has been throttled since the job began, so the others have never drawn more."""
-    job = NcclJob().runs(110, lambda second, rank: HOT if rank == 5 else COMPUTES)
-
-    assert job.stood() == [("warning", "gpu-throttled", (5,))]
-
-
-def test_two_ranks_that_are_held_are_told_of_beside_two_that_wait_only_as_throttled():
-    """Of two ranks neither is the majority."""
-    job = NcclJob(world_size=2).warms_up()
-
-    assert job.runs(60, one_computes(1)).stood() == []
 
 
 # -- as the cause of a straggler that the arrival times have shown

@@ -3,37 +3,7 @@
 import pytest
 
 from ddtop.wire.mpi import OUTSIDE_BIT, group_name
-from tests.jobs import brief
 from tests.mpi_jobs import MpiJob, sent
-
-
-def two_that_receive(*sends, taken=()):
-    """Rank 0 has sent these to rank 1, and both wait in recv for each other."""
-    job = MpiJob(2).passes(10)
-    job.in_single(0, "recv", 1, 6, traffic=sends)
-    job.in_single(1, "recv", 0, 12, traffic=(*taken, sent(0, 12, 0, 1)))
-    job.passes(8)
-    return job.finding()
-
-
-def test_where_the_last_send_had_another_tag_nobody_is_said_not_to_send():
-    """A small message needs no receive: its sender goes on, and waits for the answer."""
-    finding = two_that_receive(sent(1, 5, 60), sent(1, 11, is_last=True), taken=[sent(0, 5, 0, 60)])
-
-    assert brief(finding) == ("critical", "wait-cycle", (0, 1))
-    assert finding.summary.endswith("; but rank 0's last send to rank 1 had tag 11")
-    assert finding.advice.startswith("make the tags of send and recv match")
-    assert (
-        "rank 0 has sent to rank 1: 60 with tag 5 (receives begun: 60), 1 with tag 11 (receives"
-        " begun: 0), none with tag 12"
-    ) in finding.evidence
-
-
-def test_where_the_last_send_was_received_nobody_sends():
-    finding = two_that_receive(sent(1, 5, 60, is_last=True), taken=[sent(0, 5, 0, 60)])
-
-    assert finding.advice.startswith("no rank sends")
-    assert "last send" not in finding.summary
 
 
 @pytest.mark.parametrize(("taken", "said"), [(141, True), (142, False)])
@@ -68,43 +38,3 @@ def test_a_rank_that_waits_for_a_spawned_world_is_named(call):
     assert f"rank 0 has been in {call['name']} with another MPI world" in finding.summary
     assert "ddtop jobs" in finding.advice
     assert job.passes(80).kinds() == [("critical", "not-in-collective", (0,))]
-
-
-@pytest.mark.parametrize(
-    ("tag", "traffic", "said"),
-    [
-        (7, (), "it has sent itself nothing;"),
-        (7, (sent(1, 7, 3383, 3384),), "it has sent itself nothing more;"),
-        (None, (sent(1, 7, 3383, 3383),), "it has sent itself nothing more;"),
-        (7, (sent(1, 9, 3383, 3383), sent(1, 7, 0, 1)), "it has sent itself nothing with tag 7;"),
-    ],
-)
-def test_a_rank_that_has_sent_itself_messages_has_not_sent_itself_nothing(tag, traffic, said):
-    """Beside it stood "rank 0 has sent to rank 0: 3383 with tag 7"."""
-    job = MpiJob(2).passes(10)
-    job.in_collective("Barrier", 0)
-    job.in_single(1, "recv", 1, tag, traffic=traffic)
-
-    assert said in job.passes(8).finding().summary
-
-
-@pytest.mark.parametrize(
-    ("waits_on", "wchan", "kinds"),
-    [
-        ("lock", "futex_wait_queue", [("critical", "not-in-collective", (1,))]),
-        (None, "wait_for_partner", [("critical", "not-in-collective", (1,))]),
-        ("child", "do_wait", []),
-        (None, "hrtimer_nanosleep", []),
-        (None, None, []),
-    ],
-)
-def test_a_master_waits_for_its_last_worker_where_that_cannot_be_at_work(waits_on, wchan, kinds):
-    """Workers that run another program or call a server use no CPU, and still work."""
-    job = MpiJob(3).passes(10)
-    job.in_single(0, "recv", None, None)
-    job.in_single(2, "recv", 0, 4)
-    job.ranks[1].stands_at("fetch", waits_on=waits_on)
-    job.ranks[1].wchan = wchan
-    job.outside(1)
-
-    assert job.passes(20).kinds() == kinds

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddtop.wire.records import OpenCall
-from tests.diagnosis.rules.late import loads_in_turn, polling
+from tests.diagnosis.rules.late import loads_in_turn
 from tests.diagnosis.rules.not_in_collective import hang
 from tests.jobs import WORLD, FakeJob, trained, unix_ns
 
@@ -52,47 +52,6 @@ def test_a_rank_that_moves_on_in_a_file_works(moves, seconds, severity):
         assert job.finding().summary.startswith(
             "rank 1 is still working, in restore (train.py:28), "
         )
-
-
-def test_a_file_for_which_a_rank_polls_is_named():
-    finding = polling(10.0)
-
-    assert finding.summary.startswith(
-        "rank 1 has been polling for out/step_5/STABLE in wait_for_weights (train.py:28) for"
-    )
-    assert finding.advice.startswith(
-        "find out which process should have made, opened or removed out/step_5/STABLE"
-    )
-
-
-def test_a_rank_that_sleeps_once_polls_for_nothing():
-    finding = polling(0.0)
-
-    assert "has been asleep in wait_for_weights (train.py:28)" in finding.summary
-    assert "STABLE" not in finding.summary + finding.advice
-
-
-@pytest.mark.parametrize(
-    ("cores", "io_per_s", "seconds", "severity"),
-    [
-        (0.02, 1e5, 120, "warning"),
-        (0.02, 1e5, 310, "critical"),
-        (1.0, 1e5, 120, "critical"),
-        (1.0, 5e6, 120, "warning"),
-        (1.0, 5e6, 310, "critical"),
-    ],
-)
-def test_a_rank_that_transfers_has_minutes_and_a_loop_that_logs_has_one(
-    cores, io_per_s, seconds, severity
-):
-    """A download with little CPU, and a checkpoint that is pickled with a core, were critical after
-    a minute, like an endless loop."""
-    job = trained()
-    job.ranks[0].works_at("fetch")
-    job.ranks[0].cores, job.ranks[0].io_per_s = cores, io_per_s
-    job.others_wait(0)
-
-    assert job.passes(seconds).kinds() == [(severity, "not-in-collective", (0,))]
 
 
 def test_send_and_recv_do_not_make_a_rank_look_ahead_of_the_others():
@@ -180,62 +139,6 @@ def test_the_last_rank_of_a_job_that_does_not_end_says_what_it_waits_for():
     )
 
 
-@pytest.mark.parametrize(
-    ("more", "text"),
-    [
-        ({"waits_on": "lock"}, "waiting for a lock (train.py:53 take)"),
-        ({"waits_on": "child"}, "waiting for a child process (train.py:53 take)"),
-        ({"activity": "loader", "waits_on": "DataLoader"}, "in the DataLoader (train.py:53 take)"),
-        ({"waits_on": "debugger"}, "in a debugger (train.py:53 take)"),
-    ],
-)
-def test_the_summary_says_where_the_culprit_is_instead(more, text):
-    job = trained(2)
-    job.ranks[1].stands_at("take", line=53, **more)
-    job.others_wait(1)
-
-    assert job.passes(8).finding().summary.startswith(f"rank 1 has been {text} for 8 s")
-
-
-@pytest.mark.parametrize(
-    ("wchan", "text"),
-    [
-        ("anon_pipe_read", "reading a pipe in wait_for_licence (train.py:53)"),
-        ("hrtimer_nanosleep", "asleep in wait_for_licence (train.py:53)"),
-        ("nfs_wait_bit_killable", "waiting for a file server in wait_for_licence (train.py:53)"),
-        ("something_new", "in wait_for_licence (train.py:53)"),
-    ],
-)
-def test_the_kernels_own_word_says_what_it_waits_on(wchan, text):
-    """A read from a pipe in C looks like any other line of Python."""
-    job = hang()
-    job.ranks[2].wchan = wchan
-
-    assert job.passes(8).finding().summary.startswith(f"rank 2 has been {text} for 8 s")
-
-
-@pytest.mark.parametrize(
-    ("waits_on", "advice"),
-    [
-        ("lock", "which thread holds that lock or should notify it"),
-        ("queue", "who should fill that queue"),
-        ("pipe", "who should write or read its other end"),
-        ("asyncio", "which of its tasks waits"),
-    ],
-)
-def test_of_a_wait_the_advice_says_whom_to_look_for(waits_on, advice):
-    """A buffer was empty because the thread that fills it had ended by an exception."""
-    job = hang()
-    job.ranks[2].stands_at("draw_batch", "/home/ada/train.py", 53, waits_on=waits_on)
-    finding = job.passes(8).finding()
-
-    assert finding.advice.startswith(
-        "find out why it is stuck at train.py:53: ddtop stacks --rank 2; give that wait a timeout,"
-        " and see "
-    )
-    assert advice in finding.advice
-
-
 def test_who_is_missing_in_a_group_that_is_made_by_hand_is_not_known():
     """Two ranks joined the groups of two models in opposite order: neither is at fault alone."""
     job = hang()
@@ -245,29 +148,3 @@ def test_who_is_missing_in_a_group_that_is_made_by_hand_is_not_known():
     assert finding.advice.startswith("it waits for all members of the group that it makes there")
     job.ranks[2].calls = [OpenCall("init_process_group", finding.since_unix_ns)]
     assert job.passes(2).finding().severity == "critical"
-
-
-@pytest.mark.parametrize(
-    ("place", "outside"),
-    [
-        ({"waits_on": "DataLoader", "activity": "loader"}, {}),
-        ({"waits_on": "child"}, {}),
-        ({}, {"syscall": "clock_nanosleep"}),
-        ({}, {"wchan": "hrtimer_nanosleep"}),
-        ({}, {"wchan": "pipe_read"}),
-    ],
-)
-def test_a_rank_with_something_open_that_visibly_waits_elsewhere_is_the_one_to_look_at(
-    place, outside
-):
-    """Its open asynchronous all_reduce is not what it waits for."""
-    job = trained(3)
-    job.ranks[1].waits_in()
-    job.ranks[1].stands_at("report", "/home/ada/report.py", 12, **place)
-    job.ranks[1].wchan = outside.pop("wchan", None)
-    job.ranks[1].seen_outside = outside
-    job.new_group("1", 0, 1, 2)
-    for number in (0, 2):
-        job.ranks[number].waits_in(group="1")
-
-    assert job.passes(8).kinds() == [("critical", "not-in-collective", (1,))]

@@ -9,24 +9,9 @@ from ddtop.say.calm import calm_text
 from tests.diagnosis.rules.starting import (
     early,
     enter,
-    missing,
     spawned,
 )
 from tests.jobs import FakeJob, trained
-
-# -- rank-missing
-
-
-@pytest.mark.parametrize(
-    "variables",
-    [{"GROUP_WORLD_SIZE": "2"}, {"SLURM_NNODES": "4"}, {"LOCAL_WORLD_SIZE": "3"}, {"NNODES": "2"}],
-)
-def test_a_rank_that_may_live_on_a_host_that_is_not_seen_is_a_warning(variables):
-    """One of two nodes has no ddtop. The rank there may run."""
-    finding = missing(**variables).passes(12).finds("warning", "rank-missing", 3)
-
-    assert "only node0 reports here" in finding.summary
-
 
 # -- late-to-init
 
@@ -66,13 +51,6 @@ def test_a_script_that_pauses_before_it_starts_a_rank_is_a_warning_until_the_pau
     assert "(rank 2, started by the launcher) sleeps for another 10 s" in before
     assert over.kinds() == [("critical", "late-to-init", (2,))]
     assert "is stuck (in clock_nanosleep)" in over.finding().summary
-
-
-@pytest.mark.parametrize("command", ["sleep infinity", "sleep", "sleeper 60", "python sleep 60"])
-def test_a_sleep_without_an_end_and_other_commands_are_no_pause(command):
-    job = spawned(mark="of the same parent", command=command)
-
-    assert job.kinds() == [("critical", "late-to-init", (2,))]
 
 
 # -- no fault yet

@@ -5,10 +5,11 @@ import pytest
 from ddtop.model.facts import State
 from ddtop.policy import POLICY
 from ddtop.say.topics.stragglers import flame
-from ddtop.wire.records import Loader, Spot
+from ddtop.wire.records import Spot
 from tests.diagnosis.rules.straggler import (
     AUG,
     answers,
+    by_loaders,
     job_with,
     read_once,
 )
@@ -54,16 +55,6 @@ def test_the_function_in_which_only_the_slow_rank_is_found_is_the_cause():
     assert flame(job.snapshot().rank(0), POLICY) == ["97% in step (t.py:9)"]
 
 
-def by_loaders(depth, capacity=2, workers=1, own=0.95, ranks=4):
-    """Rank 1 waits for its loader, the others for rank 1. So many batches of theirs are ready."""
-    job = job_with(share=0.9, ranks=ranks)
-    for rank in job.ranks:
-        late = rank.number == 1
-        rank.loader = Loader(workers, 0 if late else depth, capacity, workers)
-        rank.loader_share = own if late else 0.04
-    return read_once(job, cost_ms=90.0)
-
-
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize(("depth", "capacity", "workers"), [(0, 2, 1), (1, 2, 1), (3, 8, 4)])
 def test_a_rank_that_is_ahead_of_loaders_as_slow_as_its_own_waits_for_no_straggler(
@@ -77,19 +68,6 @@ def test_a_rank_that_is_ahead_of_loaders_as_slow_as_its_own_waits_for_no_straggl
     assert job.finds("warning", "input-bound", *range(ranks)).summary.startswith(
         f"ranks {'0,1' if ranks == 2 else '0-3'} spend 95% of the time waiting for data"
     )
-
-
-@pytest.mark.parametrize(
-    ("scene", "said"),
-    [
-        ({"depth": 2}, "its loader is slower: those of the others have nothing to do"),
-        ({"depth": 8, "capacity": 8, "workers": 4}, "the same with four workers"),
-        ({"depth": 0, "own": 0.1}, "it computes longer, and all loaders are busy"),
-        ({"depth": None, "capacity": None, "workers": 0}, "no queue shows how fast they are"),
-    ],
-)
-def test_a_rank_whose_loader_takes_longer_than_the_others_is_the_straggler(scene, said):
-    assert by_loaders(**scene).finds("critical", "straggler", 1), said
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.diagnosis.rules.threads import both_wait, dumped, thread
+from tests.diagnosis.rules.threads import both_wait
 
 KIND = "threads-share-group"
 
@@ -33,17 +33,3 @@ def kinds(job):
 def test_other_thread_ids_mean_nothing(first, second):
     """DDP broadcasts from the thread of forward, and reduces from autograd's."""
     assert KIND not in kinds(both_wait(first, second))
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        thread("recv"),
-        thread("new_group"),
-        thread("all_reduce", "pt_autograd_0"),
-        thread("all_reduce", file="/home/ada/metrics.py"),
-    ],
-    ids=["point-to-point", "a new group", "autograd", "the program's own function of that name"],
-)
-def test_one_thread_in_a_collective_and_another_elsewhere_is_healthy(other):
-    assert KIND not in kinds(dumped(thread("all_gather", "MainThread", True), other))
