@@ -296,7 +296,7 @@ def test_a_special_case_of_patience_takes_its_row_and_its_scenario_and_its_limit
         '    Row(\n        "of its phase",',
         """    Row(
         "it waits for a licence server",
-        lambda case: case.rank.reported.place.function == "checkout_licence",
+        lambda case: getattr(case.rank.reported.place, "function", "") == "checkout_licence",
         lambda case: case.limits.licence_s,
     ),
 """,

@@ -1,13 +1,13 @@
 """`pytest -p ddtop.pytest`: a test that hangs says who is waited for, and leaves no process."""
 
 import os
-import time
 from importlib.metadata import entry_points
 from xml.etree import ElementTree
 
 import pytest
 
 from ddtop.procfs import environment_of
+from tests.waiting import until
 
 pytest_plugins = ["pytester"]
 HANGS = """
@@ -111,9 +111,7 @@ def test_a_hang_is_told_with_all_stacks_and_ended(run, pytester, text, words):
     assert failure.text.count("time.sleep(1000)") >= 1
     assert "test_it.py:10 work" in failure.text  # where rank 0 waits
     assert "the test itself:" in failure.text
-    end = time.monotonic() + 20
-    while left(pytester):
-        assert time.monotonic() < end
+    until(lambda: not left(pytester))
 
 
 @pytest.mark.job

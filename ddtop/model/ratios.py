@@ -111,6 +111,9 @@ def cpu(
     wakes_per_s = switches / seconds
     own_ratio = _own_ratio(memory, policy.cpu_window_s, now)
     ratio = max(0.0, cpu_ns / (seconds * 1e9) - own_ratio)
+    if _asks_for_lock(memory):
+        # A thousand times a second, and from a file: that costs as much as work.
+        return ratio, ratio >= policy.busy_ratio, wakes_per_s
     if ratio >= policy.cpu_working_ratio or io_bytes / seconds >= policy.io_working_bytes_per_s:
         return ratio, True, wakes_per_s
     if ratio >= policy.of(Working).cpu_waning_ratio:
@@ -167,6 +170,12 @@ def _is_served(memory: RankMemory) -> bool:
     # Reading from a pipe has no library frame: only the kernel reports it. A thread that handles
     # what it has read, or waits for a CPU to do so, is in no call at that moment.
     return "pipe_read" in (memory.slept_in or "")
+
+
+def _asks_for_lock(memory: RankMemory) -> bool:
+    """Whether its main thread is in a library's call for a lock, and sleeps there."""
+    place = memory.state.place if memory.state else None
+    return place is not None and place.waits_on == "lock" and "nanosleep" in (memory.slept_in or "")
 
 
 def _child_runs(memory: RankMemory, policy: Policy) -> bool:

@@ -28,6 +28,7 @@ from ddtop.wire.records import (
     LOCK,
     LOOKUP,
     LOOP,
+    MAY,
     MOUNT,
     OBJECT,
     OF_TASK,
@@ -36,10 +37,12 @@ from ddtop.wire.records import (
     REPLACES,
     RETRY,
     RPC,
+    SHARED,
     SIGNAL,
     TAKES,
     TASK,
     THREAD,
+    TWICE,
     UNDONE,
     LastException,
     Link,
@@ -57,7 +60,7 @@ _STATES = {
     "Z": "has ended",
     FROZEN: "is frozen by its cgroup",
 }
-_CONNECTS, _MAIN = "SYN_SENT", "MainThread"
+_CONNECTS, _MAIN, _FOR = "SYN_SENT", "MainThread", "waits for "
 
 
 def chain_clause(rank: RankFacts, end: RankFacts | None = None) -> str:
@@ -100,7 +103,16 @@ def _texts(rank: RankFacts, end: RankFacts | None) -> list[str]:
         texts[-2:] = [f"has a child, {_who(links[-1])}, that {texts[-1]}"]
     # The rank itself does what follows the condition of its loop.
     joins = ["and" if link.resource == LOOP else "which" for link in links]
-    return texts[:1] + [f"{join} {text}" for join, text in zip(joins, texts[1:], strict=False)]
+    then = [_at(link, text) for link, text in zip(links, texts[1:], strict=False)]
+    return texts[:1] + [f"{join} {text}" for join, text in zip(joins, then, strict=False)]
+
+
+def _at(link: Link, text: str) -> str:
+    """What its process waits for, with the line at which it stands."""
+    if link.pid is None or link.place is None or not text.startswith(_FOR):
+        return text
+    where = f"{function_text(link.place)} ({file_line(link.place)})"
+    return f"waits in {where} for {text.removeprefix(_FOR)}"
 
 
 def _end_text(link: Link, rank: RankFacts, end: RankFacts | None) -> str | None:
@@ -146,7 +158,7 @@ def _who(link: Link) -> str:
         return f"{link.who or 'a process'} (pid {link.pid}{host})"
     if link.who == _MAIN:
         return "its main thread"
-    return f"its {'task' if link.resource == TASK else 'thread'} {link.who}"
+    return f"its {f'task {link.who}' if link.resource == TASK else thread_text(link.who or '')}"
 
 
 def _of_pipe(link: Link) -> str:
@@ -186,6 +198,22 @@ def _of_object(link: Link) -> str:
     return f"waits for the {link.named} that {_who(link)} {link.does}"
 
 
+def _of_lock(link: Link) -> str:
+    if link.does == TWICE and link.place is not None:
+        where = f"{function_text(link.place)} ({file_line(link.place)})"
+        return f"waits for `{link.named}`, which it has taken itself before, in {where}"
+    if link.who is None:
+        return f"waits for `{link.named}`" + (f", and {link.does}" if link.does else "")
+    return _owned(f"waits for `{link.named}`", link, "has")
+
+
+def _of_shared_lock(link: Link) -> str:
+    what = "waits for a lock that processes share" + (f" ({link.named})" if link.named else "")
+    if link.nobody:
+        return f"{what}, and each process that shares it waits"
+    return _owned(what, link, "alone can have" if link.does == MAY else "has")
+
+
 _WAITS: dict[str, Callable[[Link], str]] = {
     CHILD: lambda link: f"waits for {'' if link.does == REPLACES else 'its child '}{_who(link)}",
     CONNECTION: _of_connection,
@@ -197,7 +225,7 @@ _WAITS: dict[str, Callable[[Link], str]] = {
         else f"waits for the key {link.named} of the store"
         + (f", and {link.does}" if link.does else "")
     ),
-    LOCK: lambda link: _owned(f"waits for `{link.named}`", link, "has"),
+    LOCK: _of_lock,
     LOOP: lambda link: (
         f"goes on while `{link.named}` ({_spot(link)})"
         + (f", and {link.does}" if link.does else "")
@@ -212,6 +240,7 @@ _WAITS: dict[str, Callable[[Link], str]] = {
         + (f", and {link.does}" if link.does else "")
     ),
     RPC: lambda link: f"waits for a call that {_who(link)} runs",
+    SHARED: _of_shared_lock,
     SIGNAL: lambda link: f"waits for {'the signal ' if link.named else 'a signal'}{link.named}",
     TASK: _of_task,
     THREAD: lambda link: f"waits for {_who(link)}",
@@ -287,6 +316,11 @@ def _named(link: Link) -> str:
 
 CIRCLE = "a circle"
 _CIRCLES = (
+    (
+        lambda link: link.does == TWICE,
+        "take that lock once: give the inner function a form that is called with the lock held, or"
+        " use threading.RLock (asyncio has none)",
+    ),
     (
         lambda link: _is(link, PIPE) and link.does == "reads",
         "they wait for each other: read what the other one writes before you wait for it"
@@ -476,6 +510,27 @@ ENDS = (
         lambda link: (
             f"repair {_who(link)}, the server at {link.named}: it {_does(link)}; give that call a"
             " timeout"
+        ),
+    ),
+    End(
+        lambda link: _is(link, LOCK) and link.who is None,
+        lambda link: (
+            f"find out which thread or process has taken `{link.named}`, and why it has not"
+            " released it (an exception between the two, an end); give that wait a time limit"
+        ),
+    ),
+    End(
+        lambda link: _is(link, SHARED) and link.nobody,
+        lambda _: (
+            "find out which process took that lock and did not release it (it was killed, or left"
+            " by return or an exception between acquire and release): use `with`, and start these"
+            " processes anew"
+        ),
+    ),
+    End(
+        lambda link: _is(link, SHARED) and link.pid is not None,
+        lambda link: (
+            f"let {_who(link)} release that lock: it {_does(link)}; give that wait a time limit"
         ),
     ),
     End(

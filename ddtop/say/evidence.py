@@ -394,17 +394,30 @@ def too_few_receives(snapshot: Snapshot, wait: PeerWait) -> str | None:
     kept = receiver.comm.mpi.traffic if receiver.comm.mpi is not None else ()
     if wait.call not in SENDS or wait.peer is None or not takes_any(kept, group):
         return None
-    begun = sum(traffic.received for traffic in kept if traffic.group == group)
-    sent = sum(
-        count
-        for rank in snapshot.ranks
-        for count in _counts(rank, group, receiver.rank, sent=True).values()
-    )
+    sent, begun = _messages(snapshot, receiver, group)
     if sent <= begun:
         return None
     return (
         f"{sent} messages have been sent to rank {receiver.rank}, which has begun {begun} receives"
     )
+
+
+def _messages(snapshot: Snapshot, receiver: RankFacts, group: str) -> tuple[int, int]:
+    """How many messages have been sent to this rank, and how many receives it has begun."""
+    kept = receiver.comm.mpi.traffic if receiver.comm.mpi is not None else ()
+    sent = sum(
+        count
+        for rank in snapshot.ranks
+        for count in _counts(rank, group, receiver.rank, sent=True).values()
+    )
+    return sent, sum(traffic.received for traffic in kept if traffic.group == group)
+
+
+def is_left(snapshot: Snapshot, wait: PeerWait) -> bool:
+    """Whether a message to this rank is left that none of its receives but the open one can take,
+    and it may come from any rank."""
+    sent, begun = _messages(snapshot, snapshot.rank(wait.rank), wait.group or "")
+    return wait.peer is None and wait.call in RECEIVES and sent >= begun > 0
 
 
 def other_tag(snapshot: Snapshot, wait: PeerWait) -> str | None:

@@ -224,12 +224,15 @@ _MEANINGS: tuple[tuple[str, frozenset[str] | None, str], ...] = (
     ("multiprocessing/synchronize.py", None, "lock"),
     ("torch/utils/file_baton.py", None, "lock"),
     ("filelock/", None, "lock"),
+    # Locks of libraries, in a database, a file or a server.
+    ("site-packages/", frozenset({"acquire"}), "lock"),
     # vLLM: a worker waits for the next call of its engine.
     ("device_communicators/shm_broadcast.py", frozenset({"dequeue", "acquire_read"}), ORDERS),
     ("queue.py", None, "queue"),
     ("multiprocessing/queues.py", None, "queue"),
     ("multiprocessing/connection.py", None, "pipe"),
     ("asyncio/", None, "asyncio"),
+    ("trio/", None, "asyncio"),
     ("selectors.py", None, "socket"),
     ("socket.py", None, "socket"),
     ("ssl.py", None, "socket"),

@@ -1433,15 +1433,17 @@ CHILD, PIPE, FILE_LOCK, CONNECTION = "child", "pipe", "file lock", "connection"
 LOCK, THREAD, TASK, LOOP, KEY = "lock", "thread", "task", "loop", "store key"
 OBJECT, PROCESS, RPC = "object", "process", "rpc"
 MOUNT, LOOKUP, SIGNAL, DEBUGGER = "mount", "name lookup", "signal", "debugger"
-ITSELF, RETRY = "itself", "retry"
+ITSELF, RETRY, SHARED = "itself", "retry", "shared lock"
 """What a process or a thread may wait for: `Link.resource`. RETRY: that a statement, `named`, which
-has raised an exception, does not raise it the next time."""
+has raised an exception, does not raise it the next time. SHARED: a lock in memory that processes
+share."""
 TIMED, REPLACES, UNDONE = "has a time limit", "replaces", "undone"
-LISTENS, TAKES, ALONE = "listens", "takes", "alone"
+LISTENS, TAKES, ALONE, MAY, TWICE = "listens", "takes", "alone", "may", "twice"
 """`Link.does` of an await that ends by itself, of a worker of a pool that has taken the place of
 one that has ended, of a queue whose taken items nobody has marked as done, of a socket to which
-nobody connects, of a key that a rank takes as a lock, and of an object for which the only thread
-of the program waits."""
+nobody connects, of a key that a rank takes as a lock, of an object for which the only thread of the
+program waits, of the only process that can have a lock, and of a lock that the same thread or task
+has taken before, at `place`."""
 OF_TASK = "task "
 """How the name of a thread begins that is a task of asyncio."""
 

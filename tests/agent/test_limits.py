@@ -15,9 +15,8 @@ from ddtop.agent.notes import Notes
 from ddtop.agent.probe import Tick
 from ddtop.agent.probes.collectives import Collectives
 from ddtop.agent.probes.loader import LoaderHistory
-from ddtop.agent.probes.pace import Counts, IterationsProbe, Paces
+from ddtop.agent.probes.pace import IterationsProbe
 from ddtop.agent.probes.peer_calls import PeerCallsProbe
-from ddtop.agent.probes.progress import Growth
 from ddtop.diagnosis.rules.data import SamplerLimits
 from ddtop.model.rank_facts import RankLimits
 from ddtop.policy import POLICY
@@ -98,17 +97,6 @@ def test_the_limits_say_over_what_time_a_step_is_measured() -> None:
     assert length_of_a_step(AgentLimits(step_window_ns=HOUR_NS)) == pytest.approx(3250)
 
 
-def test_the_limits_say_when_a_speed_falls() -> None:
-    def per_s(silent_ns: int) -> float | None:
-        speed = Growth(HOUR_NS, silent_ns)
-        speed.add(0, (0.0,))
-        speed.add(SECOND, (10.0,))
-        return speed.per_s(10 * SECOND, 0)
-
-    assert per_s(LIMITS.speed_silent_ns) == pytest.approx(1.0)
-    assert per_s(HOUR_NS) == pytest.approx(10.0)
-
-
 def test_the_limits_say_which_loader_feeds_the_training() -> None:
     def dataset(limits: AgentLimits) -> str | None:
         history = LoaderHistory(limits)
@@ -120,15 +108,3 @@ def test_the_limits_say_which_loader_feeds_the_training() -> None:
 
     assert dataset(LIMITS) == "Train"
     assert dataset(AgentLimits(feed_steps=2)) == "Valid"
-
-
-def test_the_limits_say_when_a_pace_is_known() -> None:
-    def known(limits: AgentLimits) -> bool:
-        paces = Paces(limits)
-        for second in range(100):
-            counts = Counts(second * SECOND, second, 0, None, None, ())
-            paces.add(counts, layout.SOURCE_OPTIMIZER, False, True)
-        return paces.pace(0) is not None
-
-    assert not known(LIMITS)
-    assert known(AgentLimits(pace_piece_ns=10 * SECOND))

@@ -4,7 +4,6 @@ import os
 import shlex
 import signal
 import sys
-import time
 from contextlib import ExitStack, closing
 
 import msgspec
@@ -62,10 +61,7 @@ def its_ssh(terminal):
 
 def gone(pids):
     """Wait until all of them have ended."""
-    end = time.monotonic() + DEADLINE_S
-    while any(registry.start_ticks(pid) is not None for pid in pids):
-        assert time.monotonic() < end, pids
-        time.sleep(0.02)
+    until(lambda: not any(registry.start_ticks(pid) is not None for pid in pids))
     return True
 
 

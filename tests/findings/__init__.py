@@ -2,9 +2,9 @@
 
 A `##` begins a scenario. Its blocks of Python use the names of `tests/jobs.py` and leave a `job`;
 those above the first scenario are run before each of them. The block of text behind a block of
-Python is what is said then of this kind. `earlier` is a finding that is gone, or was of another
-severity; `now` is one of another kind, with its sentence only. Without such a block nothing has
-been said at any time.
+Python is what is said then of this kind to a viewer that has just come. `earlier` is a finding that
+is gone, or was of another severity; `now` is one of another kind, with its sentence only. Without
+such a block nothing has been said at any time.
 
 `python -m tests.findings --write` writes the blocks of text anew. Read the difference before you
 commit it: what is written is what the code says, not what is right.
@@ -58,7 +58,7 @@ def played(page: Path, scenario: str) -> str:
 def what_is_said(job: FakeJob, kind: str) -> str:
     """What `ddtop diagnose` says of this moment; empty if the job has never had a finding."""
     snapshot, verdict, ever = job.snapshot(), job.verdict(), job.ever()
-    if not ever:
+    if not ever and not verdict.findings:
         return ""
     shown = {jobs.brief(one) for one in verdict.findings}
     lines = [f"earlier: {_in_words(*one)}" for one in ever if one not in shown]

@@ -8,6 +8,7 @@ import time
 
 from ddtop import registry
 from tests.relay.stage import DEADLINE_S
+from tests.waiting import until
 
 
 async def seen(source, question):
@@ -32,8 +33,4 @@ async def running(source):
 
 
 def the_entry():
-    end = time.monotonic() + DEADLINE_S
-    while not (found := registry.read_entries()):
-        assert time.monotonic() < end
-        time.sleep(0.02)
-    return found[0]
+    return until(registry.read_entries)[0]

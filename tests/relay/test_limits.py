@@ -1,4 +1,5 @@
-"""The relay's own limits: each test changes one, and sees the relay behave differently."""
+"""Limits of the relay of which no other test notices another value: each test changes one, and sees
+the relay behave differently."""
 
 import os
 import select
@@ -11,17 +12,12 @@ from types import SimpleNamespace
 import pytest
 
 from ddtop import registry
-from ddtop.agent.state_page import StatePage
 from ddtop.policy import POLICY
 from ddtop.relay import history, triggers
-from ddtop.relay.dumps import collect
-from ddtop.relay.dumps import signal as dump_signal
-from ddtop.relay.dumps.collect import Dumps
 from ddtop.relay.gpus import ras
 from ddtop.relay.history import JournalWriter
 from ddtop.relay.processes import candidates, cgroup, family, rendezvous, sample, sockets
 from ddtop.relay.triggers import ArrivalsTrigger
-from ddtop.wire import page as layout
 from ddtop.wire.page import PageView
 from ddtop.wire.records import Hello
 
@@ -31,17 +27,6 @@ LONG_S = 3600.0
 
 def hello(pid, **more):
     return Hello("j", "r", 0, 0, 0, 1, "h", pid, registry.start_ticks(pid), **more)
-
-
-@pytest.fixture
-def watched():
-    """This process, as a relay watches a rank."""
-    pid = os.getpid()
-    page = StatePage(pid, registry.start_ticks(pid))
-    found = sample.watch(hello(pid, page_path=str(page.path)), time.monotonic_ns())
-    yield found, page
-    sample.forget(found)
-    page.remove()
 
 
 def times_asked(*spans):
@@ -57,7 +42,6 @@ def times_asked(*spans):
     return found
 
 
-UNEVEN, ALL_WAIT = (60, (0.4, 0.0)), (60, (0.8, 0.8))
 ANOTHER = ((60, (0.4, 0.0, 0.4)), (60, (0.4, 0.4, 0.0)))
 CALM = ((60, (0.4, 0.0)), (90, (0.0, 0.0)), (5, (0.4, 0.0)))
 
@@ -65,12 +49,6 @@ CALM = ((60, (0.4, 0.0)), (90, (0.0, 0.0)), (5, (0.4, 0.0)))
 @pytest.mark.parametrize(
     ("limit", "value", "spans", "asked"),
     [
-        ("ARRIVALS_PAUSES_S", (0.0, LONG_S), [UNEVEN], (6, 1)),
-        ("ARRIVALS_STUCK_S", LONG_S, [UNEVEN], (6, 0)),
-        ("ARRIVALS_APART_RATIO", 0.5, [UNEVEN], (6, 0)),
-        ("ARRIVALS_ERRORS", 100.0, [UNEVEN], (6, 0)),
-        ("ARRIVALS_FRESH_S", -1.0, [UNEVEN], (6, 0)),
-        ("ARRIVALS_MUCH_RATIO", 0.9, [ALL_WAIT], (6, 0)),
         ("ARRIVALS_FAR_RATIO", 0.5, ANOTHER, (11, 7)),
         ("ARRIVALS_CALM_S", LONG_S, CALM, (8, 7)),
     ],
@@ -99,25 +77,6 @@ def test_a_limit_says_how_long_a_stuck_call_counts_after_its_last_report(monkeyp
     assert is_stuck()
 
 
-def test_a_limit_says_which_garbage_collection_is_reported(watched, monkeypatch):
-    rank, page = watched
-    now = time.monotonic_ns()
-    page.words[layout.GC_SINCE_AT] = now - SECOND
-
-    assert sample.look(rank, now).gc_since_unix_ns
-    monkeypatch.setattr(sample, "GC_SHOWN_S", LONG_S)
-    assert sample.look(rank, now).gc_since_unix_ns is None
-
-
-def test_a_limit_says_when_an_agent_is_silent(watched, monkeypatch):
-    rank, _ = watched
-    rank.heard_mono_ns = time.monotonic_ns() - 60 * SECOND
-
-    assert Dumps(None, None, POLICY)._is_silent(rank)
-    monkeypatch.setattr(collect, "AGENT_SILENT_S", LONG_S)
-    assert not Dumps(None, None, POLICY)._is_silent(rank)
-
-
 def test_a_limit_says_when_a_disk_is_slow(tmp_path, monkeypatch):
     writer = JournalWriter(tmp_path / "journal", 0, tuple)
     writer._flushing_since = time.monotonic() - 60
@@ -125,14 +84,6 @@ def test_a_limit_says_when_a_disk_is_slow(tmp_path, monkeypatch):
     assert "has not taken anything" in writer.problem
     monkeypatch.setattr(history, "RECORDING_SLOW_S", LONG_S)
     assert writer.problem is None
-
-
-def test_a_limit_says_when_a_step_shows_that_python_runs(monkeypatch):
-    page = SimpleNamespace(exiting_mono_ns=0, heartbeat_mono_ns=SECOND, step_mono_ns=3 * SECOND)
-
-    assert dump_signal._python_may_run(page)
-    monkeypatch.setattr(dump_signal, "AGENT_STUCK_STEP_S", LONG_S)
-    assert dump_signal._python_may_run(page) is None
 
 
 @pytest.mark.parametrize("enough", [family.PARENT_WAITS_LOOKS, 7])
@@ -144,18 +95,6 @@ def test_a_limit_says_how_long_a_parent_waits_for_the_relay(monkeypatch, enough)
     parent = family.WaitingParent()
 
     assert next(number for number in range(1, 20) if parent.look()) == enough
-
-
-def test_a_limit_says_how_old_the_count_of_kills_is_that_a_look_keeps(monkeypatch):
-    def marked_at():
-        rank = sample.watch(hello(os.getpid()), SECOND)
-        sample.look(rank, 41 * SECOND)
-        sample.forget(rank)
-        return rank.oom_marked[0] // SECOND
-
-    assert marked_at() == 41
-    monkeypatch.setattr(sample, "OOM_MARK_S", 60.0)
-    assert marked_at() == 1
 
 
 def test_a_limit_says_how_far_back_the_kernels_log_is_read(monkeypatch):
@@ -198,24 +137,3 @@ def test_a_limit_says_how_long_a_rank_is_in_init_before_its_way_is_looked_at(mon
     assert ranks_looked_at() == [0]
     monkeypatch.setattr(rendezvous, "INIT_INSIDE_S", 5.0)
     assert ranks_looked_at() == []
-
-
-@pytest.mark.parametrize(
-    ("idle_s", "after_s", "read"),
-    [(collect.WORKER_IDLE_S, 1.0, True), (5.0, 1.0, False), (5.0, 6.0, True)],
-)
-def test_a_limit_says_how_long_workers_are_idle_before_they_are_read(
-    monkeypatch, idle_s, after_s, read
-):
-    """The next worker has been idle for as long by then, and is read at once."""
-    monkeypatch.setattr(collect, "_effort", lambda pid: (1, 1))
-    monkeypatch.setattr(collect, "WORKER_IDLE_S", idle_s)
-    own = os.getpid()
-    worker = collect._Child(own, registry.start_ticks(own), (1, 1))
-    target = collect._Target(SimpleNamespace(), [], True, False)
-    target.children.append(worker)
-    dumps = Dumps(lambda *_: None, lambda *_: True, POLICY)
-
-    assert dumps._next_child(target, after_s)
-    assert (target.child is worker) == read
-    assert not read or time.monotonic() - target.since >= idle_s

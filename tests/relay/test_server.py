@@ -13,6 +13,7 @@ from ddtop.relay import server as viewers_module
 from ddtop.wire import frames
 from ddtop.wire.records import Command, Exit, Hello, HostState, RankState, Reply
 from tests.relay.stage import DEADLINE_S, Stage, is_a, is_reply, sees_ranks
+from tests.waiting import until
 
 
 def test_a_relay_whose_rank_and_launcher_went_before_a_word_was_said_ends_soon(home, monkeypatch):
@@ -84,9 +85,7 @@ def test_the_host_is_reported_once_a_second_with_its_ranks(stage):
 
 def test_the_agent_is_told_that_the_relay_lives(stage):
     link, _ = stage.rank()
-    end = time.monotonic() + DEADLINE_S
-    while (data := link.receive()) is None and time.monotonic() < end:
-        os.sched_yield()
+    data = until(link.receive)
 
     command = frames.open_record(frames.open_envelope(data))
 
@@ -142,9 +141,7 @@ def test_a_viewer_of_another_schema_is_answered_so_that_it_can_say_so(stage):
 def test_the_job_file_tells_where_to_ask(stage):
     _, _ = stage.rank()
     stage.heard(stage.viewer(), sees_ranks)
-    end = time.monotonic() + DEADLINE_S
-    while not (entries := registry.read_entries()) and time.monotonic() < end:
-        os.sched_yield()
+    entries = until(registry.read_entries)
 
     (entry,) = entries
 
@@ -196,9 +193,7 @@ def test_a_relay_that_takes_over_knows_the_stopped_rank_of_the_one_that_was_kill
     child = first.children.pop()
     try:
         first.heard(first.viewer(), sees_ranks)
-        end = time.monotonic() + DEADLINE_S
-        while not registry.roster_path("train", "r1").exists() and time.monotonic() < end:
-            os.sched_yield()
+        until(registry.roster_path("train", "r1").exists)
         roster = registry.roster_path("train", "r1").read_bytes()
         first.close()
         registry.roster_path("train", "r1").write_bytes(roster)

@@ -13,14 +13,17 @@ from ddtop.wire.records import (
     LOCK,
     LOOKUP,
     LOOP,
+    MAY,
     MOUNT,
     OBJECT,
     PIPE,
     REPLACES,
     RETRY,
+    SHARED,
     SIGNAL,
     TASK,
     THREAD,
+    TWICE,
     UNDONE,
     Link,
     Place,
@@ -42,6 +45,37 @@ def waiting(*links):
 
 
 CASES = {
+    "a lock that it has itself": (
+        (Link(LOCK, "self.gate", "task main", place=TAKE, does=TWICE, circle=True),),
+        ": it waits for `self.gate`, which it has taken itself before, in take (shelf.py:16): a"
+        " circle",
+        "take that lock once: give the inner function a form",
+    ),
+    "the line of a process on the way": (
+        (
+            Link(CHILD, who="cut.py", pid=88, process=ASLEEP, place=TAKE),
+            Link(PIPE, who="read.py", pid=89, process=COMPUTES, does="writes"),
+        ),
+        ": cut.py (pid 88) waits in take (shelf.py:16) for a pipe, which read.py (pid 89) writes,"
+        " which computes",
+        "let read.py (pid 89) finish",
+    ),
+    "a lock that no thread here has": (
+        (Link(LOCK, "Lock(cache, name)", does="name is 'ops'"),),
+        ": it waits for `Lock(cache, name)`, and name is 'ops'",
+        "find out which thread or process has taken `Lock(cache, name)`, and why it has not",
+    ),
+    "a lock of processes that all wait": (
+        (Link(SHARED, nobody=True),),
+        ": it waits for a lock that processes share, and each process that shares it waits",
+        "find out which process took that lock and did not release it",
+    ),
+    "a lock that one other process shares": (
+        (Link(SHARED, "/d/lock.db", "cut.py", 88, ASLEEP, TAKE, does=MAY),),
+        ": it waits for a lock that processes share (/d/lock.db), which cut.py (pid 88) alone can"
+        " have, which is asleep in take (shelf.py:16)",
+        "let cut.py (pid 88) release that lock: it is asleep in take (shelf.py:16)",
+    ),
     "a debugger": (
         (
             Link(PIPE, process=Sleeper("t"), who="cut.py", pid=88, does="writes"),

@@ -331,12 +331,12 @@ class Walk:
         )
         return found
 
-    def values(self, thread_id: int, names: Sequence[str]) -> dict[str, str]:
-        """What these variables of its innermost frame are, as text: numbers, truths, None and short
+    def values(self, thread_id: int, names: Sequence[str], deep: int = 0) -> dict[str, str]:
+        """What these variables of a frame are, as text: numbers, truths, None and short
         texts; of a list, a tuple, a dictionary or a set how many it has. All others are left out.
 
-        Only their types are asked, and no object leaves the window. As in `texts`, the dictionary
-        of the locals is emptied.
+        `deep`: how many frames are inside that one. Only their types are asked, and no object
+        leaves the window. As in `texts`, the dictionary of the locals is emptied.
         """
         frames: list[FrameType] = []
         seen: list[dict[str, Any]] = []
@@ -360,7 +360,8 @@ class Walk:
             ]
         self._run(
             frames,
-            _collect(thread_id, 1, frames),
+            _collect(thread_id, deep + 1, frames),
+            starmap(frames.__delitem__, ((slice(deep),),)),
             starmap(seen.extend, ((map(attrgetter("f_locals"), compress(frames, fits)),),)),
             starmap(around.extend, ((map(attrgetter("f_globals"), frames),),)),
             *steps,

@@ -21,6 +21,7 @@ _BRACES = re.compile(r"\{([^{}:!]+)")
 _NAME = re.compile(r"(?<![\w.])([A-Za-z_]\w*)\b(\()?")
 _WORDS = frozenset({"and", "or", "not", "in", "is", "if", "else", "for", "None", "True", "False"})
 _ALWAYS = ("True", "1")
+_COMMA = re.compile(r",(?![^()]*\))")
 _LEAVES = re.compile(r"(?:break|return)\b")
 
 
@@ -63,8 +64,8 @@ def names_in(condition: str) -> tuple[str, ...]:
 
 
 def taken_at(lines: Sequence[str], line: int) -> str | None:
-    """`self.lock`: what the line takes, by `with` or `acquire`."""
-    here = _text(lines, line)
+    """`self.lock`: what the line takes, by `with`, `async with` or `acquire`."""
+    here = _text(lines, line).removeprefix("async ")
     if (head := _head(here, "with ")) is not None:
         return head.partition(" as ")[0].strip()
     found = _TAKES.search(here)
@@ -75,7 +76,7 @@ def held_at(lines: Sequence[str], line: int) -> Iterator[str]:
     """What the blocks around the line hold, the innermost first."""
     for _, text in _heads(lines, line):
         if (head := _head(text.removeprefix("async "), "with ")) is not None:
-            yield head.partition(" as ")[0].strip()
+            yield from (one.partition(" as ")[0].strip() for one in _COMMA.split(head))
 
 
 def statement(lines: Sequence[str], line: int) -> str:

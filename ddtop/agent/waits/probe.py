@@ -10,6 +10,7 @@ says; two objects may have one name. Check: `ddtop stacks`, the program's text.
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import sys
@@ -18,7 +19,7 @@ import time
 from collections.abc import Iterable, Iterator
 from functools import partial
 from time import monotonic
-from types import CoroutineType
+from types import CoroutineType, MethodType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -30,7 +31,7 @@ from ddtop.agent.stacks.walk import FLOW
 from ddtop.agent.waits import lines
 from ddtop.patience import LatestResult
 from ddtop.procfs import CLOCK_TICK_NS, children
-from ddtop.redaction import redact, redacted_variable
+from ddtop.redaction import redact, redacted_start, redacted_variable
 from ddtop.registry import start_ticks
 from ddtop.wire import page as layout
 from ddtop.wire.records import (
@@ -49,6 +50,7 @@ from ddtop.wire.records import (
     TASK,
     THREAD,
     TIMED,
+    TWICE,
     UNDONE,
     Link,
     Place,
@@ -84,7 +86,10 @@ _LOOP_THREADS = (("fsspec/asyn.py", "fsspecIO"),)
 it, and its name."""
 _SUBPROCESS = ("asyncio/subprocess.py", "asyncio/base_subprocess.py")
 _TASKS, _TIMED = "asyncio/tasks.py", ("wait_for", "sleep")
+_LOCKS, _TASK_LOCKS, _RUNS = "asyncio.locks", "asyncio/locks.py", ("future", "task")
+"""`_RUNS`: the variables of asyncio that have the task which a loop runs until it is done."""
 _ASKS_CHILD = re.compile(r"\.(?:poll|is_alive)\(\)|\.(?:returncode|exitcode)\b")
+_NAMED_LOCK = re.compile(r"lock|mutex|sem(?:aphore)?\b", re.IGNORECASE)
 _LIMIT = re.compile(
     r"\b(?:timeout(?:_at)?|fail_(?:after|at)|move_on_(?:after|at))\((?!None)|\btimeout=\d"
 )
@@ -113,12 +118,15 @@ class _Failed(NamedTuple):
 
 
 class _Task(NamedTuple):
-    """A pending task of asyncio, and the innermost of the program's lines on its awaits. `inside`:
-    the calls of libraries inside that line, as (file, function)."""
+    """A pending task of asyncio, and the program's lines on its awaits, innermost first. `inside`:
+    the calls of libraries inside the first, as (file, function). `holds`: the ids of what the lines
+    are inside of by `async with`, for each line. `wants`: that of the lock for which it waits."""
 
     name: str
-    spot: _Spot
+    spots: tuple[_Spot, ...]
     inside: tuple[tuple[str, str], ...]
+    holds: tuple[frozenset[int], ...]
+    wants: int
 
     @property
     def timed(self) -> bool:
@@ -171,6 +179,7 @@ class WaitChain(Probe):
         self._threads: tuple[_Thread, ...] = ()
         self._foreign: tuple[_Thread, ...] = ()
         self._tasks: tuple[_Task, ...] = ()
+        self._others: tuple[_Task, ...] = ()
         self._failed: _Failed | None = None
         self._polls: str | None = None
         self._since = 0
@@ -196,7 +205,7 @@ class WaitChain(Probe):
             known = {one.ident for one in self._threads}
             self._foreign = tuple(self._of_libraries(one for one in every if one not in known))
             in_loop = self._lead is not None and self._lead.waits_on == "asyncio"
-            self._tasks = tuple(self._awaits()) if in_loop else ()
+            self._tasks, self._others = self._awaits() if in_loop else ((), ())
             self._failed = self._failed_at()
             self._polls = self._rank.frames.polled_path(self._rank.lead_id)
             self._since = tick.line_since
@@ -268,7 +277,8 @@ class WaitChain(Probe):
     def _read(self) -> _Texts:
         """Read the files. A separate thread calls it."""
         every = [one for one in (self._lead, *self._threads) if one is not None]
-        spots = [*(one.spot for one in self._tasks), *(at for one in every for at in one.spots)]
+        spots = [at for one in every for at in one.spots]
+        spots += [at for one in (*self._tasks, *self._others) for at in one.spots]
         spots += [self._failed.spot] if self._failed is not None else []
         found = {file: _lines_of(file) for file in {spot.file for spot in spots}}
         pid = locked_by(self._polls) if self._polls else None
@@ -296,7 +306,9 @@ class WaitChain(Probe):
             thread = other
         loops = any(link.resource == LOOP for link in chain)
         on_with = self._on_with(thread, lead, texts) or loops * layout.ENDED_CHILD
-        return tuple(chain or self._of_itself(lead, texts)), on_with
+        return tuple(
+            chain or self._of_itself(lead, texts) or self._named_lock(lead, texts)
+        ), on_with
 
     def _of_itself(self, lead: _Thread, texts: _Texts) -> list[Link]:
         """The thread of this process that should answer if the other end of its socket or pipe is
@@ -312,6 +324,14 @@ class WaitChain(Probe):
         if other is lead:
             links[-1] = msgspec.structs.replace(links[-1], circle=True)
         return [_of_thread(ITSELF, found[0]), *links]
+
+    def _named_lock(self, lead: _Thread, texts: _Texts) -> list[Link]:
+        """The lock that it takes, of which no thread here is known to have it."""
+        spot = lead.spots[0]
+        taken = lines.taken_at(texts.of(spot), spot.line) or ""
+        if not taken or (lead.waits_on != "lock" and not _NAMED_LOCK.search(taken)):
+            return []
+        return [Link(LOCK, redact(taken), does=_told(self._values(lead, lines.names_in(taken))))]
 
     def _on_with(self, thread: _Thread, lead: _Thread, texts: _Texts) -> int:
         if thread is not lead:
@@ -345,6 +365,9 @@ class WaitChain(Probe):
             found = [texts.link], None
         elif (other := self._joined(thread)) is not None:
             found = [_of_thread(THREAD, other)], other
+        elif taken and (before := self._taken_before(thread, taken, texts)) is not None:
+            place = Place(before.function, before.file, before.line)
+            found = [Link(LOCK, taken, _shown(thread.name), place=place, does=TWICE)], thread
         elif (other := self._holder(thread, taken, texts)) is not None:
             found = [_of_thread(LOCK, other, taken)], other
         else:
@@ -399,10 +422,18 @@ class WaitChain(Probe):
             RETRY, redact(named), failed.type, place=Place(function, file, line), does=shown
         )
 
-    def _values(self, thread: _Thread, names: Sequence[str]) -> dict[str, str]:
-        """What the plain ones of these variables are, without secrets."""
-        values = self._rank.frames.walk.values(thread.ident, names[:_NAMES_MAX])
-        return {name: redacted_variable(name, value, VALUE_MAX) for name, value in values.items()}
+    def _values(
+        self, thread: _Thread, names: Sequence[str], *, of_key: bool = False
+    ) -> dict[str, str]:
+        """What the plain ones of these variables are, without secrets. The key of a store is a
+        name, though a variable `key` elsewhere may have a secret."""
+        values = self._rank.frames.walk.values(thread.ident, names[:_NAMES_MAX], thread.depth)
+        return {
+            name: redacted_start(value, VALUE_MAX)
+            if of_key
+            else redacted_variable(name, value, VALUE_MAX)
+            for name, value in values.items()
+        }
 
     def _named(self, thread: _Thread, name: str, most: int) -> list[tuple[str, int, str]]:
         return self._rank.frames.walk.named(thread.ident, name, most)
@@ -430,7 +461,7 @@ class WaitChain(Probe):
         named = key[2] if key is not None else condition
         if named is None:
             return None
-        values = self._values(thread, lines.names_in(named))
+        values = self._values(thread, lines.names_in(named), of_key=key is not None)
         shown = _told(values)
         place = Place(spot.function, spot.file, spot.line)
         if key is None:
@@ -468,20 +499,51 @@ class WaitChain(Probe):
                 return other
         return None
 
+    def _taken_before(self, thread: _Thread, taken: str, texts: _Texts) -> _Spot | None:
+        """The line further out that is inside a `with` of the same name, of the same object or in
+        the same file: then it takes a lock a second time."""
+        outer = [
+            spot for spot in thread.spots[1:] if taken in lines.held_at(texts.of(spot), spot.line)
+        ]
+        files = {spot.file for spot in (thread.spots[0], *outer)}
+        owners = self._named(thread, taken.partition(".")[0], FRAMES_MAX) if outer else ()
+        ids = {number for file, number, _ in owners if file in files}
+        same = len(ids) == 1 or (not ids and len(files) == 1)
+        return outer[0] if outer and same else None
+
     def _of_task(self, task: _Task, texts: _Texts) -> tuple[list[Link], _Thread | None]:
-        function, file, line, _ = task.spot
-        source = texts.of(task.spot)
+        spot = task.spots[0]
+        function, file, line, _ = spot
+        source = texts.of(spot)
         awaited = redact(lines.statement(source, line))
         timed = task.timed or any(map(_LIMIT.search, lines.held_at(source, line)))
         place = Place(function, file, line)
         link = Link(TASK, awaited, _shown(task.name), place=place, does=TIMED if timed else "")
         on_thread = any(word in awaited for word in _ON_THREADS)
         pooled = [one for one in self._threads if one.pooled and on_thread]
-        return [link, *(_of_thread(THREAD, one) for one in pooled[:1])], next(iter(pooled), None)
+        having = [_of_thread(THREAD, one) for one in pooled[:1]] or self._task_with(task, texts)
+        return [link, *having], next(iter(pooled), None)
 
-    def _awaits(self) -> Iterator[_Task]:
+    def _task_with(self, task: _Task, texts: _Texts) -> list[Link]:
+        """The task that is inside an `async with` of the lock for which this one waits, and where
+        it stands. The task itself, if it takes the lock a second time."""
+        here = task.spots[0]
+        taken = lines.taken_at(texts.of(here), here.line) or "its lock"
+        for other in (task, *self._others) if task.wants else ():
+            # A line that waits for a lock is inside of it for the interpreter.
+            waits = other.wants == task.wants
+            inside = (at for at, ids in enumerate(other.holds) if task.wants in ids and at >= waits)
+            for at in inside:
+                mine = other is task
+                spot = other.spots[at if mine else 0]
+                place = Place(spot.function, spot.file, spot.line)
+                who, does = OF_TASK + _shown(other.name), TWICE if mine else ""
+                return [Link(LOCK, redact(taken), who, place=place, circle=mine, does=does)]
+        return []
+
+    def _awaits(self) -> tuple[tuple[_Task, ...], tuple[_Task, ...]]:
         """The task that the loop runs until it is done, and those for which it waits, one for the
-        other, the last one at the end: those that run code of the program."""
+        other, the last one at the end; and all others. Only those that run code of the program."""
         module = sys.modules.get("asyncio.tasks")
         held = vars(module) if module is not None else {}
         known = held.get("_scheduled_tasks", held.get("_all_tasks"))
@@ -491,19 +553,22 @@ class WaitChain(Probe):
         }
         if self._lasts:
             self._note_failed(tasks.values())
-        run = self._rank.frames.walk.named(self._rank.lead_id, "future", FRAMES_MAX)
+        walk = self._rank.frames.walk
+        run = [one for name in _RUNS for one in walk.named(self._rank.lead_id, name, FRAMES_MAX)]
         task = next((tasks[one] for _, one, _ in run if one in tasks), None)
+        chain: list[_Task] = []
         for _ in range(AWAITS_MAX):
             if task is None or task.done():
-                return
-            spot, inside = self._awaited_at(task)
-            if spot is not None:
-                yield _Task(task.get_name(), spot, tuple(inside))
+                break
+            del tasks[id(task)]
+            chain += self._awaited_at(task)
             awaited = peek(task, "_fut_waiter")
             gathers = awaited is not None and type(awaited) is held.get("_GatheringFuture")
             parts = object.__getattribute__(awaited, "_children") if gathers else ()
             waits = (one for one in parts if id(one) in tasks and not tasks[id(one)].done())
             task = tasks.get(id(awaited)) or next(waits, None)
+        pending = (one for one in tasks.values() if chain and chain[-1].wants and not one.done())
+        return tuple(chain), tuple(other for one in pending for other in self._awaited_at(one))
 
     def _note_failed(self, tasks: Iterable[Any]) -> None:
         """Tell of a task that has ended with an exception for which nobody has asked, as of a
@@ -513,21 +578,39 @@ class WaitChain(Probe):
             if tell is not None and task.done() and peek(task, "_log_traceback"):
                 tell(peek(task, "_exception"), OF_TASK + _shown(task.get_name()))
 
-    def _awaited_at(self, task: Task[Any]) -> tuple[_Spot | None, list[tuple[str, str]]]:
-        """The innermost of the program's lines on its awaits, and the calls inside that line."""
-        spot: _Spot | None = None
+    def _awaited_at(self, task: Task[Any]) -> Iterator[_Task]:
+        """What is read of the task, if it runs code of the program."""
+        spots: list[_Spot] = []
+        holds: list[frozenset[int]] = []
         inside: list[tuple[str, str]] = []
+        lock = getattr(sys.modules.get(_LOCKS), "Lock", None)
+        leaves = getattr(lock, "__aexit__", None)
         coroutine: Any = task.get_coro()
+        wants = 0
         for _ in range(AWAITS_MAX):
             if type(coroutine) is not CoroutineType or coroutine.cr_frame is None:
                 break
             code, line = coroutine.cr_code, coroutine.cr_frame.f_lineno
+            has = _referred(coroutine)
             if self._rank.frames.is_user(code.co_filename):
-                spot, inside = _Spot(code.co_name, code.co_filename, line), []
+                spots.insert(0, _Spot(code.co_name, code.co_filename, line))
+                ends = (one for one in has if type(one) is MethodType)
+                left = (one.__self__ for one in ends if one.__func__ is leaves)
+                holds.insert(0, frozenset(map(id, left)))
+                inside.clear()
             else:
                 inside.append((code.co_filename, code.co_name))
+            takes = code.co_filename.endswith(_TASK_LOCKS)
+            wants = next((id(one) for one in has if takes and type(one) is lock), 0)
             coroutine = coroutine.cr_await
-        return spot, inside
+        if spots:
+            yield _Task(task.get_name(), tuple(spots), tuple(inside), tuple(holds), wants)
+
+
+def _referred(coroutine: CoroutineType[Any, Any, Any]) -> list[Any]:
+    """What a coroutine that stands has in its variables and on its stack, where the interpreter
+    keeps the end of an `async with` until it is over. Before Python 3.11 the frame has them."""
+    return gc.get_referents(coroutine, coroutine.cr_frame)
 
 
 def locked_by(path: str) -> int | None:

@@ -37,7 +37,7 @@ from ddtop.procfs import (
     tasks,
     wchan,
 )
-from ddtop.relay.processes import cgroup, sockets
+from ddtop.relay.processes import cgroup, shared_locks, sockets
 from ddtop.relay.processes.pyspy import PySpy
 from ddtop.relay.processes.sample import Watched, ending, stands_for
 from ddtop.wire.names import is_birth
@@ -50,9 +50,11 @@ from ddtop.wire.records import (
     FROZEN,
     LISTENS,
     LOOKUP,
+    MAY,
     MOUNT,
     PIPE,
     PROCESS,
+    SHARED,
     SIGNAL,
     Link,
     Place,
@@ -93,6 +95,9 @@ _READER = "reads"
 """`Link.does` of a pipe into which the process writes."""
 _WAITS_INSIDE = ("/threading.py", "/queue.py", "/selectors.py", "concurrent/futures/_base.py")
 """Where a thread waits for other threads of its process, or for the next request."""
+_SQLITE = 1 << 30
+_MEMORY = ("/dev/shm/", "/memfd:", "/dev/zero")
+_LEAVES_TO_OTHERS = frozenset({"join", "_wait_for_tstate_lock", "accept", "serve_forever"})
 _TALKING = ("ZMQbg/IO", "event_engine")
 """Threads that have all connections of a library, by the beginnings of their names: those of ZeroMQ
 and gRPC."""
@@ -179,12 +184,19 @@ class Chains:
         self._reads.clear()
 
     def _read_ends(self, ranks: set[int]) -> None:
-        """Ask py-spy for the line of the Python at the end of a chain, without stopping it."""
-        every = (*self._found.values(), *self._served.values())
-        ends = {found[-1].pid for found in every if found} | self._alike
+        """Ask py-spy for the lines of the Pythons of a chain, of the last one first, without
+        stopping them."""
+        chains = (*self._found.values(), *self._served.values())
+        links = sorted(
+            (len(found) - at, link.pid)
+            for found in chains
+            for at, link in enumerate(found)
+            if link.pid
+        )
+        every = dict.fromkeys((*(pid for _, pid in links), *self._alike))
         self._alike = set()
-        for pid in ends - ranks - self._reads.keys():
-            if pid is not None and is_python(pid) and len(self._reads) < READS_AT_ONCE:
+        for pid in [one for one in every if one not in ranks and one not in self._reads]:
+            if len(self._reads) < READS_AT_ONCE and is_python(pid):
                 self._reads[pid] = PySpy(pid, nonblocking=True)
 
     def _take(self) -> None:
@@ -280,8 +292,8 @@ def _line_in(
     counts: Callable[[str], bool], threads: Sequence[ThreadStack]
 ) -> tuple[ThreadStack, Place] | None:
     """The innermost line in such a file, and its thread: the main one, or another one if the main
-    one only waits for others of its process."""
-    for thread in sorted(threads, key=lambda thread: (_waits_inside(thread), not thread.main)):
+    one only waits for others of its process or for its next client."""
+    for thread in sorted(threads, key=lambda thread: (_idles(thread), not thread.main)):
         # What lies further out is of the parent that has forked it.
         own = takewhile(lambda frame: not is_birth(frame.function, frame.file), thread.frames)
         for frame in own:
@@ -290,8 +302,13 @@ def _line_in(
     return None
 
 
-def _waits_inside(thread: ThreadStack) -> bool:
-    return bool(thread.frames) and thread.frames[0].file.endswith(_WAITS_INSIDE)
+def _idles(thread: ThreadStack) -> int:
+    """How little the thread says of what holds up its process: 2 if it waits for the end of another
+    thread or for a client, 1 if it waits for another thread."""
+    calls = {frame.function.rpartition(".")[2] for frame in thread.frames[:2]}
+    if not calls.isdisjoint(_LEAVES_TO_OTHERS):
+        return 2
+    return int(bool(thread.frames) and thread.frames[0].file.endswith(_WAITS_INSIDE))
 
 
 def _sleeper(pid: int, tid: int) -> Sleeper | None:
@@ -508,9 +525,11 @@ def _far_end(call: _Call, number: int, budget: _Budget) -> Link | None:
     if call.name not in _READS | _WRITES and not _is_open_to(call.pid, f"{number}", write=False):
         # It only looks whether the other end has been closed.
         return None
-    if (reads or call.name in _WRITES) and (fifo or target.startswith("pipe:")):
-        return _other_end(call.pid, target, reads, budget)
-    return None
+    if not (reads or call.name in _WRITES) or not (fifo or target.startswith("pipe:")):
+        return None
+    found = _other_end(call.pid, target, reads, budget)
+    wakes_itself = found.nobody and call.name not in _READS | _WRITES
+    return None if wakes_itself and _has_open(call.pid, _fds(call.pid), target, reads) else found
 
 
 def _held(link: Link, pid: int) -> Link:
@@ -568,8 +587,10 @@ def _locked_by_other(pid: int) -> Link | None:
 
 
 def _writes(words: Sequence[str], pid: int) -> bool:
-    held = len(words) > 5 and words[1] != "->" and words[3] == "WRITE"
-    return held and words[4].isdigit() and words[4] != str(pid)
+    held = len(words) > 7 and words[1] != "->" and words[3] == "WRITE"
+    # A library may lock a byte for each of its readers. SQLite's bytes are beyond 1 GiB.
+    whole = held and (words[7] == "EOF" or int(words[6]) >= _SQLITE)
+    return whole and words[4].isdigit() and words[4] != str(pid)
 
 
 def _locks() -> list[list[str]]:
@@ -705,7 +726,7 @@ def _unix_socket(call: _Call, inode: int) -> Link | None:
     """The process at the other end of a unix socket."""
     far, path = sockets.unix_peer(inode)
     users = sockets.sharers(far) if far else ()
-    # With both ends of a pair, a program wakes its own poll.
+    # With both ends of a pair, or of a pipe, a program wakes its own poll.
     if len(users) == 1 and call.pid in users and call.name in _POLLS | _EPOLLS:
         return None
     if len(users) > 1:
@@ -715,11 +736,35 @@ def _unix_socket(call: _Call, inode: int) -> Link | None:
     return _held(Link(CONNECTION, path), users[0]) if len(users) == 1 else None
 
 
+def _shared_lock(call: _Call, _budget: _Budget) -> Link | None:
+    """A lock in memory that processes share, and who has it."""
+    lock = shared_locks.lock_of(call.pid, call.name, call.arguments)
+    if lock is None:
+        return None
+    # What is only in memory has no name that a reader knows.
+    named = "" if lock.path.startswith(_MEMORY) else lock.path
+    has = shared_locks.holder(_memory(call, call.arguments[0], shared_locks.MUTEX.size))
+    if has is not None:
+        return _held(Link(FILE_LOCK if named else SHARED, named), has)
+    may = shared_locks.others(call.pid, lock, parents(call.pid, 1) if _waits_for(call) else ())
+    if may is None or len(may) > 1:
+        return Link(SHARED, named)
+    return _held(Link(SHARED, named, does=MAY), may[0]) if may else Link(SHARED, named, nobody=True)
+
+
+def _waits_for(call: _Call) -> bool:
+    """Whether its parent waits for what this process writes, or for its end."""
+    above = parent_of(call.pid) or 0
+    found = _link_of(above, above, _Budget(DESCRIPTORS_MAX)) if above else None
+    return found is not None and found.pid == call.pid
+
+
 _HOW: tuple[tuple[frozenset[str], Callable[[_Call, _Budget], Link | None]], ...] = (
     (_CHILDS, _child),
     (_LOCKS, _file_lock),
     (_SIGNALS, _signal),
     (_ACCEPTS, _listener),
     (_OPENS, _opening),
+    (frozenset({"futex"}), _shared_lock),
 )
 """How the link of a call is found; of all others by their descriptor."""

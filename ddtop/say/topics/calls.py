@@ -151,7 +151,8 @@ def other_calls(finding: Finding, seen: mismatch.OtherCalls, at: Context) -> Sai
         ),
         (
             True,
-            "pass tensors of the same size and dtype on all ranks (pad, or gather the sizes first)",
+            "pass tensors of the same size and dtype on all ranks (pad, or gather the sizes first);"
+            " in a loop, look for a rank that leaves out a turn (a parameter without a gradient)",
         ),
     )[0]
     if seen.last is not None:

@@ -40,7 +40,8 @@ def circle(finding: Finding, seen: Circle, at: Context) -> Said:
             tuple(lines),
             evidence.SAME_CALLS,
         )
-    told = (evidence.other_tag(at.snapshot, wait) for wait in single if wait.peer is not None)
+    sure = (one for one in single if one.peer is not None or evidence.is_left(at.snapshot, one))
+    told = (evidence.other_tag(at.snapshot, wait) for wait in sure)
     tags = [text for text in told if text is not None]
     more = ["..."] if len(lines) > 3 else []
     shown = (*lines[:3], *more, *(f"but {text}" for text in tags[:1]))

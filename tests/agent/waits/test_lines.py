@@ -98,7 +98,7 @@ def test_a_line_takes_what_it_names(line, taken):
 
 @pytest.mark.parametrize(
     ("line", "held"),
-    [(4, ["self.lock"]), (11, ["self.lock"]), (8, ["self.lock, open(path)"]), (12, []), (3, [])],
+    [(4, ["self.lock"]), (11, ["self.lock"]), (8, ["self.lock", "open(path)"]), (12, []), (3, [])],
 )
 def test_a_line_is_inside_the_blocks_around_it(line, held):
     assert list(held_at(LOCKS, line)) == held

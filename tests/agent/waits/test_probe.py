@@ -110,6 +110,46 @@ def test_the_thread_that_is_inside_a_with_of_the_same_lock_has_it(ended):
     assert (link.place.function, awaited) == ("holds", holder.thread.native_id)
 
 
+class Journal:
+    """A program's object with a lock that counts no owner."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+
+    def add(self, other):
+        # Another thread releases it.
+        with contextlib.suppress(RuntimeError), self.lock:
+            other.flush()
+
+    def flush(self):
+        with self.lock:
+            pass
+
+    def keep(self, release):
+        with self.lock:
+            release.acquire()
+
+
+def test_a_thread_that_takes_a_lock_twice_waits_for_itself(ended):
+    journal = Journal()
+    lead = ended(lambda _: journal.add(journal), "lead")
+    (link,), _ = chain_of(lead.ident, among=[])
+    journal.lock.release()
+
+    assert (link.resource, link.named, link.who, link.circle) == ("lock", "self.lock", "lead", True)
+
+
+def test_a_lock_of_the_same_name_that_another_object_has_is_no_circle(ended):
+    journal, other = Journal(), Journal()
+    keeper = ended(other.keep, "keeper")
+    while not other.lock.locked():
+        time.sleep(0.01)
+    lead = ended(lambda _: journal.add(other), "lead")
+    (link,), _ = chain_of(lead.ident, among=[keeper.ident])
+
+    assert (link.who, link.circle) == ("keeper", False)
+
+
 def test_a_loop_that_polls_is_told_with_the_values_of_its_condition(ended):
     (link,), awaited = chain_of(ended(loops, "lead").ident)
 
@@ -126,8 +166,8 @@ class Shelf:
 
 
 def takes_key(release):
-    store, name = Shelf(), "kernels/lock"
-    while store.add(name, 1) != 1:
+    store, key = Shelf(), "kernels/lock"
+    while store.add(key, 1) != 1:
         if SEEN[1:]:
             return
         time.sleep(0.01)
@@ -285,6 +325,87 @@ def test_the_thread_of_an_executor_that_computes_a_future_is_told(ended, lead):
     )
 
     assert chain[-1].who.startswith(("embed", "asyncio"))
+
+
+def awaited(main):
+    """A lead whose loop runs this until it is released."""
+
+    def run(release):
+        async def whole():
+            loop, task = asyncio.get_running_loop(), asyncio.current_task()
+            ends = lambda: release.acquire() and loop.call_soon_threadsafe(task.cancel)  # noqa: E731
+            threading.Thread(target=ends).start()
+            await main(asyncio.Lock())
+
+        with contextlib.suppress(asyncio.CancelledError):
+            asyncio.run(whole())
+
+    return run
+
+
+async def takes_twice(gate):
+    async with gate:
+        await takes_again(gate)
+
+
+async def takes_again(gate):
+    async with gate:
+        pass
+
+
+async def has_it(gate):
+    async with gate:
+        await asyncio.Event().wait()
+
+
+class Node:
+    """A program's object with a lock of its own."""
+
+    def __init__(self):
+        self.gate = asyncio.Lock()
+
+    async def add(self, other):
+        async with self.gate:
+            await other.flush()
+
+    async def flush(self):
+        async with self.gate:
+            pass
+
+
+async def waits_for_another_node(_gate):
+    full = Node()
+    await full.gate.acquire()
+    await Node().add(full)
+
+
+async def waits_for_another(gate):
+    keeper = asyncio.create_task(has_it(gate), name="keeper")
+    await asyncio.sleep(0)
+    async with gate:
+        await keeper
+
+
+@pytest.mark.parametrize(
+    ("main", "who", "function", "circle"),
+    [
+        (takes_twice, "task Task-", "takes_twice", True),
+        (waits_for_another, "task keeper", "has_it", False),
+    ],
+)
+def test_the_task_that_has_a_lock_of_asyncio_is_told(ended, main, who, function, circle):
+    *_, link = chain_of(
+        ended(awaited(main), "lead").ident, lambda found: found and found[-1].resource == "lock"
+    )[0]
+
+    assert (link.named, link.who[: len(who)], link.circle) == ("gate", who, circle)
+    assert link.place.function == function
+
+
+def test_a_lock_of_another_object_is_not_had_by_a_task_that_has_one_of_the_same_name(ended):
+    chain, _ = chain_of(ended(awaited(waits_for_another_node), "lead").ident)
+
+    assert [(link.resource, link.place.function) for link in chain] == [("task", "flush")]
 
 
 def asks(release):

@@ -14,3 +14,6 @@ def loaded(job, seconds, **per_s):
         for rank in job.ranks:
             rank.seen_outside = {"load": ProcessLoad(**counters, **rest)}
         job.trains(1)
+
+
+GIB = 1 << 30

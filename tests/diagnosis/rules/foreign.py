@@ -31,3 +31,9 @@ def makes(job, rank, name, number, *before, store=STORE, size=2):
     )
     job.say(Groups((job.groups[WORLD],), made=made), job.ranks[rank])
     job.ranks[rank].stands_at("join", "/home/ada/link.py", 7 + rank, callee=MAKES_BY_HAND)
+
+
+def waits_for_weights(job):
+    job.ranks[0].waits_in("broadcast", group="weights")
+    for rank in job.ranks[1:]:
+        rank.waits_in("barrier")

@@ -27,8 +27,7 @@ def polling(wakes_per_s, **more):
     job.ranks[1].stands_at("wait_for_weights", line=28, polls="out/step_5/STABLE", **more)
     job.ranks[1].wchan, job.ranks[1].wakes_per_s = "hrtimer_nanosleep", wakes_per_s
     job.others_wait(1)
-    job.passes(20)
-    return job.finding()
+    return job.passes(20)
 
 
 def sleeping_again(*beside, **reported):

@@ -111,3 +111,12 @@ def taking_turns_at_cpus(run_delay):
     job = taking_turns()
     loaded(job, 25, run_delay_ns=run_delay)
     return job
+
+
+SHUFFLED = {
+    "sampler": "DistributedSampler",
+    "batch_sampler": "BatchSampler",
+    "dataset": "Rows",
+    "plain": False,
+    "epoch": 0,
+}

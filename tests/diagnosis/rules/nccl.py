@@ -67,3 +67,13 @@ def launches_outside(counts, same_ms=5_500, kind="unclear"):
     answer = service("ok", "ok", "ok", "ok", counts=list(counts))
     job.say(CommStatus(msgspec.structs.replace(answer, same_ms=same_ms)))
     return job.passes(1)
+
+
+def stuck(job, answer=None, seconds=8):
+    job.trains(10)
+    job.others_wait()
+    job.passes(seconds / 2)
+    if answer is not None:
+        job.say(CommStatus(answer))
+    job.passes(seconds / 2)
+    return job

@@ -76,3 +76,6 @@ def starts_a_twin(inside=True, waits=True, **told):
     }
     another(job, 0, 4711, **(given | told))
     return job.passes(8)
+
+
+STRANGER = {"listener_pid": 99, "listener_ours": False, "listener_command": "python old.py"}

@@ -1,6 +1,6 @@
 """`straggler`: the job moves, and in most steps all ranks wait for the same ones."""
 
-from ddtop.wire.records import Arrivals, HostLoad, ProcessLoad, Spot, arrivals_of
+from ddtop.wire.records import Arrivals, HostLoad, Limit, Loader, ProcessLoad, Spot, arrivals_of
 from tests.arriving import entered
 from tests.jobs import SECOND, FakeJob
 
@@ -89,3 +89,27 @@ def lacking_cpu(cores, **load):
             answers(job)
         job.trains(1)
     return job
+
+
+GIB = 1 << 30
+
+
+def late_and_limited(*used, spots=100):
+    """Rank 1 is late in one function. Each rank uses so many of its 100 GiB of address space."""
+    job = job_with()
+    for rank, gib in zip(job.ranks, used, strict=True):
+        rank.seen_outside = {
+            "load": ProcessLoad(limits=(Limit("RLIMIT_AS", gib * GIB, 100 * GIB),))
+        }
+    job.ranks[1].says = {"spots": (Spot("fit", AUG, 88, spots),), "spots_samples": 100}
+    return read_once(job)
+
+
+def by_loaders(depth, capacity=2, workers=1, own=0.95, ranks=4):
+    """Rank 1 waits for its loader, the others for rank 1. So many batches of theirs are ready."""
+    job = job_with(share=0.9, ranks=ranks)
+    for rank in job.ranks:
+        late = rank.number == 1
+        rank.loader = Loader(workers, 0 if late else depth, capacity, workers)
+        rank.loader_share = own if late else 0.04
+    return read_once(job, cost_ms=90.0)

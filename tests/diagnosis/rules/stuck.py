@@ -1,4 +1,4 @@
-"""Jobs of `test_stuck.py` and of the pages of findings."""
+"""Jobs of the pages of findings."""
 
 from tests.jobs import trained
 

@@ -3,42 +3,10 @@
 import pytest
 
 from ddtop.wire.records import Disk, HostLoad, Limit, ProcessLoad
-from tests.diagnosis.rules.crowded import loaded
+from tests.diagnosis.rules.crowded import GIB, loaded
 from tests.jobs import FakeJob
 
-GIB = 1 << 30
-
-
-def said(job):
-    return [(kind, ranks) for _, kind, ranks in job.kinds()]
-
-
 # -- cpu-oversubscribed
-
-
-@pytest.mark.parametrize(
-    ("threads", "advice"),
-    [
-        ("1", "use fewer DataLoader workers"),
-        ("4", "set OMP_NUM_THREADS to cores / ranks (1)"),
-        (None, "set OMP_NUM_THREADS"),
-    ],
-)
-def test_who_has_one_openmp_thread_a_rank_already_is_not_told_to_have_one(threads, advice):
-    job = FakeJob(4)
-    for rank in job.ranks:
-        rank.told["environment"] = {"OMP_NUM_THREADS": threads} if threads else {}
-        job.greet(rank)
-    loaded(job, 40, run_delay_ns=0.55)
-
-    assert job.finding().advice.startswith(advice)
-
-
-def test_ranks_that_are_pinned_to_the_same_cpus_are_told_so():
-    job = FakeJob(4)
-    loaded(job, 40, run_delay_ns=0.7, cpus="2", cpus_count=1)
-
-    assert job.finding().summary.endswith("all of them are bound to CPU 2 of 4 cores")
 
 
 @pytest.mark.parametrize(
@@ -79,17 +47,6 @@ def test_what_others_cause_or_costs_little_is_no_crowd(ranks, cores, load):
     assert job.ever() == []
 
 
-@pytest.mark.parametrize(("cores", "told"), [(0.5, []), (0.9, ["cpu-oversubscribed"])])
-def test_ranks_that_would_fit_by_themselves_wait_for_somebody_else(cores, told):
-    """With one thread more on each rank the shortage would be their own."""
-    job = FakeJob(4)
-    for rank in job.ranks:
-        rank.cores = cores
-    loaded(job, 40, run_delay_ns=0.55)
-
-    assert [kind for _, kind, _ in job.ever()] == told
-
-
 def test_a_crowd_that_computes_in_turns_is_named_without_a_break():
     """The ranks use 0.95 cores on average, 0.6 in some seconds and 1.3 in others."""
     job = FakeJob(4)
@@ -105,91 +62,6 @@ def test_a_crowd_that_computes_in_turns_is_named_without_a_break():
 
 
 # -- memory-pressure
-
-
-def test_a_host_without_memory_names_its_ranks_and_the_largest():
-    job = FakeJob(2)
-    job.host_says = {"memory_total_bytes": 64 * GIB, "memory_available_bytes": GIB}
-    finding = job.trains(10).finds("warning", "memory-pressure", 0, 1)
-
-    assert finding.summary == "node0 has 1.0 GiB of 64.0 GiB memory left"
-    assert finding.evidence[0] == "rank 0 (pid 4800): 1.0 GiB resident"
-
-
-@pytest.mark.parametrize(
-    ("says", "words"),
-    [
-        (
-            {"shm_total_bytes": 64 << 20, "shm_free_bytes": 1 << 20},
-            "/dev/shm of node0 has 1.0 MiB of 64.0 MiB left",
-        ),
-        (
-            {"shm_total_bytes": 64 << 20, "shm_free_bytes": 4 << 20},
-            "/dev/shm of node0 has 4.0 MiB of 64.0 MiB left",
-        ),
-        (
-            {"load": HostLoad(memory_stall_ratio=0.4)},
-            "node0 waits 40% of the time for memory (reclaim or swap)",
-        ),
-    ],
-)
-def test_what_else_of_a_host_is_short(says, words):
-    job = FakeJob(2)
-    job.host_says = says
-
-    assert job.trains(10).finding().summary == words
-
-
-def test_a_rank_near_the_limit_of_its_own_cgroup_is_named_alone():
-    job = FakeJob(3)
-    job.ranks[2].seen_outside = {
-        "load": ProcessLoad(memory_limit_bytes=8 * GIB, memory_used_bytes=8 * GIB - (100 << 20))
-    }
-    job.trains(10)
-
-    assert job.finding().ranks == (2,)
-    assert "the cgroup of rank 2 uses 7.9 GiB of its 8.0 GiB" in job.finding().summary
-
-
-def test_a_rank_that_has_nearly_all_its_descriptors_open_is_named():
-    job = FakeJob(3)
-    job.ranks[0].seen_outside = {"load": ProcessLoad(files=1001, files_limit=1024)}
-
-    assert job.trains(10).finding().summary == "rank 0 has 1,001 of at most 1,024 descriptors open"
-
-
-@pytest.mark.parametrize(
-    ("limit", "words"),
-    [
-        (
-            Limit("RLIMIT_AS", 96 * GIB // 10, 10 * GIB),
-            "uses 9.6 GiB of at most 10.0 GiB of address space (RLIMIT_AS)",
-        ),
-        (
-            Limit("RLIMIT_DATA", 96 * GIB // 10, 10 * GIB),
-            "uses 9.6 GiB of at most 10.0 GiB of data (RLIMIT_DATA)",
-        ),
-    ],
-)
-def test_a_rank_near_a_limit_of_its_own_is_named_alone(limit, words):
-    """ulimit -v, or h_vmem of a batch system: at 96 % there was no finding."""
-    job = FakeJob(3)
-    job.ranks[2].seen_outside = {"load": ProcessLoad(limits=(limit,))}
-    job.trains(10)
-
-    assert (job.finding().kind, job.finding().ranks) == ("memory-pressure", (2,))
-    assert job.finding().summary == f"rank 2 {words}"
-
-
-def test_ranks_whose_group_may_have_few_more_threads_are_named_once():
-    job = FakeJob(3)
-    for rank in job.ranks:
-        rank.seen_outside = {"load": ProcessLoad(limits=(Limit("pids.max", 930, 1000),))}
-
-    assert (
-        job.trains(10).finding().summary
-        == "the cgroup of ranks 0-2 has 930 of at most 1,000 threads (pids.max)"
-    )
 
 
 @pytest.mark.parametrize(
@@ -229,66 +101,3 @@ def test_what_is_low_and_yet_enough_is_no_news(says):
     job.host_says = says
 
     assert job.trains(10).ever() == []
-
-
-# -- disk-full
-
-
-def test_a_full_disk_is_named_with_what_it_is_used_for():
-    job = FakeJob(2)
-    job.host_says = {"load": HostLoad(disks=(Disk("/scratch", "cwd", 1000 * GIB, GIB),))}
-    finding = job.trains(10).finds("warning", "disk-full", 0, 1)
-
-    assert finding.summary == (
-        "the disk of /scratch on node0 has 1.0 GiB of 1000.0 GiB left (the working folder of"
-        " ranks 0,1)"
-    )
-
-
-def test_a_full_disk_of_checkpoints_is_named_with_the_rank_that_writes_there():
-    job = FakeJob(3)
-    disk = Disk("/ckpt/run7", "files", 1000 * GIB, GIB, ranks=(0,))
-    job.host_says = {"load": HostLoad(disks=(disk,))}
-    job.trains(10)
-
-    assert (job.finding().kind, job.finding().ranks) == ("disk-full", (0,))
-    assert (
-        job.finding().summary
-        == "the disk of /ckpt/run7 on node0 has 1.0 GiB of 1000.0 GiB left (files of rank 0)"
-    )
-
-
-def test_a_disk_without_inodes_is_full_too():
-    job = FakeJob(2)
-    job.host_says = {
-        "load": HostLoad(disks=(Disk("/tmp", "TMPDIR", 100 * GIB, 50 * GIB, 1_000_000, 12),))
-    }
-
-    assert "has inodes for 12 more files (TMPDIR of ranks 0,1)" in job.trains(10).finding().summary
-
-
-def test_two_full_disks_are_two_findings():
-    job = FakeJob(2)
-    disks = (Disk("/a", "cwd", 1000 * GIB, 0), Disk("/b", "TMPDIR", 1000 * GIB, 0))
-    job.host_says = {"load": HostLoad(disks=disks)}
-    job.trains(10)
-
-    assert said(job) == [("disk-full", (0, 1)), ("disk-full", (0, 1))]
-
-
-@pytest.mark.parametrize(("free", "kinds"), [(50_000, ["disk-full"]), (300_000, [])])
-def test_few_inodes_are_few_of_a_large_disk_too(free, kinds):
-    job = FakeJob(2)
-    disk = Disk("/tmp", "TMPDIR", 100 * GIB, 50 * GIB, 10_000_000, free)
-    job.host_says = {"load": HostLoad(disks=(disk,))}
-
-    assert [kind for kind, _ in said(job.trains(3))] == kinds
-
-
-@pytest.mark.parametrize(("steal", "told"), [(0.1, True), (0.01, False)])
-def test_what_the_hypervisor_takes_is_told_beside_a_crowd(steal, told):
-    job = FakeJob(4)
-    job.host_says = {"load": HostLoad(runnable=9, steal_ratio=steal)}
-    loaded(job, 40, run_delay_ns=0.55)
-
-    assert any("the hypervisor gives" in line for line in job.finding().evidence) == told

@@ -5,14 +5,8 @@ import pytest
 from ddtop.policy import POLICY
 from ddtop.say.calm import calm_text
 from ddtop.wire.records import Group, Groups
-from tests.diagnosis.rules.foreign import STORE, between_jobs, by_hand, makes
-from tests.jobs import WORLD, FakeJob, trained
-
-
-def waits_for_weights(job):
-    job.ranks[0].waits_in("broadcast", group="weights")
-    for rank in job.ranks[1:]:
-        rank.waits_in("barrier")
+from tests.diagnosis.rules.foreign import STORE, between_jobs, by_hand, waits_for_weights
+from tests.jobs import WORLD, FakeJob
 
 
 def test_a_wait_for_another_job_is_nobody_s_fault():
@@ -26,36 +20,6 @@ def test_a_wait_for_another_job_is_nobody_s_fault():
         "; rank 0 waits in broadcast #101 of group weights (store 10.0.0.1:29511) for processes"
         " outside this job"
     )
-
-
-def test_the_same_wait_would_be_a_cycle_if_the_map_were_believed():
-    """The near miss: the group is of this job, and rank 1 is in another collective."""
-    job = between_jobs(foreign=None, ranks=(0, 1))
-    waits_for_weights(job)
-
-    assert ("critical", "wait-cycle", (0, 1)) in job.passes(8).kinds()
-
-
-def test_no_progress_names_the_group_and_its_store_and_is_never_critical():
-    """Rollouts of a quarter of an hour are usual; a dead engine shows in the engines' own job."""
-    job = between_jobs()
-    waits_for_weights(job)
-    finding = job.passes(30).finds("info", "no-progress")
-
-    assert finding.summary == (
-        "no progress for 30 s: rank 0 waits in broadcast #101 of group weights (store"
-        " 10.0.0.1:29511) for processes outside this job; ranks 1,2 wait for it"
-    )
-    assert job.passes(600).kinds() == [("warning", "no-progress", (0,))]
-
-
-def test_a_rank_that_is_stuck_itself_is_named_beside_such_a_wait():
-    job = between_jobs()
-    job.ranks[0].waits_in("broadcast", group="weights")
-    job.ranks[1].stands_at("load", "data.py")
-    job.ranks[2].waits_in("all_reduce")
-
-    assert job.passes(8).kinds() == [("critical", "not-in-collective", (1,))]
 
 
 def test_a_group_made_by_hand_all_of_whose_members_are_ranks_is_of_this_job():
@@ -94,36 +58,3 @@ def test_one_member_that_sees_the_contradiction_is_enough(first):
         job.say(Groups((job.groups[WORLD], says[number])), job.ranks[number])
 
     assert job.snapshot().group("weights").foreign == STORE
-
-
-# -- groups that are being made by hand
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"name": "reward", "number": 1},
-        {"name": "policy", "number": 0},
-        {"name": "policy", "number": 1, "store": "10.0.0.2:1"},
-        {"name": "policy", "number": 1, "size": 3},
-    ],
-)
-def test_ranks_that_may_wait_for_somebody_else_are_no_cycle(other):
-    """Of one group, both the first member of theirs, at two stores, or in groups of two sizes."""
-    job = trained(3)
-    makes(job, 0, "reward", 0)
-    makes(job, 1, **other)
-    job.ranks[2].waits_in()
-
-    assert job.passes(12).kinds() == [("warning", "not-in-collective", (0, 1))]
-    assert "rank 0 makes the group reward as number 0 of 2" in job.finding().evidence[0]
-
-
-def test_a_rank_that_has_made_the_other_group_before_is_not_in_another_order():
-    """Each round has a group of its own, and rank 1 is one ahead: an engine has not come."""
-    job = trained(3)
-    makes(job, 0, "round 1", 0)
-    makes(job, 1, "round 2", 1, "round 1")
-    job.ranks[2].waits_in()
-
-    assert job.passes(12).kinds() == [("warning", "not-in-collective", (0, 1))]

@@ -3,11 +3,8 @@
 import pytest
 
 from ddtop.model.facts import State
-from ddtop.wire.records import GpuProcess
-from tests.diagnosis.rules.gpu_straggler import late_job
 from tests.diagnosis.rules.straggler import answers
-from tests.gpu_jobs import GIB, stranger
-from tests.nccl_jobs import COMPUTES, HOT, WAITS, NcclJob, one_computes
+from tests.nccl_jobs import NcclJob, one_computes
 
 
 def test_the_gpu_that_computes_while_the_others_spin_is_the_one_that_comes_last():
@@ -35,43 +32,6 @@ def test_the_gpu_that_computes_while_the_others_spin_is_the_one_that_comes_last(
     assert [rank.gpu.waits for rank in snapshot.ranks] == [number != 5 for number in range(8)]
 
 
-def test_gpus_that_draw_even_less_than_the_waiting_ones_wait_too():
-    job = NcclJob().warms_up()
-    job.runs(
-        60,
-        lambda second, rank: (
-            COMPUTES if rank == 5 else WAITS | ({"power_watts": 45.0} if rank < 2 else {})
-        ),
-    )
-
-    assert job.kinds() == [("warning", "straggler", (5,))]
-
-
-def test_it_is_not_said_before_it_has_lasted_and_is_over_when_it_is_over():
-    job = NcclJob().warms_up()
-    job.runs(35, one_computes(5))
-    early = job.kinds()
-    job.runs(30, one_computes(5))
-    then = job.kinds()
-    job.runs(15, lambda second, rank: COMPUTES)
-
-    assert (early, then, job.kinds()) == ([], [("warning", "straggler", (5,))], [])
-
-
-def test_a_held_gpu_of_which_it_is_not_known_that_others_wait_is_throttled_and_no_more():
-    """It has been throttled since the job began, so the others have never drawn more."""
-    job = NcclJob().runs(110, lambda second, rank: HOT if rank == 5 else COMPUTES)
-
-    assert job.stood() == [("warning", "gpu-throttled", (5,))]
-
-
-def test_two_ranks_that_are_held_are_told_of_beside_two_that_wait_only_as_throttled():
-    """Of two ranks neither is the majority."""
-    job = NcclJob(world_size=2).warms_up()
-
-    assert job.runs(60, one_computes(1)).stood() == []
-
-
 # -- as the cause of a straggler that the arrival times have shown
 
 
@@ -87,33 +47,6 @@ def test_who_is_named_by_the_times_of_arrival_is_not_named_a_second_time():
     assert [finding.kind for finding in job.verdict().findings] == ["straggler"]
     assert "of each 102 ms step" in job.finding().summary
     assert job.snapshot().ranks[5].gpu_late is None
-
-
-def test_a_gpu_that_computes_while_the_others_spin_is_the_cause_of_a_late_rank():
-    job = late_job(one_computes(1))
-
-    assert (
-        "it computes longer on its GPU: the others' GPUs are 100% busy at " in job.finding().summary
-    )
-
-
-def test_a_stranger_on_the_gpu_is_the_cause_of_a_late_rank():
-    both = (GpuProcess(4801, 20 * GIB, rank=1), stranger())
-    job = late_job(lambda second, rank: COMPUTES | {"processes": both} if rank == 1 else COMPUTES)
-
-    texts = {one.kind: one.summary for one in job.verdict().findings}
-    assert "it shares its GPU with pid 3310 (bob, python sample.py, 31.0 GiB)" in texts["straggler"]
-
-
-STARVED = {"util_ratio": 0.2, "power_watts": 120.0, "sm_mhz": 600, "throttle": ("hw_slowdown",)}
-"""Its host feeds it slowly; at rest its clocks fall, and this driver calls that a slowdown."""
-
-
-@pytest.mark.parametrize("own", [COMPUTES, STARVED, STARVED | {"sm_mhz": 1755, "throttle": ()}])
-def test_gpus_alike_and_a_gpu_that_its_host_feeds_slowly_are_no_cause(own):
-    job = late_job(lambda second, rank: own if rank == 1 else COMPUTES)
-
-    assert "GPU" not in job.finding().summary
 
 
 @pytest.mark.parametrize(("seconds", "late"), [(35, {}), (60, {5: 40.0})])

@@ -1,12 +1,9 @@
 """GPUs that draw different power, and none of them is a straggler."""
 
-import msgspec
 import pytest
 
 from ddtop.policy import POLICY
-from ddtop.wire.records import GpuWatch
-from tests.gpu_jobs import card
-from tests.nccl_jobs import COMPUTES, WAITS, WARM_S, NcclJob, one_computes
+from tests.nccl_jobs import COMPUTES, WAITS, NcclJob, one_computes
 
 
 def near(second, rank):
@@ -78,146 +75,6 @@ def cut_in_instances(second, rank):
 )
 def test_what_looks_like_it_and_is_something_else_is_not_reported(does):
     assert NcclJob().warms_up().runs(70, does).stood() == []
-
-
-def test_in_its_first_minute_a_job_compiles_and_loads():
-    job = NcclJob().runs(58, one_computes(0))
-
-    assert job.stood() == []
-
-
-def test_a_rank_that_evaluates_while_the_others_wait_at_a_barrier_is_no_straggler():
-    """The job makes no progress meanwhile, so other rules judge it."""
-    job = NcclJob().warms_up()
-    job.ranks[0].works_at("evaluate")
-    job.others_wait(0, op="barrier")
-    job.runs(60, one_computes(0))
-
-    assert "straggler" not in [kind for _, kind, _ in job.stood()]
-
-
-def test_a_job_that_makes_its_steps_in_bursts_waits_for_something_between_them():
-    job = NcclJob().warms_up()
-    for second in range(70):
-        for rank in job.ranks:
-            rank.trains = second % 40 < 20
-        job.runs(1, one_computes(0))
-
-    assert job.stood() == []
-
-
-def test_steps_that_nothing_counts_prove_no_work_alike():
-    """In rollouts and servers each rank has its own work."""
-    job = NcclJob()
-    for rank in job.ranks:
-        rank.iteration = None
-    job.warms_up()
-
-    assert job.runs(60, one_computes(5)).stood() == []
-
-
-def test_ranks_that_make_fewer_steps_have_another_part_in_the_job():
-    job = NcclJob().warms_up()
-    for second in range(60):
-        for number in range(8):
-            job.change(number, **one_computes(5)(second, number))
-        job.trains(1)
-        job.ranks[5].iteration -= 8
-
-    assert job.stood() == []
-
-
-def test_stages_of_a_pipeline_wait_for_the_heavy_one_by_design():
-    """Four stages that send to each other, and sum the norm of their gradients at each step."""
-    job = NcclJob(world_size=4)
-    for rank in job.ranks:
-        state = rank.state
-        rank.state = lambda state=state: _sending(state())
-    job.warms_up()
-
-    assert job.runs(60, one_computes(2)).stood() == []
-
-
-def _sending(state):
-    groups = tuple(msgspec.structs.replace(one, p2p_calls=4 * one.enqueued) for one in state.groups)
-    return msgspec.structs.replace(state, groups=groups)
-
-
-def test_who_exchanges_most_in_a_smaller_group_is_not_compared_in_the_large_one():
-    """Two replicas of four stages, one heavy: gradients go to the other replica's same stage."""
-    job = NcclJob()
-    for number in range(4):
-        job.new_nccl_group(f"dp{number}", number, number + 4)
-    for rank in job.ranks:
-        state = rank.state
-        rank.state = lambda state=state: _mostly(state(), "dp")
-    job.warms_up()
-
-    assert job.runs(60, one_computes(2, 6)).stood() == []
-
-
-def _mostly(state, prefix):
-    groups = tuple(
-        (
-            msgspec.structs.replace(one, enqueued=3 * one.enqueued, completed=3 * one.enqueued)
-            if one.group.startswith(prefix)
-            else one
-        )
-        for one in state.groups
-    )
-    return msgspec.structs.replace(state, groups=groups)
-
-
-def test_in_a_group_of_four_of_a_larger_job_the_late_one_is_told_among_its_own():
-    job = NcclJob()
-    job.new_nccl_group("tp0", 0, 1, 2, 3)
-    job.new_nccl_group("tp1", 4, 5, 6, 7)
-    for rank in job.ranks:
-        state = rank.state
-        rank.state = lambda state=state: _mostly(state(), "tp")
-    job.warms_up()
-    job.runs(60, lambda second, rank: COMPUTES if rank in (1, 4, 5, 6, 7) else WAITS)
-    finding = job.finding()
-    assert (finding.ranks, finding.victims, finding.group) == ((1,), (0, 2, 3), "tp0")
-
-
-def test_numbers_that_the_relay_repeats_while_the_driver_is_silent_prove_nothing():
-    job = NcclJob().warms_up()
-    job.runs(4, one_computes(5))
-    for second in range(60):
-        job.host_says["gpu_watch"] = GpuWatch(4000 + second % 5 * 1000)
-        job.trains(1)
-
-    assert job.stood() == []
-
-
-def test_a_third_of_the_gpus_that_nobody_knows_could_be_the_one_that_all_wait_for():
-    job = NcclJob()
-    job.has(*[card(number, *([number] if number < 5 else [])) for number in range(8)])
-    job.runs(WARM_S, lambda second, rank: COMPUTES)
-
-    assert job.runs(60, one_computes(2)).stood() == []
-
-
-def test_a_rank_that_crashes_is_the_only_thing_that_is_reported():
-    job = NcclJob().warms_up()
-    job.runs(50, one_computes(5))
-    before = job.kinds()
-    job.ranks[3].ends(1)
-    job.others_wait(3)
-    job.runs(10, one_computes(5))
-
-    assert before == [("warning", "straggler", (5,))]
-    assert "straggler" not in [kind for _, kind, _ in job.kinds()]
-
-
-def test_what_a_relay_said_long_ago_proves_nothing_of_now():
-    job = NcclJob().warms_up()
-    job.runs(50, one_computes(5))
-    before = job.kinds()
-    job.look_at_hosts = lambda: None
-
-    assert (before, job.trains(40).kinds()) == ([("warning", "straggler", (5,))], [])
 
 
 @pytest.mark.parametrize("members", [1, 2, 3])

@@ -9,7 +9,7 @@ from ddtop.policy import POLICY
 from ddtop.say.calm import calm_text
 from ddtop.say.told import look
 from ddtop.wire.records import HostState, HubLink
-from tests.diagnosis.rules.host_lost import cut, down
+from tests.diagnosis.rules.host_lost import down
 from tests.jobs import FakeJob, brief, unix_ns
 from tests.spread import SpreadJob
 
@@ -18,41 +18,8 @@ def states(job):
     return [rank.state for rank in job.snapshot().ranks]
 
 
-def test_a_host_that_is_down_is_named_with_its_ranks_and_who_waits():
-    finding = down().finds("critical", "host-lost", 4, 5)
-
-    assert finding.victims == (0, 1, 2, 3, 6, 7)
-    assert finding.since_unix_ns == unix_ns(6)
-    assert finding.summary == (
-        "host node2 (ranks 4,5) has not reported for 12 s; ranks 0-3,6,7 wait for it in"
-        " all_reduce #61 of default_pg"
-    )
-    assert finding.evidence[0].startswith(
-        "rank 4 on node2, last report 12 s ago: iteration 60, after all_reduce #60"
-    )
-    assert "ping node2" in finding.advice
-
-
 def test_its_ranks_are_lost_and_those_that_wait_for_them_blocked():
     assert states(down()) == [State.BLOCKED] * 4 + [State.LOST] * 2 + [State.BLOCKED] * 2
-
-
-def test_nothing_else_is_ever_said_of_them():
-    """By their last reports they are not in the collective, or have silent agents."""
-    assert down(40.0).ever() == [("critical", "host-lost", (4, 5))]
-
-
-def test_what_its_ranks_did_when_it_fell_silent_is_not_what_they_do():
-    """In a collective, in uninterruptible sleep, in a DataLoader: each would become a finding."""
-    job = SpreadJob(6, 2).trains(6)
-    job.ranks[3].is_stalled()
-    job.ranks[4].waits_for_batch(locked=1)
-    job.ranks[5].waits_in()
-    job.passes(1)
-    job.goes_silent("node1")
-    job.others_wait(3, 4, 5)
-
-    assert job.passes(40).ever() == [("critical", "host-lost", (3, 4, 5))]
 
 
 def test_a_host_that_is_heard_again_is_well_and_nothing_follows():
@@ -74,53 +41,6 @@ def test_an_agent_that_stays_silent_when_its_host_is_back_is_said_to_be():
 
     assert job.snapshot().ranks[4].state is State.SILENT
     assert ("critical", "interpreter-frozen", (4,)) in job.kinds()
-
-
-def test_a_rank_that_stands_elsewhere_on_another_host_is_named_beside_the_lost_host():
-    job = cut()
-    job.ranks[1].stands_at("fetch")
-    job.others_wait(1, 4, 5)
-
-    assert sorted(job.passes(14).kinds()) == [
-        ("critical", "host-lost", (4, 5)),
-        ("critical", "not-in-collective", (1,)),
-    ]
-
-
-def test_while_collectives_with_its_ranks_are_completed_only_the_connection_is_cut():
-    job = cut().trains(14)
-    finding = job.finds("info", "host-lost", 4, 5)
-
-    assert "the job continues" in finding.summary
-    assert finding.victims == ()
-    assert job.ever() == [("info", "host-lost", (4, 5))]
-
-
-def test_when_they_end_as_well_it_is_the_host():
-    job = cut().trains(14)
-    job.others_wait(4, 5)
-
-    assert job.passes(16).kinds() == [("critical", "host-lost", (4, 5))]
-
-
-def test_several_hosts_behind_one_switch_are_one_finding():
-    job = SpreadJob(8, 4).trains(6)
-    job.goes_silent("node2", "node3")
-    job.others_wait(4, 5, 6, 7)
-    job.passes(12)
-
-    assert job.kinds() == [("critical", "host-lost", (4, 5, 6, 7))]
-    assert job.finding().summary.startswith(
-        "hosts node2, node3 (ranks 4-7) have not reported for 12 s"
-    )
-
-
-def test_a_host_is_lost_though_a_rank_elsewhere_has_finished():
-    job = cut()
-    job.ranks[0].ends(0)
-    job.others_wait(0, 4, 5)
-
-    assert ("critical", "host-lost", (4, 5)) in job.passes(12).kinds()
 
 
 def test_at_the_end_of_the_job_nobody_is_lost():
@@ -196,21 +116,6 @@ def test_a_job_whose_hosts_are_all_seen_is_not_apart():
 
     assert job.snapshot().apart is None
     assert all(isinstance(host, HostState) for host in job.snapshot().hosts)
-
-
-def test_what_stood_before_a_relay_was_replaced_stands_on_unchanged():
-    """Six seconds without a record made the critical finding a warning."""
-    job = SpreadJob(4, 2).trains(5)
-    job.ranks[2].stands_at("fetch")
-    job.others_wait(2)
-    job.passes(8)
-    assert job.kinds() == [("critical", "not-in-collective", (2,))]
-
-    job.goes_silent("node1")
-    job.passes(6)
-    job.comes_back("node1")
-
-    assert job.passes(6).ever() == [("critical", "not-in-collective", (2,))]
 
 
 def test_who_works_is_not_said_before_the_relay_has_looked_twice():

@@ -2,8 +2,6 @@
 
 import pytest
 
-from ddtop.policy import POLICY
-from ddtop.wire.records import Feed
 from tests.diagnosis.rules.input_bound import loading
 from tests.jobs import replace_loader
 
@@ -39,14 +37,6 @@ def test_a_long_wait_for_the_first_batch_is_no_rhythm_in_the_steps_after_it(star
     assert job.trains(12).ever() == []
 
 
-@pytest.mark.parametrize("limits", [{"input-bound.window_s": 3600}, {"input-bound.steps": 10_000}])
-def test_so_long_and_so_many_steps_must_be_seen_as_the_policy_says(limits):
-    job = loading().trains(15)
-    job.policy = POLICY.with_limits(limits)
-
-    assert job.kinds() == []
-
-
 def alternates(job, cycles, train_s=11, validate_s=3):
     """The training loader is slow; the validation in between has one that keeps up."""
     for _ in range(cycles):
@@ -65,21 +55,3 @@ def test_a_validation_in_between_does_not_make_it_come_and_go():
     stood = [bool(verdict.findings) for verdict in job.verdicts()]
 
     assert stood[stood.index(True) :] == [True] * (len(stood) - stood.index(True))
-
-
-@pytest.mark.parametrize(
-    ("source", "group", "found"),
-    [
-        ("batch", "0", []),
-        ("optimizer", "0", [("warning", "input-bound", (0, 1, 2, 3))]),
-        ("batch", None, [("warning", "input-bound", (0, 1, 2, 3))]),
-    ],
-    ids=["it goes on in the middle of an epoch", "it trains", "it only predicts"],
-)
-def test_batches_that_are_thrown_away_before_the_first_step_feed_no_training(source, group, found):
-    feed = Feed("DistributedSampler", "BatchSampler", "Images", False, group=group)
-    job = loading(0.98, feed=feed)
-    for rank in job.ranks:
-        rank.says = {"iteration_source": source}
-
-    assert job.trains(15).kinds() == found

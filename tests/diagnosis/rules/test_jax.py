@@ -5,9 +5,10 @@ import pytest
 from ddtop.policy import POLICY
 from ddtop.say.calm import calm_text
 from ddtop.wire.names import JAX_INIT
-from ddtop.wire.records import COLLECTIVE, OpenCall, OutsideLook
+from ddtop.wire.records import OpenCall
+from tests.diagnosis.rules.jax import parted
 from tests.diagnosis.rules.starting import early
-from tests.jobs import FakeJob, unix_ns
+from tests.jobs import unix_ns
 
 # -- the start
 
@@ -53,41 +54,6 @@ def test_a_process_with_another_port_is_named_in_the_words_of_jax():
 
 
 # -- waits
-
-
-def rests(job, number, call, line, quiet=True):
-    """The rank sleeps in a computation, or elsewhere (no call)."""
-    now, rank = unix_ns(job.now), job.ranks[number]
-    waits = "collective" if call else None
-    rank.stands_at("train", line=line, waits_on=waits, callee=call, activity=waits or "other")
-    kind, quiet_since = (COLLECTIVE, now if quiet else None) if call else (None, None)
-    rank.says["outside"] = OutsideLook(kind, call, now, True, quiet_since_unix_ns=quiet_since)
-
-
-def test_a_rank_that_sleeps_while_others_are_in_a_computation_is_named_by_their_stacks():
-    job = FakeJob(3).trains(6)
-    for number, call in enumerate(("a computation", None, "a computation")):
-        rests(job, number, call, 40 + number)
-    finding = job.passes(8).finds("critical", "not-in-collective", 1)
-
-    assert finding.summary.endswith("; ranks 0,2 wait for it in a computation, by their stacks")
-    assert finding.evidence[-1].endswith("ddtop cannot read sequence numbers of JAX")
-
-
-def parted(quiet=True, lines=(20, 40, 40)):
-    job = FakeJob(3).trains(6)
-    calls = ("process_allgather", "a computation", "a computation")
-    for number, (call, line) in enumerate(zip(calls, lines, strict=True)):
-        rests(job, number, call, line, quiet)
-    return job
-
-
-def test_ranks_that_all_sleep_in_different_computations_never_meet():
-    """process_allgather under `if process_index() == 0`: the others are in the next step."""
-    finding = parted().passes(8).finds("critical", "no-progress", 0)
-
-    assert finding.victims == (1, 2)
-    assert "rank 0 is in process_allgather (train.py:20 train)" in finding.summary
 
 
 @pytest.mark.parametrize("job", [{"quiet": False}, {"lines": (40, 40, 40)}])

@@ -10,7 +10,7 @@ from ddtop.policy import POLICY
 from ddtop.relay.gpus.ras import parse_json, parse_text
 from ddtop.say.nccl import ras_lines, watchdog_line
 from ddtop.wire.records import CommStatus, RasAnswer
-from tests.diagnosis.rules.nccl import nccl_job, service
+from tests.diagnosis.rules.nccl import nccl_job, service, stuck
 from tests.jobs import SECOND, FakeJob
 from tests.relay.gpus.answers import ANSWERS
 
@@ -39,36 +39,6 @@ def recorded(job, name):
     )
     job.say(CommStatus(msgspec.structs.replace(said, communicators=communicators)))
     return ras_lines(job.snapshot(), POLICY)
-
-
-def stuck(job, answer=None, seconds=8):
-    job.trains(10)
-    job.others_wait()
-    job.passes(seconds / 2)
-    if answer is not None:
-        job.say(CommStatus(answer))
-    job.passes(seconds / 2)
-    return job.finding()
-
-
-def test_a_stuck_collective_has_nccl_s_own_view_in_its_evidence():
-    finding = stuck(nccl_job(), service("ok", "ok", "ok", "ok"))
-
-    assert finding.kind == "collective-stuck"
-    assert "NCCL's own view: 1 communicator, no peer missing or dead" in finding.evidence
-
-
-@pytest.mark.parametrize("state", ["dead", "unresponsive"])
-def test_a_peer_that_is_gone_for_nccl_is_named_by_its_number_in_the_job(state):
-    finding = stuck(nccl_job(), service("ok", "ok", state, "ok"))
-
-    assert f"NCCL calls rank 2 {state}" in finding.evidence
-
-
-def test_who_has_launched_less_is_named():
-    finding = stuck(nccl_job(), service("ok", "ok", "ok", "ok", counts=[812, 812, 811, 812]))
-
-    assert "NCCL: rank 2 has launched 811 AllReduce, the others 812" in finding.evidence
 
 
 @pytest.mark.parametrize(
@@ -137,15 +107,6 @@ def test_of_two_ranks_the_one_with_fewer_launches_has_not_come():
     ]
 
 
-def test_who_has_launched_more_than_all_others_is_named():
-    """`if rank == 0: all_reduce()`"""
-    finding = stuck(
-        nccl_job(), service("ok", "ok", "ok", "ok", counts=[812, 811, 811, 811], usual=811)
-    )
-
-    assert "NCCL: rank 0 has launched 812 AllReduce, the others 811" in finding.evidence
-
-
 def test_ranks_with_one_pid_are_distinguished_by_their_numbers_in_a_communicator_of_all():
     """Each container has a process with pid 1."""
     job = FakeJob(4, hosts=4).trains(2)
@@ -171,32 +132,6 @@ def test_an_old_answer_says_nothing_of_now():
     job.say(CommStatus(service("ok", "dead", "ok", "ok")))
 
     assert ras_lines(job.trains(70).snapshot(), POLICY) == []
-
-
-def test_a_service_that_did_not_answer_is_reported():
-    finding = stuck(nccl_job(), RasAnswer(why="ConnectionRefusedError"))
-
-    assert "NCCL's status service did not answer: ConnectionRefusedError" in finding.evidence
-
-
-def test_an_error_of_the_backend_blames_the_peer_that_nccl_calls_dead():
-    """get_error returns REMOTE_ERROR on three ranks, and no process is gone on this host."""
-    job = nccl_job().trains(10)
-    job.ranks[3].trains = False
-    job.ranks[3].stands_at("train_step")
-    job.others_wait(3)
-    for rank in job.ranks[:3]:
-        groups = tuple(
-            msgspec.structs.replace(one, error="REMOTE_ERROR") for one in rank.state().groups
-        )
-        rank.says = {"groups": groups}
-    job.say(CommStatus(service("ok", "ok", "ok", "dead")))
-
-    assert any(
-        "NCCL calls rank 3 dead" in line
-        for finding in job.passes(3).verdict().findings
-        for line in finding.evidence
-    )
 
 
 @pytest.mark.parametrize(
@@ -241,16 +176,12 @@ def test_an_error_of_the_backend_blames_the_peer_that_nccl_calls_dead():
     ],
 )
 def test_the_watchdog_s_time_is_reported_from_the_environment(environment, line):
-    assert line in stuck(nccl_job(**environment)).evidence
-
-
-def test_of_gloo_there_is_no_watchdog_to_tell():
-    assert not [line for line in stuck(FakeJob(4)).evidence if "watchdog" in line]
+    assert line in stuck(nccl_job(**environment)).finding().evidence
 
 
 def test_a_timeout_that_has_passed_is_reported():
     job = nccl_job()
-    finding = stuck(job)
+    finding = stuck(job).finding()
     rank = job.snapshot().ranks[0]
 
     assert finding.kind == "collective-stuck"
@@ -258,23 +189,6 @@ def test_a_timeout_that_has_passed_is_reported():
         watchdog_line([rank], 0, rank.comm.open_collectives[0].created_unix_ns + 1_900 * SECOND)
         or ""
     )
-
-
-@pytest.mark.parametrize(
-    ("torch", "line"),
-    [
-        ("2.6.0", "torch's watchdog ends the ranks in 30 min 52 s (timeout 30 min, then 60 s)"),
-        (None, "torch's watchdog ends the ranks in 30 min 52 s (timeout 30 min, then 60 s)"),
-    ],
-)
-def test_of_a_version_that_is_not_known_to_dump_no_dump_is_promised(torch, line):
-    assert line in stuck(nccl_job(torch=torch)).evidence
-
-
-def test_of_such_a_version_nobody_knows_whether_anything_ends_the_wait():
-    evidence = stuck(nccl_job(torch="2.6.0", TORCH_NCCL_ASYNC_ERROR_HANDLING="0")).evidence
-
-    assert any(line.startswith("perhaps nothing ends this wait") for line in evidence)
 
 
 def test_a_communicator_that_is_being_built_is_reported():
@@ -293,35 +207,6 @@ def test_a_communicator_that_is_being_built_is_reported():
         " and needs all members" in (job.finding().evidence)
     )
     assert job.snapshot().ranks[0].nccl is None
-
-
-@pytest.mark.parametrize(
-    ("environment", "line"),
-    [
-        (
-            {},
-            "torch's watchdog ends the ranks in 29 min 52 s (timeout 30 min), with a dump of its"
-            " flight recorder",
-        ),
-        (
-            {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"},
-            "nothing ends this wait: TORCH_NCCL_ASYNC_ERROR_HANDLING=0",
-        ),
-        (
-            {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "2"},
-            "torch's watchdog aborts NCCL, and the wait raises an error, in 29 min 52 s (timeout"
-            " 30 min)",
-        ),
-        (
-            {"TORCH_DIST_USE_NCCL2": "0"},
-            "torch's watchdog ends the ranks in 30 min 52 s (timeout 30 min, then 60 s), with a"
-            " dump of its flight recorder",
-        ),
-    ],
-)
-def test_the_watchdog_of_torch_2_15_ends_the_ranks_at_the_timeout(environment, line):
-    """nccl2/ProcessGroupNCCL.cpp: `handleWatchdogFailure` ends the process after its dump."""
-    assert line in stuck(nccl_job(torch="2.15.0", **environment)).evidence
 
 
 @pytest.mark.parametrize(("ago_s", "gone"), [(50, (2,)), (70, ())])

@@ -5,18 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ddtop.wire.records import HelperEnd, LastException
+from tests.diagnosis.rules.parents import PARENT, finished
 from tests.jobs import FakeJob, place, trained, unix_ns
-
-PARENT = 4700
-
-
-def finished(*helpers: HelperEnd) -> FakeJob:
-    """The ranks have trained well and ended; then these processes end."""
-    job = trained(2)
-    for rank in job.ranks:
-        rank.ends(0)
-    job.host_says = {"helpers": helpers}
-    return job.passes(2)
 
 
 def test_a_parent_that_raises_after_its_ranks_fails_the_job():
@@ -32,13 +22,6 @@ def test_a_parent_that_raises_after_its_ranks_fails_the_job():
     )
     ended = job.snapshot().ended
     assert ended.reason == "the program that started the ranks failed after them: KeyError"
-
-
-def test_an_exit_code_alone_counts_too():
-    job = finished(HelperEnd(PARENT, unix_ns(11.0), 3, launcher=True))
-
-    assert job.kinds() == [("critical", "helper-crashed", ())]
-    assert "ended with exit code 3; all ranks had finished by then" in job.finding().summary
 
 
 @pytest.mark.parametrize(
@@ -82,14 +65,3 @@ def test_ranks_that_finish_long_before_or_after_their_parent_was_killed_have_fin
     job.host_says = {"helpers": (HelperEnd(PARENT, killed, None, 9, launcher=True),)}
 
     assert job.passes(3).kinds() == []
-
-
-def test_a_rank_that_fails_explains_the_end_of_its_parent():
-    """mp.spawn raises what its child raised."""
-    job = trained(2)
-    job.ranks[1].raises("ValueError", "bad sample 7")
-    job.ranks[1].ends(1, later_s=0.2)
-    job.ranks[0].ends(signal=15, later_s=0.4)
-    job.host_says = {"helpers": (HelperEnd(PARENT, unix_ns(job.now + 0.6), 1, launcher=True),)}
-
-    assert job.passes(3).kinds() == [("critical", "rank-crashed", (1,))]

@@ -7,21 +7,6 @@ from tests.diagnosis.rules.phases import saving
 KIND = "not-in-collective"
 
 
-@pytest.mark.parametrize("phase", ["checkpoint", "validate", "compile", "test", "sanity-check"])
-def test_a_rank_in_a_phase_that_does_nothing_visible_is_no_critical_after_five_seconds(phase):
-    assert saving(still=True, phase=phase).passes(15).kinds() == [("warning", KIND, (0,))]
-
-
-def test_the_sentence_names_the_phase_its_line_and_how_long_it_usually_takes():
-    finding = saving(usual_s=35.0).passes(40).finding()
-
-    assert finding.severity == "warning"
-    assert finding.summary.startswith(
-        "rank 0 is saving a checkpoint (trainer.py:142), 40 s; usually 35 s; "
-    )
-    assert "ranks 1-3" in finding.summary
-
-
 @pytest.mark.parametrize(
     ("scene", "seconds"),
     [
@@ -38,21 +23,3 @@ def test_a_checkpoint_is_a_hang_after_what_it_usually_takes(scene, seconds):
     job.passes(seconds[1])
 
     assert (before, job.kinds()) == ([("warning", KIND, (0,))], [("critical", KIND, (0,))])
-
-
-def test_a_checkpoint_without_cpu_and_io_is_a_hang_after_twenty_seconds():
-    assert saving(still=True).passes(25).kinds() == [("critical", KIND, (0,))]
-
-
-@pytest.mark.parametrize("phase", ["train", "idle", "warm-up", None])
-def test_other_phases_change_nothing(phase):
-    assert saving(still=True, phase=phase).passes(8).kinds() == [("critical", KIND, (0,))]
-
-
-def test_a_rank_that_died_in_its_checkpoint_is_not_saving_any_more():
-    job = saving().passes(3)
-    job.ranks[0].ends(signal=9)
-    job.passes(5)
-
-    assert "saving" not in job.finding().summary
-    assert job.finding().severity == "critical"

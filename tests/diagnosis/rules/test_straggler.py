@@ -5,17 +5,14 @@ import pytest
 from ddtop.model.facts import State
 from ddtop.policy import POLICY
 from ddtop.say.topics.stragglers import flame
-from ddtop.wire.records import Limit, Loader, ProcessLoad, Spot
+from ddtop.wire.records import Spot
 from tests.diagnosis.rules.straggler import (
     AUG,
     answers,
-    counting,
-    crowded_by_others,
+    by_loaders,
     job_with,
-    lacking_cpu,
     read_once,
 )
-from tests.jobs import SECOND, FakeJob, replace_loader
 
 
 def test_a_rank_that_all_wait_for_is_a_straggler_and_critical_over_half_of_the_step():
@@ -32,78 +29,6 @@ def test_a_rank_that_all_wait_for_is_a_straggler_and_critical_over_half_of_the_s
         State.WAITING,
         State.WAITING,
     ]
-
-
-GIB = 1 << 30
-
-
-def late_and_limited(*used, spots=100):
-    """Rank 1 is late in one function. Each rank uses so many of its 100 GiB of address space."""
-    job = job_with()
-    for rank, gib in zip(job.ranks, used, strict=True):
-        rank.seen_outside = {
-            "load": ProcessLoad(limits=(Limit("RLIMIT_AS", gib * GIB, 100 * GIB),))
-        }
-    job.ranks[1].says = {"spots": (Spot("fit", AUG, 88, spots),), "spots_samples": 100}
-    return read_once(job)
-
-
-def test_a_rank_that_its_limit_of_memory_keeps_is_no_straggler_beside_it():
-    """At 97 % of RLIMIT_AS it allocated in ever smaller parts: two findings, and the critical one
-    spoke of its code."""
-    finding = late_and_limited(50, 97, 50, 50).finds("warning", "memory-pressure", 1)
-
-    assert finding.victims == (0, 2, 3)
-    assert finding.summary == (
-        "rank 1 uses 97.0 GiB of at most 100.0 GiB of address space (RLIMIT_AS); ranks 0,2,3 wait"
-        " 60% of the time for it"
-    )
-
-
-@pytest.mark.parametrize("used", [(50, 90, 50, 50), (97, 97, 97, 97), (97, 50, 50, 50)])
-def test_a_limit_that_is_far_or_that_all_share_is_not_why_one_rank_is_late(used):
-    assert ("critical", "straggler", (1,)) in late_and_limited(*used).kinds()
-
-
-def test_a_fifth_of_the_step_is_a_warning_and_needs_a_second_read():
-    job = job_with(share=0.18).trains(12)
-    answers(job, cost_ms=17.0)
-    once = job.trains(5).kinds()
-    answers(job, cost_ms=17.0, request="r2")
-
-    assert (once, job.trains(2).kinds()) == ([], [("warning", "straggler", (1,))])
-
-
-@pytest.mark.parametrize(("seconds", "named"), [(3, False), (10, True)])
-def test_on_crowded_cores_the_second_read_has_to_come_later(seconds, named):
-    job = job_with(share=0.2)
-    for passed in range(24 + seconds):
-        job.ranks[1].seen_outside = {"load": ProcessLoad(run_delay_ns=round(passed * 0.4 * SECOND))}
-        job.trains(1)
-        if passed == 23:
-            answers(job, cost_ms=20.0)
-    answers(job, cost_ms=20.0, request="r2")
-
-    assert (job.trains(2).kinds() != []) is named
-
-
-def test_it_is_over_when_the_samples_say_so_before_the_next_read():
-    job = job_with().trains(12)
-    answers(job)
-    before = job.trains(3).kinds()
-    for rank in job.ranks:
-        rank.waits_share = 0.02
-
-    assert (before, job.trains(14).kinds()) == ([("critical", "straggler", (1,))], [])
-
-
-def test_a_hang_is_said_alone():
-    job = job_with().trains(12)
-    answers(job)
-    job.ranks[2].stands_at("fetch")
-    job.others_wait(2)
-
-    assert [kind for _, kind, _ in job.passes(12).kinds()] == ["not-in-collective"]
 
 
 def test_the_function_in_which_only_the_slow_rank_is_found_is_the_cause():
@@ -130,32 +55,6 @@ def test_the_function_in_which_only_the_slow_rank_is_found_is_the_cause():
     assert flame(job.snapshot().rank(0), POLICY) == ["97% in step (t.py:9)"]
 
 
-@pytest.mark.parametrize(
-    ("own_ratio", "word"),
-    [(0.6, "computing in"), (0.05, "asleep or waiting in"), (0.4, "in")],
-)
-def test_the_cpu_time_of_a_slow_rank_says_whether_it_computes_there(own_ratio, word):
-    spots = (Spot("Augment.rotate", AUG, 88, 62), Spot("step", "/home/ada/t.py", 9, 30))
-    job = job_with()
-    for rank in job.ranks:
-        rank.cores = own_ratio if rank.number == 1 else 0.2
-        slow = spots if rank.number == 1 else (Spot("step", "/home/ada/t.py", 9, 97),)
-        rank.says = {"spots": slow, "spots_samples": 100}
-    read_once(job)
-
-    assert f"it spends 60% of the time {word} Augment.rotate (aug.py:88)" in job.finding().summary
-
-
-def by_loaders(depth, capacity=2, workers=1, own=0.95, ranks=4):
-    """Rank 1 waits for its loader, the others for rank 1. So many batches of theirs are ready."""
-    job = job_with(share=0.9, ranks=ranks)
-    for rank in job.ranks:
-        late = rank.number == 1
-        rank.loader = Loader(workers, 0 if late else depth, capacity, workers)
-        rank.loader_share = own if late else 0.04
-    return read_once(job, cost_ms=90.0)
-
-
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize(("depth", "capacity", "workers"), [(0, 2, 1), (1, 2, 1), (3, 8, 4)])
 def test_a_rank_that_is_ahead_of_loaders_as_slow_as_its_own_waits_for_no_straggler(
@@ -169,63 +68,6 @@ def test_a_rank_that_is_ahead_of_loaders_as_slow_as_its_own_waits_for_no_straggl
     assert job.finds("warning", "input-bound", *range(ranks)).summary.startswith(
         f"ranks {'0,1' if ranks == 2 else '0-3'} spend 95% of the time waiting for data"
     )
-
-
-@pytest.mark.parametrize(
-    ("scene", "said"),
-    [
-        ({"depth": 2}, "its loader is slower: those of the others have nothing to do"),
-        ({"depth": 8, "capacity": 8, "workers": 4}, "the same with four workers"),
-        ({"depth": 0, "own": 0.1}, "it computes longer, and all loaders are busy"),
-        ({"depth": None, "capacity": None, "workers": 0}, "no queue shows how fast they are"),
-    ],
-)
-def test_a_rank_whose_loader_takes_longer_than_the_others_is_the_straggler(scene, said):
-    assert by_loaders(**scene).finds("critical", "straggler", 1), said
-
-
-def test_full_garbage_collections_are_the_cause():
-    job = job_with()
-    passes = counting(job, 1, gc_total_ns=0.5 * SECOND)
-    passes(12)
-    answers(job)
-    passes(2)
-
-    assert "it spends 50% of the time in garbage collection" in job.finding().summary
-
-
-def test_looks_that_come_late_on_one_rank_are_c_code_that_holds_the_gil():
-    job = job_with()
-    passes = counting(job, 1, held_samples=6)
-    passes(12)
-    answers(job)
-    passes(2)
-
-    assert "it runs C code that holds the GIL in 60% of the samples" in job.finding().summary
-
-
-def test_a_rank_without_a_cpu_is_reported_with_the_cpus_that_it_may_use():
-    assert (
-        "it waits 70% of the time for a CPU; it is bound to CPU 0; node0 has more threads to run"
-        " than cores (4)" in lacking_cpu(4.0, cpus="0", cpus_count=1).finding().summary
-    )
-
-
-@pytest.mark.parametrize(
-    ("cores", "load", "severity"),
-    [
-        (0.8, {}, "warning"),
-        (3.9, {}, "critical"),
-        (0.8, {"cpus": "0", "cpus_count": 1}, "critical"),
-    ],
-    ids=["other programs", "the job itself", "its own CPU"],
-)
-def test_a_rank_that_lacks_a_cpu_only_because_of_other_programs_is_a_warning(cores, load, severity):
-    job = lacking_cpu(cores, **load)
-
-    (finding,) = [one for one in job.verdict().findings if one.kind == "straggler"]
-    assert (finding.severity, finding.ranks) == (severity, (1,))
-    assert "it waits 70% of the time for a CPU" in finding.summary
 
 
 @pytest.mark.parametrize(
@@ -243,27 +85,6 @@ def test_a_rank_that_another_program_answers_late_in_each_step_is_a_warning(wait
     assert (asks in finding.summary) == (severity == "warning")
 
 
-def test_a_rank_that_lacks_a_cpu_like_all_others_is_slow_because_of_other_programs():
-    """Its samples differ by less than the wait, as where the scheduler is the cause."""
-    job = job_with(share=0.5)
-    crowded_by_others(job, cores=0.8, spots=(60, 42))
-
-    assert job.finding().summary.endswith(
-        "it waits 45% of the time for a CPU; other programs take 3 of the 4 CPUs of node0"
-    )
-
-
-@pytest.mark.parametrize(("cores", "spots"), [(0.8, (95, 20)), (3.8, (60, 42))])
-def test_other_programs_are_not_the_cause_where_the_code_is_or_where_the_job_has_the_cpus(
-    cores, spots
-):
-    job = job_with(share=0.5)
-    crowded_by_others(job, cores, spots)
-
-    (finding,) = [one for one in job.verdict().findings if one.kind == "straggler"]
-    assert "of the time in Augment.rotate (aug.py:88)" in finding.summary
-
-
 def test_the_sentence_does_not_change_with_every_sample():
     job = job_with().trains(12)
     answers(job)
@@ -274,14 +95,6 @@ def test_the_sentence_does_not_change_with_every_sample():
         said.add(job.finding().summary)
 
     assert len(said) == 1
-
-
-@pytest.mark.parametrize("spots", [(), (Spot("save", AUG, 88, 10),)])
-def test_without_a_cause_that_explains_much_of_the_wait_it_says_so(spots):
-    job = job_with()
-    job.ranks[1].says = {"spots": spots, "spots_samples": 100}
-
-    assert read_once(job).finding().summary.endswith("it is slow, and the cause is not measured")
 
 
 @pytest.mark.parametrize("slow", [(1,), (0, 3)])
@@ -296,46 +109,3 @@ def test_a_viewer_that_joins_later_reads_the_same(slow):
         == [finding.identity for finding in late]
         == [("straggler", "0", slow)]
     )
-
-
-@pytest.mark.parametrize(
-    ("joined", "kinds"), [((0, 2, 3), []), ((0,), [("critical", "straggler", (1,))])]
-)
-def test_who_has_joined_and_shadows_the_last_batches_waits_for_no_straggler(joined, kinds):
-    """Under Join the rank with the most batches is the last by design."""
-    job = job_with().trains(12)
-    for number in joined:
-        job.ranks[number].says = {
-            "spots": (Spot("main", AUG, 118, 20, "join"),),
-            "spots_samples": 100,
-        }
-    answers(job)
-
-    assert job.trains(2).ever() == kinds
-
-
-def test_who_becomes_slow_after_another_was_is_named_by_a_second_read_some_seconds_later():
-    job = job_with()
-    for request, slow in (("r1", 1), ("r2", 2), ("r3", 2)):
-        for rank in job.ranks:
-            rank.waits_share = 0.02 if rank.number == slow else 0.6
-        job.trains(12)
-        answers(job, (slow,), request=request)
-        job.trains(2)
-
-    assert job.kinds() == [("critical", "straggler", (2,))]
-
-
-def test_one_slow_worker_of_several_is_named_by_its_pid():
-    job = FakeJob(2)
-    for rank in job.ranks:
-        rank.loader = Loader(4, 0, 8, 4, owed_most_pid=4711, owed_most_ratio=0.95)
-        rank.loader_share = 0.7
-    finding = job.trains(15).finding()
-
-    assert "95% of the waits are for one worker, pid 4711" in finding.evidence[0]
-    assert finding.advice.startswith("one worker is slower than the others")
-    for rank in job.ranks:
-        rank.loader = replace_loader(rank.loader, owed_most_ratio=0.3)
-
-    assert job.trains(2).finding().advice.startswith("raise num_workers")

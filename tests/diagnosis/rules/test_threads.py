@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.diagnosis.rules.threads import both_wait, by, dumped, thread
-from tests.jobs import trained
+from tests.diagnosis.rules.threads import both_wait
 
 KIND = "threads-share-group"
 
@@ -34,37 +33,3 @@ def kinds(job):
 def test_other_thread_ids_mean_nothing(first, second):
     """DDP broadcasts from the thread of forward, and reduces from autograd's."""
     assert KIND not in kinds(both_wait(first, second))
-
-
-def test_a_group_for_each_thread_is_how_it_should_be():
-    job = trained(2)
-    job.new_group("1", 0, 1)
-    for rank in job.ranks:
-        rank.waits_in("all_gather")
-        rank.waits_in("all_reduce", group="1")
-        by(rank, (7, "MainThread"))
-        by(rank, (8, "metrics"), group="1")
-    job.passes(10)
-
-    assert KIND not in kinds(job)
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        thread("recv"),
-        thread("new_group"),
-        thread("all_reduce", "pt_autograd_0"),
-        thread("all_reduce", file="/home/ada/metrics.py"),
-    ],
-    ids=["point-to-point", "a new group", "autograd", "the program's own function of that name"],
-)
-def test_one_thread_in_a_collective_and_another_elsewhere_is_healthy(other):
-    assert KIND not in kinds(dumped(thread("all_gather", "MainThread", True), other))
-
-
-def test_with_two_groups_pending_a_dump_does_not_tell_whose_is_whose():
-    """The asynchronous checkpoint has a group of its own."""
-    job = dumped(thread("all_gather", "MainThread", True), thread("all_reduce"), groups=("1",))
-
-    assert KIND not in kinds(job)

@@ -18,6 +18,7 @@ from ddtop.relay.processes.pyspy import find
 from ddtop.wire.page import OWING_PID_AT
 from ddtop.wire.records import BY_SIGNAL, Hello, Stacks
 from tests.relay.dumps.ranks import DEADLINE_S, Ranks
+from tests.waiting import until
 
 
 class PySpyThatFindsNothing:
@@ -247,9 +248,7 @@ def test_an_agent_that_reports_but_does_not_answer_is_not_followed_by_the_signal
 def test_a_forked_child_that_makes_no_progress_is_read_after_its_rank(ranks):
     """The DataLoader worker that must deliver the next batch."""
     one = ranks.start("fork_a_worker")
-    end = time.monotonic() + DEADLINE_S
-    while "pipe" not in Path(f"/proc/{ranks.children[0]}/wchan").read_text():
-        assert time.monotonic() < end
+    until(lambda: "pipe" in Path(f"/proc/{ranks.children[0]}/wchan").read_text())
     ranks.dumps.ask("q", [one], how=BY_SIGNAL)
 
     rank, worker = ranks.finish()
@@ -329,9 +328,7 @@ def test_by_itself_the_relay_reads_no_worker_that_the_page_does_not_name(ranks, 
 def test_a_forked_worker_that_is_stopped_gets_no_signal(ranks):
     one, worker = with_a_worker(ranks, "fork")
     os.kill(worker, signal.SIGSTOP)
-    end = time.monotonic() + DEADLINE_S
-    while stat_fields(worker)[0] != "T":
-        assert time.monotonic() < end
+    until(lambda: stat_fields(worker)[0] == "T")
     ranks.dumps.ask("q", [one], how=BY_SIGNAL)
 
     methods = {stacks.method for stacks in ranks.finish() if stacks.worker}

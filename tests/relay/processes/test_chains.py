@@ -5,14 +5,13 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from types import SimpleNamespace
 
 import pytest
 
-from ddtop.procfs import children, descendants, link, stat_fields, wchan
+from ddtop.procfs import children, link, stat_fields, wchan
 from ddtop.relay.processes import sockets
 from ddtop.relay.processes.chains import LINKS_MAX, Chains, chain_of, serving
 from ddtop.relay.processes.sockets import sleeping_in
@@ -24,29 +23,6 @@ SLEEPING = ("clock_nanosleep", "select", "pselect6")
 """The calls of time.sleep; before Python 3.11 it was select without a descriptor."""
 SLEEPS = "import time; time.sleep(99)"
 LOCKS = "import fcntl, sys; fcntl.flock(open(sys.argv[1]), fcntl.LOCK_EX)"
-
-
-@pytest.fixture
-def start():
-    """Starts a Python, and ends it and all that it has started."""
-    with ExitStack() as stack:
-
-        def run(code, *words, **more):
-            process = subprocess.Popen([sys.executable, "-c", code, *map(str, words)], **more)
-            stack.callback(ends, process)
-            return process
-
-        yield run
-
-
-def ends(process):
-    every = descendants(process.pid)
-    process.kill()
-    for one in every:
-        # One that writes to it may have ended with it.
-        with suppress(ProcessLookupError):
-            os.kill(one, 9)
-    process.wait()
 
 
 def once(true):
@@ -557,16 +533,22 @@ def test_a_process_that_waits_for_its_own_answer_is_no_circle(start):
     assert (link.resource, link.pid, link.circle) == ("connection", process.pid, False)
 
 
-def test_both_ends_of_a_pair_are_told_where_it_reads_and_not_where_it_polls(start):
-    pair = "import select, socket; here, there = socket.socketpair()\n"
-    reads, polls = (
-        start(pair + "here.recv(1)"),
-        start(pair + "p = select.poll(); p.register(here, select.POLLIN); p.poll()"),
-    )
+@pytest.mark.parametrize(
+    ("ends", "read", "resource"),
+    [
+        ("import socket; here, there = socket.socketpair()", "here.recv(1)", "connection"),
+        ("import os; here, there = os.pipe()", "os.read(here, 1)", "pipe"),
+    ],
+)
+def test_both_ends_of_a_pair_are_told_where_it_reads_and_not_where_it_polls(
+    start, ends, read, resource
+):
+    poll = "import select; p = select.poll(); p.register(here, select.POLLIN); p.poll()"
+    reads, polls = (start(f"{ends}\n{call}") for call in (read, poll))
     (link,) = told(reads)
     once(lambda: sleeping_in(polls.pid).call == "poll")
 
-    assert (link.resource, link.named, link.pid) == ("connection", "", reads.pid)
+    assert (link.resource, link.named) == (resource, "")
     assert chain_of(polls.pid) == ()
 
 
@@ -615,6 +597,42 @@ def test_the_chain_goes_on_in_the_thread_of_a_server_that_serves(start, tmp_path
     serves, lock = found.chain
     assert (serves.pid, serves.place.function) == (server.pid, "serve")
     assert (lock.resource, lock.named, lock.pid) == ("file lock", str(path), os.getpid())
+
+
+@pytest.mark.parametrize(
+    ("main", "other", "told"),
+    [
+        (
+            ("join", "/lib/python3.11/threading.py"),
+            ("wait", "/lib/python3.11/threading.py"),
+            "serve",
+        ),
+        (
+            ("accept", "/lib/python3.11/socket.py"),
+            ("wait", "/lib/python3.11/threading.py"),
+            "serve",
+        ),
+        (("recv", "/lib/python3.11/socket.py"), ("wait", "/lib/python3.11/threading.py"), "main"),
+    ],
+)
+def test_of_a_server_the_thread_is_told_that_does_not_leave_it_to_others(
+    start, monkeypatch, main, other, told
+):
+    """Each of its threads stands in a call that a function of the program has made."""
+    stands = [
+        ThreadStack((StackFrame(*call, 3), StackFrame(by, "/d/board.py", 9)), "", main=by == "main")
+        for by, call in (("main", main), ("serve", other))
+    ]
+    spy = SimpleNamespace(poll=lambda: tuple(stands), tids={}, kill=lambda: None)
+    monkeypatch.setattr("ddtop.relay.processes.chains.PySpy", lambda *_, **__: spy)
+    code = f"import subprocess as s, sys; s.run([sys.executable, '-c', '{SLEEPS}'])"
+    parent = start(code)
+    once(lambda: chain_of(parent.pid))
+    chains, state = Chains(), ProcessState(0, parent.pid, "S")
+    chains.look({parent.pid: 0}, [state], 10**9)
+    (found,) = chains.look({parent.pid: 0}, [state], 10**9 + 1)
+
+    assert found.chain[0].place.function == told
 
 
 def test_of_workers_that_sleep_alike_the_one_in_the_programs_code_is_told(start, monkeypatch):

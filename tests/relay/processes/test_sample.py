@@ -22,6 +22,7 @@ from ddtop.procfs import descendants
 from ddtop.relay.processes import sample, sockets
 from ddtop.wire import page as layout
 from ddtop.wire.records import Hello, LastException
+from tests.waiting import until
 
 PROGRAM = "import sys; print('up', flush=True); sys.stdin.readline()"
 
@@ -98,9 +99,7 @@ def test_a_process_that_becomes_another_program_by_exec_is_seen():
         rank_process.stdin.flush()
         # exec closes no descriptor here, so the test waits for the new name.
         comm = Path(f"/proc/{rank_process.pid}/comm")
-        until = time.monotonic() + 20
-        while comm.read_text() != "sleep\n" and time.monotonic() < until:
-            time.sleep(0.01)
+        until(lambda: comm.read_text() == "sleep\n")
         after = sample.look(rank, 0).became
         sample.forget(rank)
     finally:
