@@ -155,15 +155,12 @@ def _source(scene: Scene, rank: int, at: object, width: int) -> list[Line]:
 
 def healthy_beside(scene: Scene, rank: int) -> int:
     """The rank to compare this one with: of its group, not at fault, and alive if one is."""
-    snapshot, finding = scene.snapshot, scene.finding
-    name = finding.group if finding is not None else None
-    own = [group.ranks for group in snapshot.groups if rank in group.ranks]
-    own.sort(key=len)
-    group = snapshot.group(name) if name is not None else None
-    members = group.ranks if group is not None and rank in group.ranks else own[:1] and own[0]
-    others = [one for one in members or range(len(snapshot.ranks)) if one != rank]
-    order = sorted(others, key=lambda one: (one in scene.at_fault, snapshot.rank(one).gone))
-    return order[0] if order else rank
+    name = scene.finding.group if scene.finding is not None else None
+    groups = sorted(scene.snapshot.groups, key=lambda group: (group.name != name, len(group.ranks)))
+    members = next((group.ranks for group in groups if rank in group.ranks), ())
+    members = members or tuple(range(len(scene.snapshot.ranks)))
+    order = sorted(members, key=lambda one: (one in scene.at_fault, scene.snapshot.rank(one).gone))
+    return next((one for one in order if one != rank), rank)
 
 
 def pair_lines(scene: Scene, pair: tuple[int, int], width: int) -> list[Line]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ddtop.metrics import METRICS
@@ -626,15 +626,17 @@ def help_lines(
     glyphs: Glyphs = UNICODE,
     topic: str = RANKS,
     own_keys: Keys = (),
+    changed: Mapping[str, str] | None = None,
 ) -> list[Line]:
     """The keys of the topic's view, what the view shows, and all keys; for the ranks also every
-    column with how to check it."""
-    page = Page(width, glyphs)
+    column with how to check it. `changed`: the user's own keys, by the names of actions."""
+    page, changed = Page(width, glyphs), changed or {}
+    own = {action.shown.split()[0]: changed.get(action.name, "") for action in ACTIONS}
     here = "this page" if topic in PAGES else f"the {topic} view"
     if own_keys:
         page.heading(f"keys of {here}")
     for key, meaning in own_keys:
-        page.item(key, meaning, label_style="key")
+        page.item(own.get(key.split()[0]) or key, meaning, label_style="key")
     text, items = _TOPICS.get(topic, _TOPICS[RANKS])
     page.heading(f"what {'this page' if topic in PAGES else topic} shows")
     page.text(text, "", "  ")
@@ -648,7 +650,7 @@ def help_lines(
         _states(page)
     page.heading("all keys")
     for key, meaning in KEYS:
-        page.item(key, meaning, label_style="key")
+        page.item(own.get(key.split()[0]) or key, meaning, label_style="key")
     if topic in (RANKS, RANK_PAGE):
         _columns(page)
     return page.lines

@@ -58,15 +58,6 @@ def _value(scene: Scene, measure: Measure) -> str:
     return units.NOT_MEASURED if value is None else measure.text(value)
 
 
-def _note(scene: Scene, measure: Measure, room: int, most: int) -> Span:
-    """As many comparisons as fit, at most so many."""
-    comparison = scene.compared(measure)
-    texts = list(comparison.texts[:most])
-    while texts and len(", ".join(texts)) > room:
-        texts.pop()
-    return ", ".join(texts), "warning" if comparison.great else "dim"
-
-
 def chart_of(measure: Measure) -> Callable[[Scene, int, int], list[Line]]:
     """The panel of a measure: its name, its value now and before, the chart, and its axis."""
 
@@ -133,11 +124,15 @@ def title_of(scene: Scene, measure: Measure, width: int) -> Line:
         (f"{measure.label} {last}", "dim"),
         (_value(scene, measure), scene.style("bold")),
     )
-    used = line_width(name)
-    first, _ = _note(scene, measure, width - used - 2, 1)
-    for fact in speed_facts(scene.now) if measure is THROUGHPUT else ():
+    if measure is not THROUGHPUT:
+        return name
+    used, comparison = line_width(name), scene.compared
+    texts = list(comparison.texts)
+    for fact in speed_facts(scene.now):
         more = f" {scene.glyphs.bullet} {fact}"
-        if used + len(more) + len(first) + 2 <= width:
+        if used + len(more) + len(next(iter(texts), "")) + 2 <= width:
             name, used = (*name, (more, scene.style(""))), used + len(more)
-    text, style = _note(scene, measure, width - used - 2, 9)
-    return (*name, (fit(text, max(width - used, 0), True), style))
+    while texts and len(", ".join(texts)) > width - used - 2:
+        texts.pop()
+    style = "warning" if comparison.great else "dim"
+    return (*name, (fit(", ".join(texts), max(width - used, 0), True), style))

@@ -272,12 +272,9 @@ def program_lines(
     programs: Sequence[Row], job: str, width: int, now_unix_ns: int, glyphs: Glyphs
 ) -> list[Line]:
     """The titles and a line for each program of a system; that of `job` has a sign."""
-    table = columns([one for one, _ in programs], width - 2)
-    lines: list[Line] = [(("  ", ""), *table.titles())]
-    for one, health in programs:
-        mark = glyphs.then if one.entry.job == job else ""
-        lines.append(((f"{mark:<2}", "title"), *row(one, table, health, now_unix_ns, glyphs)))
-    return lines
+    lines = table_lines(programs, width - 2, now_unix_ns, glyphs)
+    marks = ["", *(glyphs.then if one.entry.job == job else "" for one, _ in programs)]
+    return [((f"{mark:<2}", "title"), *line) for mark, line in zip(marks, lines, strict=True)]
 
 
 def _ranks(job: Listed, health: Health | None = None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 
 from ddtop.follow.log_tail import Tail, Wanted
@@ -10,6 +11,7 @@ from ddtop.present.text import UNICODE, Glyphs, Line, Page, clean, clip_line
 
 Read = Callable[[Wanted], Tail | None]
 """Returns the end of a file; None until it has been read."""
+_FILE = re.compile(r"/(?!dev/)")
 NAMES = ("standard output", "standard error")
 HOW = "; with torchrun --log-dir LOGS, or > FILE 2>&1, its end is shown here"
 
@@ -24,10 +26,6 @@ def _outputs(rank: RankFacts) -> Iterator[tuple[str, str, Wanted]]:
             yield both, path, (path, number, rank.pid or 0, started)
 
 
-def _is_file(path: str) -> bool:
-    return path.startswith("/") and not path.startswith("/dev/")
-
-
 def log_lines(rank: RankFacts, read: Read, width: int, glyphs: Glyphs = UNICODE) -> list[Line]:
     """The ends of both, or why they cannot be shown."""
     page = Page(width, glyphs)
@@ -35,7 +33,7 @@ def log_lines(rank: RankFacts, read: Read, width: int, glyphs: Glyphs = UNICODE)
         page.text(f"what rank {rank.rank} writes to is not known yet", "dim")
     for name, path, wanted in _outputs(rank):
         page.heading(f"{name} of rank {rank.rank}: {clean(path)}")
-        if not _is_file(path):
+        if not _FILE.match(path):
             kind = "terminal" if path.startswith(("/dev/pts", "/dev/tty")) else "pipe"
             what = "thrown away" if path == "/dev/null" else f"a {kind}, which only one can read"
             page.text(f"it is {what}{HOW}", "dim", "  ")
@@ -53,7 +51,7 @@ def log_lines(rank: RankFacts, read: Read, width: int, glyphs: Glyphs = UNICODE)
 def last_lines(rank: RankFacts, read: Read, width: int, rows: int, glyphs: Glyphs) -> list[Line]:
     """The last lines of the last of its files that has any: errors are in standard error."""
     for _, path, wanted in reversed(list(_outputs(rank))):
-        tail = read(wanted) if _is_file(path) else None
+        tail = read(wanted) if _FILE.match(path) else None
         lines = [line for line in tail.lines if line.strip()] if tail is not None else []
         if lines:
             return [clip_line(((clean(one), ""),), width, glyphs.ellipsis) for one in lines[-rows:]]

@@ -221,7 +221,10 @@ class MainScreen(FactsScreen):
         """The most useful keys first: a narrow terminal shows only those."""
         look = self.session.shown
         keys: list[Key] = [("question_mark", "?", "help"), ("q", "q", "quit")]
-        more: list[Key] = [("ctrl+p", "^P", "commands"), ("t", "t", self._theme())]
+        # A theme of an earlier session is named, because one forgets that.
+        kept = self.session.setup.theme
+        theme: Key = ("t", "t", f"theme: {kept}, kept" if kept else "theme")
+        more: list[Key] = [("ctrl+p", "^P", "commands"), theme]
         if look.snapshot is None:
             return keys + more
         if look.verdict.findings:
@@ -231,11 +234,6 @@ class MainScreen(FactsScreen):
             more.append(("left_square_bracket", "[ ]", "time"))
         freeze: Key = ("p", "p", "resume" if self.session.frozen else "freeze")
         return [*keys, *self.view.keys(), ("tab", "Tab", "views"), freeze, *more]
-
-    def _theme(self) -> str:
-        """A theme that was chosen in an earlier session is named, because one forgets that."""
-        kept = self.session.setup.theme
-        return f"theme: {kept}, kept" if kept else "theme"
 
     def help_keys(self) -> tuple[tuple[str, str], ...]:
         """The keys of the view in front: first those of the key bar, then those that work only in

@@ -11,9 +11,9 @@ from textual.binding import Binding, BindingType
 from textual.widgets import Input
 
 from ddtop.metrics import METRICS
-from ddtop.present.help_text import ACTIONS, KEY_NAMES, RANKS, help_lines
+from ddtop.present.help_text import KEY_NAMES, RANKS, help_lines
 from ddtop.present.numbers import BY_KEY, COLUMNS, absent
-from ddtop.present.text import LABEL, Line, clean, clip_line, fit, line_width, rule_line, wrap
+from ddtop.present.text import Line, clean, clip_line, fit, line_width, rule_line, wrap
 from ddtop.ui.commands import Choice, commands, hits, matching
 from ddtop.ui.screens.page import FactsScreen, PageScreen
 from ddtop.ui.session import Session
@@ -260,18 +260,13 @@ class HelpScreen(PageScreen):
             below = None
         topic = below.topic if below is not None else RANKS
         own = below.help_keys() if below is not None else ()
-        lines = help_lines(width, self.session.paint.glyphs, topic, own)
+        lines = help_lines(width, self.session.paint.glyphs, topic, own, self.session.setup.keys)
         leads = {at: line[0] for at, line in enumerate(lines) if line}
         self._keys = {
             at: text.split()[0]
             for at, (text, style) in leads.items()
             if style == "key" and text.strip()
         }
-        for action in ACTIONS:
-            new, first = self.session.setup.keys.get(action.name), action.shown.split()[0]
-            for at in [at for at, shown in self._keys.items() if new and shown == first]:
-                lines[at] = ((f"  {fit(new or '', LABEL)}", "key"), *lines[at][1:])
-                self._keys[at] = new or ""
         if self._cursor in self._keys:
             (label, _), *rest = lines[self._cursor]
             lines[self._cursor] = ((label, "picked"), *rest)

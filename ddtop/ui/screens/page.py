@@ -30,17 +30,6 @@ def foot_line(session: Session, width: int, *notes: str) -> Line:
     return rule_line(width, glyphs.rule, *notes)
 
 
-def under_banner(session: Session, width: int) -> Line:
-    """The thin line under the banner; if the screen shows the past, it shows which moment."""
-    look, glyphs = session.shown, session.paint.glyphs
-    if look.snapshot is None or look.span is None or not look.travelled:
-        return rule_line(width, glyphs.rule)
-    at = look.snapshot.time_unix_ns
-    return scrubber_line(
-        at, look.span, width, recording=look.recording, marks=look.marks, glyphs=glyphs
-    )
-
-
 class TimeBar(LinesView):
     """The shown moment. A click on the bar goes to the moment there, the wheel goes 5 s on."""
 
@@ -50,7 +39,14 @@ class TimeBar(LinesView):
 
     def show_moment(self) -> None:
         """Draw it; a thin line while the screen shows the present."""
-        self.show([under_banner(self._session, self.size.width)])
+        look, glyphs, width = self._session.shown, self._paint.glyphs, self.size.width
+        line = rule_line(width, glyphs.rule)
+        if look.snapshot is not None and look.span is not None and look.travelled:
+            at, over = look.snapshot.time_unix_ns, look.recording
+            line = scrubber_line(
+                at, look.span, width, recording=over, marks=look.marks, glyphs=glyphs
+            )
+        self.show([line])
 
     async def on_click(self, event: events.Click) -> None:
         """Go to the moment under the pointer."""

@@ -29,8 +29,8 @@ class Selectable(ScrollView):
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         """The selected text, without the blanks at the ends of lines."""
-        text = selection.extract("\n".join(self.texts()))
-        return "\n".join(line.rstrip() for line in text.split("\n")), "\n"
+        lines = selection.extract("\n".join(self.texts())).split("\n")
+        return "\n".join(line.rstrip() for line in lines), "\n"
 
     def text_select_all(self) -> None:
         """Nothing: a double click opens what is there."""

@@ -163,11 +163,6 @@ Key = tuple[str, str, str]
 """The key as Textual names it, the key as people write it, what it does."""
 
 
-def key_line(keys: Sequence[Key], width: int) -> Line:
-    """As many keys as fit, from the left; the most useful come first."""
-    return beside((((shown, "key"), (" " + label, "dim")) for _, shown, label in keys), width)
-
-
 def key_at(keys: Sequence[Key], x: int) -> str | None:
     """The key whose words are at that column."""
     start = 0
@@ -231,7 +226,8 @@ class KeyBar(Pressed):
     def show_keys(self, keys: Sequence[Key]) -> None:
         """Show these keys."""
         self._keys = self.of_user(keys)
-        self.show([key_line(self._keys, self.size.width)])
+        parts = (((shown, "key"), (" " + label, "dim")) for _, shown, label in self._keys)
+        self.show([beside(parts, self.size.width)])
 
 
 # -- The rule under the banner: the names of the views, or the shown moment
