@@ -32,7 +32,8 @@ def log_lines(rank: RankFacts, read: Read, width: int, glyphs: Glyphs = UNICODE)
     if not rank.process.outputs:
         page.text(f"what rank {rank.rank} writes to is not known yet", "dim")
     for name, path, wanted in _outputs(rank):
-        page.heading(f"{name} of rank {rank.rank}: {clean(path)}")
+        page.blank()
+        page.text(f"{name} of rank {rank.rank}: {clean(path)}", "title")
         if not _FILE.match(path):
             kind = "terminal" if path.startswith(("/dev/pts", "/dev/tty")) else "pipe"
             what = "thrown away" if path == "/dev/null" else f"a {kind}, which only one can read"

@@ -140,13 +140,17 @@ def test_one_step_of_a_straggler_has_the_numbers_of_its_sentence():
     late = Late("0", (3,), (0, 1, 2, 4, 5, 6, 7), 70.0, 241.0, 64, 0.9, NOW)
     ranks = tuple(replace(rank, late=late) if rank.rank == 3 else rank for rank in snapshot.ranks)
     scene = scene_of(replace(snapshot, ranks=ranks), verdict)
-    head, last, others = texts(step_panel(scene, 70, 9))
+    head, last, others = texts(step_panel(scene, 70, 9))[:3]
     assert head.startswith("── one step of 241 ms, median of the last 64 steps ─")
     assert last.startswith("✖ rank 3")
     assert last.endswith("█ last")
     assert others.endswith("▒ wait 70.0 ms")
     assert others.count("▒") == round((others.count("█") + others.count("▒")) * 70 / 241)
     assert step_panel(scene_of(*builders.hang()), 70, 9) == []
+    few = dataclasses.replace(late, waiters=(0, 1))
+    ranks = tuple(replace(rank, late=few) if rank.rank == 3 else rank for rank in snapshot.ranks)
+    scene = scene_of(replace(snapshot, ranks=ranks), verdict)
+    assert texts(step_panel(scene, 70, 9))[3] == "  5 ranks wait behind those"
 
 
 def test_memory_is_drawn_up_to_the_limit_of_the_cgroup_once_it_comes_near():

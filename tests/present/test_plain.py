@@ -97,6 +97,16 @@ def test_a_job_that_has_ended_says_how_and_who_went_first():
     ]
 
 
+def test_a_pipe_gets_all_columns_and_a_terminal_what_fits():
+    titles = {
+        whole: lines_of(status_text(*builders.ended(), 80, whole=whole))[6].split()
+        for whole in (False, True)
+    }
+
+    assert {"PID", "RSS", "PHASES"} <= set(titles[True])
+    assert set(titles[False]) < set(titles[True])
+
+
 def test_a_viewer_that_cannot_keep_up_shows_by_how_much_in_place_of_a_time():
     snapshot, _ = builders.hang(4)
 

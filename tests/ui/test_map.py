@@ -16,6 +16,7 @@ from ddtop.present.map import (
     STRAGGLER,
     HostRanks,
     Settled,
+    class_of,
     codes_of,
     counts,
     glyph_of,
@@ -53,6 +54,20 @@ def test_a_rank_at_fault_keeps_what_says_how_it_went():
     assert codes_of(snapshot, (5,))[5] == CULPRIT + AT_FAULT
     assert codes_of(killed, (5,))[5] == KILLED + AT_FAULT
     assert codes_of(snapshot, (0,))[0] == CULPRIT + AT_FAULT
+
+
+def test_who_waits_for_the_rank_at_fault_differs_from_who_waits_for_those():
+    """9,999 victims of one colour showed nobody the way to the culprit."""
+    snapshot, _ = builders.hang(4, 1)
+    ranks = list(snapshot.ranks)
+    ranks[3] = replace(ranks[3], wait=replace(ranks[3].wait, behind=(0, 2)))
+    codes = codes_of(replace(snapshot, ranks=tuple(ranks)), (1,))
+
+    words = [class_of(code).word for code in codes]
+    assert words == ["blocked", "culprit", "blocked", "behind"]
+    assert glyph_of(codes[3]) != glyph_of(codes[0])
+    # Where nobody is at fault, all of them wait alike.
+    assert {class_of(code).word for code in codes_of(snapshot)} == {"blocked", "culprit"}
 
 
 def test_who_finished_in_good_order_alarms_nobody_and_has_a_sign_of_its_own():
