@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 
 from ddtop.follow.log_tail import Tail, Wanted
@@ -11,7 +10,6 @@ from ddtop.present.text import UNICODE, Glyphs, Line, Page, clean, clip_line
 
 Read = Callable[[Wanted], Tail | None]
 """Returns the end of a file; None until it has been read."""
-_FILE = re.compile(r"/(?!dev/)")
 NAMES = ("standard output", "standard error")
 HOW = "; with torchrun --log-dir LOGS, or > FILE 2>&1, its end is shown here"
 
@@ -26,6 +24,10 @@ def _outputs(rank: RankFacts) -> Iterator[tuple[str, str, Wanted]]:
             yield both, path, (path, number, rank.pid or 0, started)
 
 
+def _is_file(path: str) -> bool:
+    return path.startswith("/") and not path.startswith("/dev/")
+
+
 def log_lines(rank: RankFacts, read: Read, width: int, glyphs: Glyphs = UNICODE) -> list[Line]:
     """The ends of both, or why they cannot be shown."""
     page = Page(width, glyphs)
@@ -34,7 +36,7 @@ def log_lines(rank: RankFacts, read: Read, width: int, glyphs: Glyphs = UNICODE)
     for name, path, wanted in _outputs(rank):
         page.blank()
         page.text(f"{name} of rank {rank.rank}: {clean(path)}", "title")
-        if not _FILE.match(path):
+        if not _is_file(path):
             kind = "terminal" if path.startswith(("/dev/pts", "/dev/tty")) else "pipe"
             what = "thrown away" if path == "/dev/null" else f"a {kind}, which only one can read"
             page.text(f"it is {what}{HOW}", "dim", "  ")
@@ -52,7 +54,7 @@ def log_lines(rank: RankFacts, read: Read, width: int, glyphs: Glyphs = UNICODE)
 def last_lines(rank: RankFacts, read: Read, width: int, rows: int, glyphs: Glyphs) -> list[Line]:
     """The last lines of the last of its files that has any: errors are in standard error."""
     for _, path, wanted in reversed(list(_outputs(rank))):
-        tail = read(wanted) if _FILE.match(path) else None
+        tail = read(wanted) if _is_file(path) else None
         lines = [line for line in tail.lines if line.strip()] if tail is not None else []
         if lines:
             return [clip_line(((clean(one), ""),), width, glyphs.ellipsis) for one in lines[-rows:]]

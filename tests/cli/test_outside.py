@@ -324,7 +324,7 @@ def test_what_was_seen_from_outside_can_be_seen_again(home, script):
         running = asyncio.ensure_future(source.run())
         await _until(source, lambda look: look.span and look.span[1] - look.span[0] > 1e9)
         await source.send_signal(1, signal.SIGKILL)
-        now = await _until(source, lambda look: look.verdict.findings and len(look.marks) == 2)
+        now = await _until(source, lambda look: look.verdict.findings and len(look.marks) == 3)
         source.travel(now.span[0] + 500_000_000)
         past = await _until(source, lambda look: look.travelled)
         running.cancel()
@@ -334,7 +334,7 @@ def test_what_was_seen_from_outside_can_be_seen_again(home, script):
     with two_ranks(script) as (zero, one), watching(zero, one) as source:
         now, past = asyncio.run(kill_and_go_back(source))
 
-    assert [what for _, what in now.marks] == ["gone", "critical"]
+    assert [what for _, what in now.marks] == ["gone", "critical", "shown"]
     assert not past.verdict.findings
     assert past.snapshot.time_unix_ns < now.snapshot.time_unix_ns
 
