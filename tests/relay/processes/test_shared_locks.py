@@ -5,7 +5,7 @@ import pytest
 from ddtop.procfs import children
 from ddtop.relay.processes.chains import chain_of
 from ddtop.relay.processes.sockets import sleeping_in
-from tests.relay.processes.test_chains import once
+from tests.relay.processes.once import once
 
 OF_PROCESSES = (
     "import multiprocessing, os, time; lock = multiprocessing.get_context('fork').Lock()\n"
