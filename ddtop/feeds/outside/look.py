@@ -300,9 +300,11 @@ class _Watched:
 
     @property
     def awaited(self) -> int:
-        """What a rank with ddtop would say of its wait on its state page."""
+        """What a rank with ddtop would say of its wait on its state page: the thread that counts is
+        another one if its main thread waits for that."""
         place = self.track.reading.place if self.track.reading is not None else None
-        return FOR_CHILDREN.get(place.waits_on or "", 0) if place is not None else 0
+        waits_on = (place.waits_on if place is not None else None) or ""
+        return FOR_CHILDREN.get(waits_on) or self.process.lead_tid or 0
 
     @property
     def looked_s(self) -> float:
