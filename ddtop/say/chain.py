@@ -190,7 +190,7 @@ def _of_task(link: Link) -> str:
 
 def _of_object(link: Link) -> str:
     if link.does == UNDONE:
-        return "waits for items of a queue at which no other thread of the program works"
+        return "waits for items of a queue at which no thread or task works"
     if link.does == ALONE:
         return f"waits for the {link.named}, and no other thread of it runs code of the program"
     if not link.named:

@@ -86,8 +86,17 @@ _LOOP_THREADS = (("fsspec/asyn.py", "fsspecIO"),)
 it, and its name."""
 _SUBPROCESS = ("asyncio/subprocess.py", "asyncio/base_subprocess.py")
 _TASKS, _TIMED = "asyncio/tasks.py", ("wait_for", "sleep")
-_LOCKS, _TASK_LOCKS, _RUNS = "asyncio.locks", "asyncio/locks.py", ("future", "task")
+_TASK_QUEUE, _RUNS = "asyncio/queues.py", ("future", "task")
 """`_RUNS`: the variables of asyncio that have the task which a loop runs until it is done."""
+_SHARED = {
+    "asyncio.locks": ("Lock", "Event", "Condition", "Semaphore", "BoundedSemaphore"),
+    "asyncio.queues": ("Queue", "PriorityQueue", "LifoQueue"),
+}
+"""Classes of asyncio for which tasks wait."""
+NOTHING = (0, "")
+_FLAGS, _HEAP_TYPE = type.__dict__["__flags__"].__get__, 1 << 9
+"""The flags of a class, and that of one that Python code has made; a metaclass is not asked."""
+OTHERS_MAX, PARTS_MAX = 128, 200
 _ASKS_CHILD = re.compile(r"\.(?:poll|is_alive)\(\)|\.(?:returncode|exitcode)\b")
 _NAMED_LOCK = re.compile(r"lock|mutex|sem(?:aphore)?\b", re.IGNORECASE)
 _LIMIT = re.compile(
@@ -120,13 +129,16 @@ class _Failed(NamedTuple):
 class _Task(NamedTuple):
     """A pending task of asyncio, and the program's lines on its awaits, innermost first. `inside`:
     the calls of libraries inside the first, as (file, function). `holds`: the ids of what the lines
-    are inside of by `async with`, for each line. `wants`: that of the lock for which it waits."""
+    are inside of by `async with`, for each line. `uses`: the ids of all that its functions, and
+    their objects, have. `wants`: the id and the class of the lock, queue or the like for which it
+    waits."""
 
     name: str
     spots: tuple[_Spot, ...]
     inside: tuple[tuple[str, str], ...]
     holds: tuple[frozenset[int], ...]
-    wants: int
+    uses: frozenset[int]
+    wants: tuple[int, str]
 
     @property
     def timed(self) -> bool:
@@ -521,7 +533,11 @@ class WaitChain(Probe):
         link = Link(TASK, awaited, _shown(task.name), place=place, does=TIMED if timed else "")
         on_thread = any(word in awaited for word in _ON_THREADS)
         pooled = [one for one in self._threads if one.pooled and on_thread]
-        having = [_of_thread(THREAD, one) for one in pooled[:1]] or self._task_with(task, texts)
+        having = (
+            [_of_thread(THREAD, one) for one in pooled[:1]]
+            or self._task_with(task, texts)
+            or self._task_that_uses(task)
+        )
         return [link, *having], next(iter(pooled), None)
 
     def _task_with(self, task: _Task, texts: _Texts) -> list[Link]:
@@ -529,10 +545,12 @@ class WaitChain(Probe):
         it stands. The task itself, if it takes the lock a second time."""
         here = task.spots[0]
         taken = lines.taken_at(texts.of(here), here.line) or "its lock"
-        for other in (task, *self._others) if task.wants else ():
+        for other in (task, *self._others):
             # A line that waits for a lock is inside of it for the interpreter.
             waits = other.wants == task.wants
-            inside = (at for at, ids in enumerate(other.holds) if task.wants in ids and at >= waits)
+            inside = (
+                at for at, ids in enumerate(other.holds) if task.wants[0] in ids and at >= waits
+            )
             for at in inside:
                 mine = other is task
                 spot = other.spots[at if mine else 0]
@@ -540,6 +558,20 @@ class WaitChain(Probe):
                 who, does = OF_TASK + _shown(other.name), TWICE if mine else ""
                 return [Link(LOCK, redact(taken), who, place=place, circle=mine, does=does)]
         return []
+
+    def _task_that_uses(self, task: _Task) -> list[Link]:
+        """The only other task that uses the object for which this one waits. All items of a queue
+        have been taken if the others wait for the next one."""
+        wanted, named = task.wants
+        users = [one for one in self._others if wanted in one.uses]
+        if any(file.endswith(_TASK_QUEUE) and name == "join" for file, name in task.inside):
+            idle = all(one.wants == task.wants for one in users)
+            return [Link(OBJECT, "queue", nobody=True, does=UNDONE)] if idle else []
+        if len(users) != 1 or not wanted:
+            return []
+        spot = users[0].spots[0]
+        place, who = Place(spot.function, spot.file, spot.line), OF_TASK + _shown(users[0].name)
+        return [Link(OBJECT, named, who, place=place, does="uses")]
 
     def _awaits(self) -> tuple[tuple[_Task, ...], tuple[_Task, ...]]:
         """The task that the loop runs until it is done, and those for which it waits, one for the
@@ -565,9 +597,10 @@ class WaitChain(Probe):
             awaited = peek(task, "_fut_waiter")
             gathers = awaited is not None and type(awaited) is held.get("_GatheringFuture")
             parts = object.__getattribute__(awaited, "_children") if gathers else ()
-            waits = (one for one in parts if id(one) in tasks and not tasks[id(one)].done())
-            task = tasks.get(id(awaited)) or next(waits, None)
-        pending = (one for one in tasks.values() if chain and chain[-1].wants and not one.done())
+            open_ = (one for one in parts if id(one) in tasks and not tasks[id(one)].done())
+            task = tasks.get(id(awaited)) or next(open_, None)
+        waits = chain and chain[-1].wants[0]
+        pending = [one for one in tasks.values() if waits and not one.done()][:OTHERS_MAX]
         return tuple(chain), tuple(other for one in pending for other in self._awaited_at(one))
 
     def _note_failed(self, tasks: Iterable[Any]) -> None:
@@ -583,10 +616,10 @@ class WaitChain(Probe):
         spots: list[_Spot] = []
         holds: list[frozenset[int]] = []
         inside: list[tuple[str, str]] = []
-        lock = getattr(sys.modules.get(_LOCKS), "Lock", None)
-        leaves = getattr(lock, "__aexit__", None)
+        uses: set[int] = set()
+        classes, leaves = _shared_by_tasks()
         coroutine: Any = task.get_coro()
-        wants = 0
+        wants = NOTHING
         for _ in range(AWAITS_MAX):
             if type(coroutine) is not CoroutineType or coroutine.cr_frame is None:
                 break
@@ -597,14 +630,46 @@ class WaitChain(Probe):
                 ends = (one for one in has if type(one) is MethodType)
                 left = (one.__self__ for one in ends if one.__func__ is leaves)
                 holds.insert(0, frozenset(map(id, left)))
+                uses.update(_ids_in(has))
                 inside.clear()
+                wants = NOTHING
             else:
                 inside.append((code.co_filename, code.co_name))
-            takes = code.co_filename.endswith(_TASK_LOCKS)
-            wants = next((id(one) for one in has if takes and type(one) is lock), 0)
+                known = ((id(one), classes.get(id(type(one)))) for one in has)
+                found = ((number, kind) for number, kind in known if kind is not None)
+                wants = wants if wants != NOTHING else next(found, NOTHING)
             coroutine = coroutine.cr_await
         if spots:
-            yield _Task(task.get_name(), tuple(spots), tuple(inside), tuple(holds), wants)
+            places = tuple(spots), tuple(inside), tuple(holds)
+            yield _Task(task.get_name(), *places, frozenset(uses), wants)
+
+
+def _shared_by_tasks() -> tuple[Mapping[int, str], Any]:
+    """The names of asyncio's classes for what tasks share, by the ids of the classes; the end of an
+    `async with` of its locks."""
+    modules = [(sys.modules.get(name), kinds) for name, kinds in _SHARED.items()]
+    found = [
+        (getattr(module, kind), kind.lower())
+        for module, kinds in modules
+        if module
+        for kind in kinds
+    ]
+    leaves = next(
+        (getattr(kind, "__aexit__", None) for kind, name in found if name == "lock"), None
+    )
+    return {id(kind): name for kind, name in found}, leaves
+
+
+def _ids_in(has: Sequence[Any]) -> Iterator[int]:
+    """The ids of these, and of what the objects of the program among them have. None is asked."""
+    for one in has:
+        yield id(one)
+        if _FLAGS(type(one)) & _HEAP_TYPE:
+            for part in gc.get_referents(one)[:PARTS_MAX]:
+                yield id(part)
+                if type(part) is dict and len(part) <= PARTS_MAX:
+                    # The attributes, before Python 3.11.
+                    yield from map(id, part.values())
 
 
 def _referred(coroutine: CoroutineType[Any, Any, Any]) -> list[Any]:

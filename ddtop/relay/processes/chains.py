@@ -296,9 +296,11 @@ def _line_in(
     for thread in sorted(threads, key=lambda thread: (_idles(thread), not thread.main)):
         # What lies further out is of the parent that has forked it.
         own = takewhile(lambda frame: not is_birth(frame.function, frame.file), thread.frames)
-        for frame in own:
-            if frame.line and counts(frame.file):
-                return thread, Place(frame.function, frame.file, frame.line)
+        found = [frame for frame in own if frame.line and counts(frame.file)]
+        # A proxy of multiprocessing has code without a file.
+        at = next((one for one in found if not one.file.startswith("<")), next(iter(found), None))
+        if at is not None:
+            return thread, Place(at.function, at.file, at.line or 0)
     return None
 
 

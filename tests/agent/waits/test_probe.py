@@ -402,6 +402,52 @@ def test_the_task_that_has_a_lock_of_asyncio_is_told(ended, main, who, function,
     assert link.place.function == function
 
 
+class Feed:
+    """A program's object with what its tasks share."""
+
+    def __init__(self):
+        self.rows, self.ready = asyncio.Queue(), asyncio.Event()
+
+    async def fill(self):
+        await self.rows.get()
+        self.ready.set()
+
+    async def first(self):
+        filler = asyncio.create_task(self.fill(), name="filler")
+        await self.ready.wait()
+        await filler
+
+    async def drains(self):
+        self.rows.put_nowait(1)
+        filler = asyncio.create_task(self.fill(), name="filler")
+        again = asyncio.create_task(self.fill(), name="again")
+        await self.rows.join()
+        await filler, await again
+
+
+async def waits_for_a_task_that_sets(_gate):
+    await Feed().first()
+
+
+async def waits_for_items_to_be_done(_gate):
+    await Feed().drains()
+
+
+@pytest.mark.parametrize(
+    ("main", "told"),
+    [
+        (waits_for_a_task_that_sets, ("event", "task filler", "uses", "fill")),
+        (waits_for_items_to_be_done, ("queue", None, "undone", None)),
+    ],
+)
+def test_the_task_that_uses_what_another_one_waits_for_is_told(ended, main, told):
+    *_, link = chain_of(
+        ended(awaited(main), "lead").ident, lambda found: found and found[-1].resource == "object"
+    )[0]
+
+    assert (link.named, link.who, link.does, link.place and link.place.function) == told
+
+
 def test_a_lock_of_another_object_is_not_had_by_a_task_that_has_one_of_the_same_name(ended):
     chain, _ = chain_of(ended(awaited(waits_for_another_node), "lead").ident)
 

@@ -612,6 +612,7 @@ def test_the_chain_goes_on_in_the_thread_of_a_server_that_serves(start, tmp_path
             ("wait", "/lib/python3.11/threading.py"),
             "serve",
         ),
+        (("get", "<string>"), ("wait", "/lib/python3.11/threading.py"), "main"),
         (("recv", "/lib/python3.11/socket.py"), ("wait", "/lib/python3.11/threading.py"), "main"),
     ],
 )
