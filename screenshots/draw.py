@@ -25,6 +25,7 @@ from fontTools import subset
 
 from ddtop.cli.demo_job import demo_job
 from ddtop.cli.simulate import NOTE, JobClock, SimSource, moment
+from ddtop.diagnosis.finding import UNKNOWN
 from ddtop.follow.live import LiveSource
 from ddtop.present.jobs import ASKING, Health, health_of
 from ddtop.registry import SCHEMA, JobEntry
@@ -164,10 +165,11 @@ async def list_of_jobs(size: tuple[int, int]) -> str:
     ]
 
     def ask(entry: JobEntry) -> Health:
-        scenario = SCENARIOS[LISTED[entry.job][4]]
-        return health_of(
-            moment(SimulatedJob(entry.world_size, 0, scenario, began_unix_ns=now), 35.0)[1]
-        )
+        *_, scenario, ended = LISTED[entry.job]
+        if ended is not None:
+            return Health(UNKNOWN, ended=ended)
+        job = SimulatedJob(entry.world_size, 0, SCENARIOS[scenario], began_unix_ns=now)
+        return health_of(moment(job, 35.0)[1])
 
     app = PickerApp(JobSearch(lambda: entries, ask))
     async with app.run_test(size=size) as pilot:

@@ -42,7 +42,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
     "Act on a job": {
         "run": "Run CMD as a watched job: ddtop run -- torchrun --nproc-per-node 4 train.py",
         "signal": "Send a signal to ranks of a job, after asking: ddtop signal JOB --rank 3 TERM",
-        "mute": "Silence a known finding for a while: ddtop mute JOB straggler --for 10m",
+        "mute": "Silence a known finding for a while: ddtop mute JOB KIND --for 10m --because WHY",
     },
     "Set up and try": {
         "demo": "A real training (gloo, CPU) with a fault, and the dashboard on it.",
@@ -232,7 +232,7 @@ def _run() -> None:
     try:
         result: Any = cli.main(prog_name="ddtop", standalone_mode=False)
     except click.ClickException as error:
-        error.show()
+        click.echo(without_controls(_in_our_words(error)), err=True)
         sys.exit(USAGE)
     except (click.Abort, KeyboardInterrupt):
         # Another one while the interpreter ends would print a traceback.
@@ -245,6 +245,14 @@ def _run() -> None:
         click.echo(without_controls(f"ddtop: {error}"), err=True)
         sys.exit(UNREACHABLE)
     sys.exit(result if isinstance(result, int) else 0)
+
+
+def _in_our_words(error: click.ClickException) -> str:
+    """The message of a wrong command line, in the form of all others, and where its help is."""
+    said = " ".join(error.format_message().split()).rstrip(".")
+    said = said[:1].lower() + said[1:]
+    context = getattr(error, "ctx", None)
+    return f"ddtop: {said}" + (f"; {context.command_path} --help" if context is not None else "")
 
 
 def _of_contact() -> tuple[type[Exception], ...]:

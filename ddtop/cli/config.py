@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
+import re
 import stat
 import sys
 from collections.abc import Collection, Mapping
@@ -31,6 +32,8 @@ SPREAD = 100.0
 error."""
 LATER = "not-in-collective.wait_s"
 """A wait is blamed after `still_limit_s`, before its kind is known."""
+KEY = re.compile(r"[!-~]|f\d{1,2}|(?:(?:ctrl|alt|shift)\+)+[a-z0-9_]+|[a-z_]{2,}")
+"""A key as people write it in the file: a character, or a name."""
 NAMED_MAX = 60
 """So many names are listed in a message."""
 
@@ -57,6 +60,7 @@ SETTINGS = (
         ["comm", "phases"],
         "Columns of the rank table that are not shown, by their keys.",
     ),
+    Setting("keys", dict, {}, "Other keys for actions of the dashboard, by their names."),
     Setting("hosts", list, [], "Hosts that the shell offers after --ssh."),
     Setting("ssh", str, "ssh", "The ssh command of --ssh, with its options.", "DDTOP_SSH"),
     Setting(
@@ -93,7 +97,8 @@ class Config:
     @property
     def dashboard(self) -> dict[str, Any]:
         """The dashboard's settings in the file."""
-        found = {name: self.values[name] for name in ("theme", "interval_s") if name in self.values}
+        names = ("theme", "interval_s", "keys")
+        found = {name: self.values[name] for name in names if name in self.values}
         return found | ({"hidden": tuple(self.values["hidden"])} if "hidden" in self.values else {})
 
     def origin(self, setting: Setting, environ: Mapping[str, str]) -> tuple[Any, str]:
@@ -221,12 +226,38 @@ def _value(path: Path, name: str, given: Any) -> Any:
     wrong = not isinstance(given, setting.form) or (
         isinstance(given, list) and not all(isinstance(text, str) for text in given)
     )
-    forms = {str: "a string", float: "a number", bool: "true or false", list: "a list of strings"}
+    forms = {
+        str: "a string",
+        float: "a number",
+        bool: "true or false",
+        list: "a list of strings",
+        dict: "a table",
+    }
     if wrong:
         raise _config_error(path, f"{name} must be {forms[setting.form]}, not {given!r}"[:200])
     if name == "interval_s" and not 0.1 <= given <= 60:
         raise _config_error(path, f"interval_s must be 0.1 to 60 s, not {given}")
-    return given
+    return _keys(path, given) if name == "keys" else given
+
+
+def _keys(path: Path, given: Mapping[str, Any]) -> dict[str, str]:
+    """The keys by the names of their actions."""
+    from ddtop.present.help_text import ACTIONS, KEY_NAMES, MOVES
+
+    defaults = {action.name: action.keys for action in ACTIONS}
+    for name, key in given.items():
+        if name not in defaults:
+            raise _config_error(path, f"[keys]: no action {name!r}{_names_text(name, defaults)}")
+        if not isinstance(key, str) or not KEY.fullmatch(key):
+            why = f"[keys] {name} must be a key such as x, f5 or ctrl+g, not {key!r}"
+            raise _config_error(path, why[:200])
+    taken = {key: "the lists" for keys, _ in MOVES for key in keys.split()}
+    for name, keys in (defaults | dict(given)).items():
+        for key in keys.split(",") if name not in given else (keys,):
+            if (other := taken.setdefault(KEY_NAMES.get(key, key), name)) != name:
+                why = f"[keys]: {key} would be the key of {other} and of {name}"
+                raise _config_error(path, why)
+    return dict(given)
 
 
 def _limit(path: Path, name: str, given: Any, defaults: Mapping[str, float]) -> float:

@@ -78,9 +78,10 @@ class CommandError(Exception):
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
     """`; did you mean rank-killed?`; empty if no word is similar."""
-    known = list(names)
-    starts = [word for word in known if word.startswith(name)] if name else []
-    found = starts or get_close_matches(name, known, 1, 0.5)
+    known, asked = list(names), name.strip().lower().replace("_", "-").replace(" ", "-")
+    holds = sorted((word for word in known if asked and asked in word), key=lambda w: w.find(asked))
+    # With less in common, a guess only leads astray.
+    found = holds or get_close_matches(asked, known, 1, 0.6)
     return f"; did you mean {found[0]}?" if found else ""
 
 

@@ -32,20 +32,20 @@ from ddtop.feeds.schedulers import (
     slurm_job,
 )
 from ddtop.feeds.systems import own_systems, system_of
-from ddtop.follow.engine import UnreachableError, last_state
+from ddtop.follow.engine import UnreachableError, last_state, with_what_stood
 from ddtop.follow.fleet import Fleet, FleetJob, Tally, Target, own_jobs, tally_of
 from ddtop.model.facts import Snapshot
 from ddtop.present.documents import system_json
 from ddtop.present.jobs import (
+    CANCELLED,
     JOBS_SCHEMA,
     Health,
     Listed,
     Row,
-    columns,
     health_of,
     hosts_text,
     listed,
-    row,
+    table_lines,
     with_roles,
 )
 from ddtop.present.series import Sample, series_of
@@ -297,6 +297,10 @@ def health_now(job: FleetJob[Health]) -> Health:
     return replace(job.value, age_s=job.age_s)
 
 
+TOLD_IN_FULL = 8
+"""So many ended jobs are told with what was wrong before somebody cancelled them."""
+
+
 def healths(entries: Iterable[registry.JobEntry]) -> list[Health]:
     """The health of each of these jobs, or its health when it ended. Live ones are asked in
     parallel."""
@@ -308,19 +312,26 @@ def healths(entries: Iterable[registry.JobEntry]) -> list[Health]:
         with Fleet(lambda: targets, health_digest) as fleet:
             found = {job.entry: health_now(job) for job in fleet.wait(HEALTH_ANSWER_S)}
     asked = {id(process) for process in living}
+    over = [entry for entry in entries if id(entry) not in asked]
+    newest = sorted(over, key=lambda entry: -entry.started_unix_ns)[:TOLD_IN_FULL]
     return [
-        found.get(entry, Health(UNKNOWN)) if id(entry) in asked else health(entry)
+        found.get(entry, Health(UNKNOWN))
+        if id(entry) in asked
+        else health(entry, what_stood=any(entry is one for one in newest))
         for entry in entries
     ]
 
 
-def health(entry: registry.JobEntry) -> Health:
+def health(entry: registry.JobEntry, *, what_stood: bool = True) -> Health:
     """How a job that nobody follows has ended, or what was wrong with it then. Unknown if its relay
-    has left nothing."""
+    has left nothing. `what_stood`: of a cancelled one also what was wrong before, which is read
+    from its journal: a second for 20 MiB."""
     with contextlib.suppress(UnreachableError):
         snapshot, verdict = last_state(entry, from_journal=False)
+        if what_stood and snapshot.ended is not None and snapshot.ended.reason == CANCELLED:
+            verdict = with_what_stood(entry, snapshot, verdict)
         if how := snapshot.ended and snapshot.ended.reason:
-            return replace(health_of(verdict), ended=how)
+            return replace(health_of(verdict), ended=how, findings=verdict.findings)
     return Health(UNKNOWN)
 
 
@@ -357,11 +368,9 @@ def table(entries: list[registry.JobEntry], parts: bool = False) -> list[str]:
     ]
 
 
-def rows_as_table(rows: Rows, width: int, glyphs: Glyphs) -> list[str]:
-    """One line a job below the titles, at most so many columns wide."""
-    now, shown = time.time_ns(), columns([one for one, _ in rows], width)
-    lines = [shown.titles(), *(row(job, shown, health, now, glyphs) for job, health in rows)]
-    return [plain(line).rstrip() for line in lines]
+def rows_as_table(rows: Rows, width: int | None, glyphs: Glyphs) -> list[str]:
+    """One line a job below the titles, at most so many columns wide; None: with nothing cut."""
+    return [plain(line).rstrip() for line in table_lines(rows, width, time.time_ns(), glyphs)]
 
 
 def rows_of(entries: Iterable[registry.JobEntry], parts: bool = False) -> Rows:

@@ -31,6 +31,11 @@ def width() -> int:
     return shutil.get_terminal_size((WIDTH, 24)).columns
 
 
+def table_width() -> int | None:
+    """Columns of a table; None in a pipe: what is cut there nobody can widen."""
+    return width() if sys.stdout.isatty() or os.environ.get("COLUMNS") else None
+
+
 def glyphs() -> Glyphs:
     """The glyphs that the encoding of stdout can express."""
     from ddtop.present.text import glyphs_for
@@ -91,7 +96,8 @@ def print_status(snapshot: Snapshot, verdict: Verdict) -> None:
     """Print the status table."""
     from ddtop.present.plain import status_text
 
-    click.echo(status_text(snapshot, verdict, width(), glyphs()), nl=False)
+    whole = table_width() is None
+    click.echo(status_text(snapshot, verdict, width(), glyphs(), whole=whole), nl=False)
 
 
 def print_findings(snapshot: Snapshot, verdict: Verdict) -> None:

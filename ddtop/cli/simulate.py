@@ -29,6 +29,8 @@ from ddtop.sim.job import SLOT_NS, SimulatedJob
 from ddtop.wire import frames
 from ddtop.wire.records import AnyRecord, Command, Reply
 
+OF_SEVERAL = ("straggler", "gpu-straggler", "not-in-collective", "rank-missing")
+"""Scenarios that one rank alone cannot show."""
 NOTE = "simulated{slowly}: ddtop --sim makes these ranks up ({scenario}, seed {seed})"
 NO_SIGNALS = "these ranks are simulated: there is no process to send a signal to"
 LARGEST = 12_000
@@ -201,6 +203,10 @@ def simulate(text: str, scenario: str | None, seed: int, readonly: bool = False)
             f"ddtop: there is no scenario {name!r}{did_you_mean(name, SCENARIOS)}\n"
             f"there are: {there}",
             USAGE,
+        )
+    if world_size == 1 and name in OF_SEVERAL:
+        raise CommandError(
+            f"ddtop: {name} needs ranks that wait for another: give --sim 2 or more", USAGE
         )
     why = no_dashboard()
     if why is not None:

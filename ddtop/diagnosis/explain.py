@@ -6,8 +6,6 @@ A kind that a rule can produce has a page here; a test holds that.
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.page import Explanation, fill
 from ddtop.diagnosis.table import MODULES
@@ -27,12 +25,3 @@ def explain(kind: str, policy: Policy) -> Explanation | None:
     """The page of this kind; None if there is no such kind."""
     page = PAGES.get(kind)
     return fill(page, policy) if page is not None else None
-
-
-def nearest(word: str) -> str | None:
-    """The kind that was probably meant."""
-    asked = word.strip().lower().replace("_", "-").replace(" ", "-")
-    if asked in PAGES:
-        return asked
-    part = [kind for kind in PAGES if asked and asked in kind]
-    return part[0] if part else next(iter(get_close_matches(asked, PAGES, n=1, cutoff=0.5)), None)

@@ -212,7 +212,7 @@ class SshTarget:
                 f"{called} is not found on {self.name} (a command over ssh has a short PATH); "
                 "say where it is: --remote /path/to/venv/bin/ddtop"
             )
-        if code is not None and "No such command" in text:
+        if code is not None and "no such command" in text.casefold():
             return f"the ddtop on {self.name} is too old for this: install the same version on both"
         why = f"{self.name} does not answer as this ddtop does: {error}"
         return f"{why} ({text})" if text and code is not None else why

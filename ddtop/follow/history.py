@@ -230,21 +230,14 @@ class JobHistory:
         self._first: list[Point] = []
         self._run = ""
         self._last_ns = 0
-        self._iteration: int | None = None
-        self._stepped: deque[int] = deque(maxlen=RECENT_MOST)
 
     def record(self, snapshot: Snapshot) -> None:
         """Take the numbers of a snapshot, at most every `RECENT_STEP_NS`; a new run of the job
         forgets the old one."""
         if snapshot.run != self._run:
             self._forget()
-            self._run, self._last_ns, self._iteration = snapshot.run, 0, None
-            self._stepped.clear()
+            self._run, self._last_ns = snapshot.run, 0
         now = snapshot.time_unix_ns
-        if snapshot.iteration is not None and snapshot.iteration != self._iteration:
-            if self._iteration is not None:
-                self._stepped.append(now)
-            self._iteration = snapshot.iteration
         if now < self._last_ns + RECENT_STEP_NS or not snapshot.live:
             return
         self._last_ns = now
@@ -306,11 +299,6 @@ class JobHistory:
         for point in self._recent:
             if until_unix_ns is None or point.unix_ns <= until_unix_ns:
                 yield point
-
-    def stepped_unix_ns(self, until_unix_ns: int) -> int | None:
-        """When the job's iteration was last seen to have changed; None: not since this history
-        began."""
-        return next((at for at in reversed(self._stepped) if at <= until_unix_ns), None)
 
     def line(
         self, field: Field, cells: int, span_ns: int, until_unix_ns: int

@@ -15,7 +15,10 @@ import queue
 import re
 import stat
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from ddtop.redaction import HIDDEN, is_on, redact, secret_name
 from ddtop.words.units import SECOND_NS
@@ -48,6 +51,16 @@ def show_files_of(uid: int) -> None:
     _owner = uid
 
 
+def owner() -> int:
+    """The user whose files are shown."""
+    return _owner
+
+
+def is_hidden(path: str, start: int = 0) -> bool:
+    """Whether a folder of the path is hidden, but for those with code."""
+    return _HIDDEN_FOLDER.search(path, start) is not None
+
+
 @dataclass(frozen=True, slots=True)
 class Excerpt:
     """Some lines of a file, `first` is the number of the first one. `changed`: the file is newer
@@ -58,62 +71,80 @@ class Excerpt:
     changed: bool = False
 
 
+WantedT = TypeVar("WantedT")
+FoundT = TypeVar("FoundT")
 Wanted = tuple[str, int, int]
 """File, line, and the start of the process that runs it (unix ns, 0: not known)."""
 
 
-class Excerpts:
-    """What was read so far. All methods are called by one thread, the reading is done by another.
+class Readings(Generic[WantedT, FoundT]):
+    """What `read` has returned so far for what was asked. One thread calls all methods, another
+    one reads. `again_s`: what is older is read again; None: never.
+    """
+
+    def __init__(self, read: Callable[[WantedT], FoundT], again_s: float | None = None) -> None:
+        self._read_one, self._again_s = read, again_s
+        self._known: dict[WantedT, FoundT] = {}
+        self._asked_s: dict[WantedT, float] = {}
+        self._open = 0
+        self._questions: queue.SimpleQueue[WantedT] = queue.SimpleQueue()
+        self._answered = threading.Condition()
+        self._reader: threading.Thread | None = None
+
+    def find(self, wanted: WantedT) -> FoundT | None:
+        """What was read; None before."""
+        with self._answered:
+            found = self._known.get(wanted)
+        now, asked_s = time.monotonic(), self._asked_s.get(wanted)
+        old = asked_s is not None and self._again_s is not None and now - asked_s >= self._again_s
+        if old or (asked_s is None and len(self._asked_s) < KEPT):
+            self._asked_s[wanted] = now
+            with self._answered:
+                self._open += 1
+            self._questions.put(wanted)
+            if self._reader is None:
+                # A daemon thread: one that hangs in a read must not keep the program from ending.
+                self._reader = threading.Thread(target=self._read, name="file reader", daemon=True)
+                self._reader.start()
+        return found
+
+    @property
+    def pending(self) -> bool:
+        """Whether something that was asked has not been read yet."""
+        with self._answered:
+            return self._open > 0
+
+    def wait(self, seconds: float) -> None:
+        """Wait until all that was asked has been read, at most this long."""
+        with self._answered:
+            self._answered.wait_for(lambda: not self._open, seconds)
+
+    def _read(self) -> None:
+        while True:
+            wanted = self._questions.get()
+            found = self._read_one(wanted)
+            with self._answered:
+                self._known[wanted] = found
+                self._open -= 1
+                self._answered.notify_all()
+
+
+class Excerpts(Readings[Wanted, "Excerpt | None"]):
+    """What was read of source so far.
 
     `shown` False, or DDTOP_SOURCE=0: no line of source is read or shown.
     """
 
     def __init__(self, shown: bool = True) -> None:
+        super().__init__(lambda wanted: read_excerpt(*wanted))
         self._shown = shown and os.environ.get("DDTOP_SOURCE", "1") != "0"
-        self._known: dict[Wanted, Excerpt | None] = {}
-        self._asked: set[Wanted] = set()
-        self._questions: queue.SimpleQueue[Wanted] = queue.SimpleQueue()
-        self._answered = threading.Condition()
-        self._reader: threading.Thread | None = None
 
     def get(self, file: str, line: int, started_unix_ns: int = 0) -> Excerpt | None:
         """The lines around this one if they have been read; None if not, or if there are none to
         read."""
-        if not self._shown:
+        if not self._shown or not os.path.isabs(file):
             return None
-        wanted = (file, line, started_unix_ns)
-        with self._answered:
-            if wanted in self._known:
-                return self._known[wanted]
-        if wanted not in self._asked and len(self._asked) < KEPT and os.path.isabs(file):
-            self._asked.add(wanted)
-            self._questions.put(wanted)
-            if self._reader is None:
-                # A daemon thread: one that hangs in a read must not keep the program from ending.
-                self._reader = threading.Thread(
-                    target=self._read, name="source reader", daemon=True
-                )
-                self._reader.start()
-        return None
-
-    @property
-    def pending(self) -> bool:
-        """Whether a requested excerpt has not been read yet."""
-        with self._answered:
-            return len(self._known) < len(self._asked)
-
-    def wait(self, seconds: float) -> None:
-        """Wait until all requested excerpts have been read, at most this long."""
-        with self._answered:
-            self._answered.wait_for(lambda: len(self._known) >= len(self._asked), seconds)
-
-    def _read(self) -> None:
-        while True:
-            wanted = self._questions.get()
-            excerpt = read_excerpt(*wanted)
-            with self._answered:
-                self._known[wanted] = excerpt
-                self._answered.notify_all()
+        return self.find((file, line, started_unix_ns))
 
 
 def read_excerpt(file: str, line: int, started_unix_ns: int = 0) -> Excerpt | None:
@@ -156,7 +187,7 @@ def _is_source(path: str) -> bool:
     # ~/.local/lib/python3.12 and ~/.conda/envs/x/lib/python3.12 are not hidden folders.
     environment = _OF_PYTHON.search(path)
     start = environment.end() - 1 if environment else 0
-    return path.endswith(SUFFIXES) and _HIDDEN_FOLDER.search(path, start) is None
+    return path.endswith(SUFFIXES) and not is_hidden(path, start)
 
 
 def _may_be_shown(path: str, about: os.stat_result) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from ddtop.diagnosis.diagnoses import conclude
-from ddtop.diagnosis.finding import INFO, Finding, Verdict
+from ddtop.diagnosis.finding import CRITICAL, INFO, Finding, Verdict
 from ddtop.diagnosis.judge import STEP_NS, Judge, began_to_end_unix_ns, is_over, with_what_stood
 from ddtop.feeds.route import LIVE_BYTES
 from ddtop.follow.history import DEPTH, PERIOD_NS, Memory, SeriesHistory, empty_memory
@@ -47,6 +47,8 @@ ranks on a look costs 20 ms and more: then as many as are needed."""
 MARKS_MAX = 512
 
 Mark = tuple[int, str]
+SHOWN = "shown"
+"""A mark: from this moment on a critical finding can be seen."""
 """When (unix ns) something happened, and what: a finding's severity, or `gone` for a rank that
 ended."""
 
@@ -175,11 +177,14 @@ class Tape:
         return tuple(self._marks)
 
     def notice(self, findings: Iterable[Finding]) -> None:
-        """Mark findings of this look that the last look did not have."""
+        """Mark findings of this look that the last look did not have: when they began, and of a
+        critical one the first picture that shows it."""
         found = [finding for finding in findings if finding.severity != INFO]
         for finding in found:
             if finding.identity not in self._found:
                 self._mark(finding.since_unix_ns, finding.severity)
+                if finding.severity == CRITICAL:
+                    self._mark(self._last_unix_ns, SHOWN)
         self._found = frozenset(finding.identity for finding in found)
 
     def _mark(self, at: int, what: str) -> None:

@@ -603,6 +603,8 @@ class ProcessFacts(msgspec.Struct, frozen=True, gc=False):
     #: How it ended; None while it lives.
     exit: Exit | None = None
     exit_unix_ns: int | None = None
+    #: What its standard output and its standard error are: paths, or names of the kernel.
+    outputs: tuple[str, ...] = ()
     #: The error for which NCCL's watchdog aborted it; None if it did not.
     watchdog_error: str | None = None
 

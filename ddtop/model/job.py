@@ -414,6 +414,7 @@ class Job(JobMemory):
         elif before is None or not _same_sleep(before, process, seconds, self.policy):
             memory.stalled_since_unix_ns = at
         memory.process, memory.process_unix_ns = process, at
+        memory.outputs = process.outputs or memory.outputs
         memory.slept_in = process.wchan or memory.slept_in
         memory.cpu.add(at, process.cpu_ns or 0, process.io_bytes or 0, process.switches or 0)
         if (load := process.load) is not None:

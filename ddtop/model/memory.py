@@ -465,6 +465,8 @@ class RankMemory:
     # Reported by the relay of its host:
     process: ProcessState | None = None
     process_unix_ns: int = 0
+    #: What its standard output and its standard error are.
+    outputs: tuple[str, ...] = ()
     #: The wait channel in which its main thread was last seen asleep.
     slept_in: str | None = None
     #: Since when the main thread has had its state letter (R, S, D, T) of /proc.

@@ -350,6 +350,7 @@ def _process(memory: RankMemory, comm: CommFacts, now: int, policy: Policy) -> P
         pressure=stragglers.pressure(memory, now, policy) if measured else None,
         exit=memory.exit,
         exit_unix_ns=(memory.exit_unix_ns or None) if not alive else None,
+        outputs=memory.outputs,
         watchdog_error=ending.watchdog_error(memory, comm, policy) if not alive else None,
     )
 

@@ -118,6 +118,10 @@ def mark_late(
             fields.late = late
             if fields.state in (State.RUNNING, State.WAITING):
                 fields.state = State.STRAGGLER
+        for rank in late.waiters:
+            # Where a sample finds it changes from report to report, what it does not.
+            if rank in facts and facts[rank].state is State.RUNNING:
+                facts[rank].state = State.WAITING
         for rank in (*late.ranks, *late.waiters):
             if rank in facts:
                 facts[rank].hold = _hold(job.ranks[rank], now_unix_ns, policy)

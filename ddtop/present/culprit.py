@@ -13,12 +13,25 @@ from ddtop.present.charts import size_scale
 from ddtop.present.groups import group_waits
 from ddtop.present.job_charts import drawn
 from ddtop.present.lanes import CLASSES_MOST, alike, lane_line
+from ddtop.present.log import last_lines
 from ddtop.present.now import spot_text
-from ddtop.present.numbers import state_text
+from ddtop.present.numbers import COLUMNS, NOW_MOST, CellContext, cell_text, state_text
 from ddtop.present.scene import Scene
 from ddtop.present.stacks import excerpt_lines, path_lines, path_steps
 from ddtop.present.strip import SPAN_LEAST_S, milliseconds_text
-from ddtop.present.text import Line, Span, cell_width, clean, clip, fit, hang, state_style
+from ddtop.present.text import (
+    BETWEEN,
+    Line,
+    Span,
+    abreast,
+    cell_width,
+    clean,
+    clip,
+    fit,
+    hang,
+    plain,
+    state_style,
+)
 from ddtop.say.chain import chain_lines
 from ddtop.thresholds import chosen
 from ddtop.wire.records import Gpu, Place, Spot, by_function
@@ -29,6 +42,7 @@ NAMED_MOST = 8
 """So many numbers of ranks stand in a line."""
 SPAN_MOST_S = 240
 LANE_LEAST = 20
+LOG_ROWS = 6
 
 
 def _of_culprit(
@@ -57,7 +71,7 @@ def where_panel(scene: Scene, rank: RankFacts, width: int, rows: int) -> list[Li
     """The stack of the first rank at fault with the source around its line, and below it the stack
     of the others; without stacks, its place or the place where its samples found it."""
     own = _class_with(scene, rank)
-    if own is None or _is_moving(rank):
+    if own is None:
         unseen = rank.gone or rank.state is State.LOST
         where = f"where rank {rank.rank} {'was' if unseen else 'is'}"
         parts = [_place_lines(scene, rank, width)]
@@ -90,7 +104,7 @@ def _fitting(parts: Sequence[Part], rows: int, arrow: str) -> list[Line]:
 
 
 def _class_with(scene: Scene, rank: RankFacts) -> StackClass | None:
-    classes = scene.merged.classes if scene.merged is not None else ()
+    classes = scene.merged.classes if scene.merged is not None and not _is_moving(rank) else ()
     return next((one for one in classes if one.main and rank.rank in one.ranks), None)
 
 
@@ -134,6 +148,58 @@ def _source(scene: Scene, rank: int, at: object, width: int) -> list[Line]:
     started = hello.started_unix_ns if hello is not None else 0
     excerpt = scene.read(file, line, started) if scene.read is not None and file else None
     return excerpt_lines(excerpt, file, line, width, scene.glyphs)
+
+
+# -- Two ranks side by side: one at fault, and a healthy one of its group
+
+
+def healthy_beside(scene: Scene, rank: int) -> int:
+    """The rank to compare this one with: of its group, not at fault, and alive if one is."""
+    name = scene.finding.group if scene.finding is not None else None
+    groups = sorted(scene.snapshot.groups, key=lambda group: (group.name != name, len(group.ranks)))
+    members = next((group.ranks for group in groups if rank in group.ranks), ())
+    members = members or tuple(range(len(scene.snapshot.ranks)))
+    order = sorted(members, key=lambda one: (one in scene.at_fault, scene.snapshot.rank(one).gone))
+    return next((one for one in order if one != rank), rank)
+
+
+def pair_lines(scene: Scene, pair: tuple[int, int], width: int) -> list[Line]:
+    """The numbers of two ranks, those that differ in bold, what they did in the last seconds, and
+    where they are."""
+    ranks = [scene.snapshot.rank(number) for number in pair]
+    snapshot, glyphs, label = scene.snapshot, scene.glyphs, 10
+    wide, room = (width - BETWEEN) // 2, (width - label) // 2
+    if scene.memories is not None:
+        scene.memories.read(pair)
+    context = CellContext(
+        snapshot.time_unix_ns, glyphs, snapshot.axes, snapshot.groups, scene.lanes
+    )
+    lines: list[Line] = []
+    for number in COLUMNS:
+        cells: list[Line] = [
+            number.drawn(rank, context, room - 2)
+            if number.drawn is not None
+            else ((cell_text(number, rank, context, min(room - 1, NOW_MOST)), ""),)
+            for rank in ranks
+        ]
+        texts = [plain(cell) for cell in cells]
+        if set(texts) == {units.NOT_MEASURED}:
+            continue
+        spans: list[Span] = [(fit("LATELY" if number.drawn else number.title, label), "dim")]
+        for rank, cell, text in zip(ranks, cells, texts, strict=True):
+            differs = "bold" if texts[0] != texts[1] else ""
+            style = state_style(rank) if number.key == "state" else differs
+            spans += [(part, own or style) for part, own in cell]
+            spans.append((" " * (room - cell_width(text)), ""))
+        lines.append(tuple(spans))
+    parts = []
+    for rank in ranks:
+        own = _class_with(scene, rank)
+        path, source = (
+            _place_lines(scene, rank, wide) if own is None else _class_lines(scene, own, wide)
+        )
+        parts.append([_head(scene, f"where rank {rank.rank} is", wide), *path, *source])
+    return [*lines, (), *abreast(parts, wide, glyphs)]
 
 
 # -- Who waits for whom
@@ -218,6 +284,8 @@ def step_panel(scene: Scene, rank: RankFacts, width: int, rows: int) -> list[Lin
     waits = round(columns * late.share_ratio)
     works = columns - waits
     glyphs = scene.glyphs
+    behind = _behind(scene, {*late.ranks, *late.waiters})
+    more: list[Line] = [((f"  {behind:,} ranks wait behind those", "dim"),)] if behind else []
     return [
         _head(scene, title, width),
         (
@@ -231,7 +299,19 @@ def step_panel(scene: Scene, rank: RankFacts, width: int, rows: int) -> list[Lin
             (glyphs.lane[1] * waits, "band1"),
             (f" {notes[1]}", ""),
         ),
+        *more,
     ][:rows]
+
+
+def _behind(scene: Scene, known: set[int]) -> int:
+    """How many other ranks share groups with these, directly or through others: they cannot be
+    faster."""
+    left = [frozenset(group.ranks) for group in scene.snapshot.groups]
+    reached = set(known)
+    while joined := [ranks for ranks in left if not reached.isdisjoint(ranks)]:
+        reached.update(*joined)
+        left = [ranks for ranks in left if reached.isdisjoint(ranks)]
+    return len(reached) - len(known)
 
 
 # -- What one rank lacks: memory, data
@@ -250,23 +330,25 @@ def _series_chart(
     if scene.memories is None:
         return []
     memory = scene.memories.memory_of(rank.rank)
-    values = list(series(memory))
-    if not any(value is not None for value in values) or not memory.seconds:
+    values, last = list(series(memory)), scene.until_unix_ns // PERIOD_NS
+    seconds = list(memory.seconds)[-len(values) :] if values else []
+    taken = {
+        second: value
+        for second, value in zip(seconds, values, strict=True)
+        if value is not None and last - second < SPAN_MOST_S
+    }
+    if not taken:
         return []
-    begin = memory.seconds[-len(values)]
-    last = scene.until_unix_ns // PERIOD_NS
-    span = max(min(last - begin + 1, SPAN_MOST_S), SPAN_LEAST_S)
+    span = max(last - min(taken) + 1, SPAN_LEAST_S)
 
     def columns_of(columns: int) -> list[float | None]:
-        taken = dict(zip(list(memory.seconds)[-len(values) :], values, strict=True))
-        first = last - span
         found: list[float | None] = [None] * columns
         for second, value in taken.items():
-            at = max((second - first - 1) * columns // span, 0)
+            at = max((second - last + span - 1) * columns // span, 0)
             found[at:] = [value] * (columns - at)
         return found
 
-    _, high = size_scale(values)
+    _, high = size_scale(list(taken.values()))
     ends = (0.0, max(top, high) if top else high)
     body = drawn(scene, columns_of, (ends, text, False), width, rows - 1, span * PERIOD_NS)
     return [tuple(title), *body] if body else []
@@ -320,6 +402,14 @@ def queue_panel(scene: Scene, rank: RankFacts, width: int, rows: int) -> list[Li
         width,
         rows,
     )
+
+
+@_of_culprit
+def log_panel(scene: Scene, rank: RankFacts, width: int, rows: int) -> list[Line]:
+    """The last lines that the first rank at fault has written, if they went into a file."""
+    rows = min(rows - 1, LOG_ROWS)
+    lines = last_lines(rank, scene.log, width, rows, scene.glyphs) if scene.log is not None else []
+    return [_head(scene, f"rank {rank.rank} wrote last", width), *lines] if lines else []
 
 
 # -- GPUs: the culprit's beside the others'

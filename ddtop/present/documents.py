@@ -16,6 +16,7 @@ from ddtop.model.chain import chain_of
 from ddtop.model.facts import Ended, RankFacts, Snapshot
 from ddtop.model.progress import as_it_stands, probes_off
 from ddtop.model.stacks import Merged, StackClass
+from ddtop.present.now import heard_age_s
 from ddtop.say.chain import waits_text
 from ddtop.wire.records import (
     Expectation,
@@ -255,7 +256,7 @@ def _rank(snapshot: Snapshot, rank: RankFacts, blamed: bool) -> Json:
         "nccl": rank.nccl,
         "cpu_ratio": rank.process.cpu_ratio,
         "rss_bytes": rank.process.rss_bytes,
-        "report_age_s": rank.agent.report_age_s,
+        "report_age_s": heard_age_s(rank),
         "progress": progress_json(_training(snapshot, rank)),
         "coordinates": {name: place for name, place, _ in rank.comm.coordinates} or None,
         "pipeline": [_stage(stage) for stage in rank.comm.pipeline] or None,

@@ -67,7 +67,8 @@ class Event:
     `finding`: of `appeared` and `cleared`. `ranks`: the new ranks of `joined`; empty if the relay
     reports again. `order`: of `ordered`, what a person requested. `ended`: of `ended`. `contact`:
     of `lost`, why the facts are not live. `seconds`: how long the finding stood, or the relay was
-    not heard. `progress`: how far the training was.
+    not heard. `progress`: how far the training was. `since_unix_ns`: it had begun before the first
+    look.
     """
 
     event: str
@@ -82,10 +83,16 @@ class Event:
     order: Order | None = None
     progress: TrainingProgress | None = None
     job: str = ""
+    since_unix_ns: int | None = None
 
     @property
-    def text(self) -> str:  # noqa: PLR0911 - one answer an event
+    def text(self) -> str:
         """The text after the name of the event, as `ddtop watch` prints it."""
+        began = self.since_unix_ns
+        return self._text if began is None else f"{self._text}, since {units.clock(began)}"
+
+    @property
+    def _text(self) -> str:  # noqa: PLR0911 - one answer an event
         finding = self.finding
         if self.event == APPEARED and finding is not None:
             return f"{finding.severity} {clean(finding.kind)}: {clean(finding.summary)}"
@@ -143,11 +150,14 @@ class Changes:
                     job=self._job,
                 )
             ]
+        first = not self._joined and not self._standing
         changes = self._contact_again(snapshot)
         changes += self._ranks(snapshot)
         changes += self._orders(snapshot)
         changes += self._cleared_changes(snapshot, look.verdict)
         changes += self._appeared_changes(snapshot, look.verdict)
+        if first:
+            changes = [self._with_beginning(change, snapshot) for change in changes]
         if snapshot.ended is not None:
             changes.append(Event(ENDED, now, snapshot.attempt, ended=snapshot.ended))
         # A reader expects the times of the lines in order. But the first look at a job brings
@@ -164,6 +174,14 @@ class Changes:
             )
             for change in changes
         ]
+
+    def _with_beginning(self, change: Event, snapshot: Snapshot) -> Event:
+        """A reader would take the time of the first look for that of the fault."""
+        began = change.finding.since_unix_ns if change.finding is not None else None
+        began = snapshot.first_hello_unix_ns if change.event == JOINED else began
+        young_ns = self._policy.still_limit_s * units.SECOND_NS
+        old = began is not None and change.time_unix_ns - began >= young_ns
+        return replace(change, since_unix_ns=began) if old else change
 
     def _contact_again(self, snapshot: Snapshot) -> list[Event]:
         lost, self._lost_unix_ns = self._lost_unix_ns, None

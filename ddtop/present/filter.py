@@ -138,6 +138,11 @@ class Filter:
             or self.ranks is not None
         )
 
+    def ranks_of(self, snapshot: Snapshot) -> tuple[int, ...]:
+        """The ranks of the rows that pass."""
+        now = snapshot.time_unix_ns
+        return tuple(one.rank for one in snapshot.ranks if self.passes(one, time_unix_ns=now))
+
     def passes(self, rank: RankFacts, blamed: bool = False, time_unix_ns: int = 0) -> bool:
         """Whether this row is shown. `blamed`: a critical finding blames the rank, whatever its
         state."""

@@ -46,7 +46,7 @@ from ddtop.present.text import (
     wrap_clauses,
 )
 from ddtop.say.evidence import OF_GROUP
-from ddtop.say.said import times_of, without
+from ddtop.say.said import without
 from ddtop.thresholds import chosen
 from ddtop.words import units
 from ddtop.words.sentences import collective_text, ranks_text
@@ -91,14 +91,14 @@ def banner_lines(
     glyphs: Glyphs = UNICODE,
     most: int = MOST_LINES,
     usual: int = USUAL_LINES,
-    hint: str = "",
+    brief: bool = False,
     past: Sequence[Entry] = (),
 ) -> list[Line]:
     """Header, contact, verdict and notes, at most `most` lines of at most `width` columns; more
     than `usual` only for the sentence and what to do.
 
-    `hint` ("e: why") is put at the right end of the verdict if it fits; the banner then leaves out
-    what that page says. `past`: the timeline, so that a healthy job shows what went wrong last.
+    `brief`: without what the page of the findings says, which a key opens. `past`: the timeline, so
+    that a healthy job shows what went wrong last.
     """
     if contact.text is None and verdict.unheard is not None:
         contact = replace(contact, text=verdict.unheard, age_s=verdict.unheard_s)
@@ -109,20 +109,16 @@ def banner_lines(
     room, usual = max(most - len(head), 1), max(min(usual, most) - len(head), 1)
     others = verdict.findings[1:] if room >= MORE_FROM else ()
     fixed = bool(others)
-    body = verdict_lines(verdict, width, glyphs, room - fixed, usual - fixed, brief=bool(hint))
+    body = verdict_lines(verdict, width, glyphs, room - fixed, usual - fixed, brief=brief)
     until = verdict.findings[0].until if verdict.findings else ""
     if until and not any(until[:UNTIL_LEAST] in text for line in body for text, _ in line):
         head[0] = header_line(snapshot, width, contact, glyphs, per_s, until.partition(",")[0])
     if others:
-        body.append(_more_line(others, width - len(hint) - 2 if hint else width, glyphs))
-    if hint and verdict.findings:
-        more = len(verdict.findings) - 1
-        text = hint if others or not more else f"{hint}, {more} more"
-        body = _with_hint(body, text, width, 0 if others else _growth(verdict, body[-1]))
+        body.append(_more_line(others, width, glyphs))
     if verdict.health == OK and snapshot.live and (stood := last_stood(past, snapshot)):
         text, style = body[-1][-1]
         body[-1] = ((f"{text} {glyphs.bullet} {stood}", style),)
-    notes = _note_lines(snapshot, width, glyphs) if len(body) < usual else []
+    notes = _note_lines(snapshot, width, glyphs, brief) if len(body) < usual else []
     return [clip_line(line, width, glyphs.ellipsis) for line in [*head, *body, *notes]]
 
 
@@ -344,17 +340,8 @@ def _more_line(others: Sequence[Finding], width: int, glyphs: Glyphs) -> Line:
     return ((lead, "bold"), (f"{mark} {text}", style))
 
 
-def _with_hint(body: list[Line], hint: str, width: int, growth: int) -> list[Line]:
-    """The hint at the right end of the last line, if there is room: the keys at the foot say it
-    too. `growth`: how many columns longer the last line may become."""
-    gap = width - line_width(body[-1]) - len(hint)
-    if gap < 2 + growth:
-        return body
-    return [*body[:-1], (*body[-1], (" " * gap, ""), (hint, "dim"))]
-
-
 def last_stood(entries: Sequence[Entry], snapshot: Snapshot) -> str:
-    """`last: not-in-collective rank 26, 13:17:14, stood 2 min 10 s (6: events)`, with the
+    """`last: not-in-collective rank 26, 13:17:14, stood 2 min 10 s; 6: events`, with the
     key of the events; empty if no finding has cleared yet."""
     for entry in reversed(entries):
         over, finding = entry.over_unix_ns, entry.finding
@@ -363,22 +350,18 @@ def last_stood(entries: Sequence[Entry], snapshot: Snapshot) -> str:
         stood = units.duration((over - entry.unix_ns) / units.SECOND_NS)
         what = f"{clean(finding.kind)} {ranks_text(entry.ranks, 2)}".rstrip()
         if finding.severity in (CRITICAL, WARNING):
-            return f"last: {what}, {units.clock(entry.unix_ns)}, stood {stood} (6: events)"
+            return f"last: {what}, {units.clock(entry.unix_ns)}, stood {stood}; 6: events"
     return ""
 
 
-def _growth(verdict: Verdict, line: Line) -> int:
-    """Columns by which the durations of the line may still grow, so that the hint does not move."""
-    text = " ".join(text for text, _ in line).replace("(", " ")
-    found = (time.removeprefix(" for ") for time in times_of(verdict.findings[0].said))
-    return sum(max(len("59 min 59 s") - len(time), 0) for time in found if f" {time}" in text)
-
-
-def _note_lines(snapshot: Snapshot, width: int, glyphs: Glyphs) -> list[Line]:
+def _note_lines(snapshot: Snapshot, width: int, glyphs: Glyphs, brief: bool) -> list[Line]:
     if not snapshot.notes:
         return []
-    more = f" (and {len(snapshot.notes) - 1} more)" if len(snapshot.notes) > 1 else ""
-    return [((clip(f"note: {clean(snapshot.notes[0])}{more}", width, glyphs.ellipsis), "dim"),)]
+    # The page "why" lists them all.
+    key = ": e" if brief else ""
+    more = f" (and {len(snapshot.notes) - 1} more{key})" if len(snapshot.notes) > 1 else ""
+    text = clip(f"note: {clean(snapshot.notes[0])}", width - len(more), glyphs.ellipsis)
+    return [((text + more, "dim"),)]
 
 
 # -- The page "why": the findings, one of them opened with all its evidence

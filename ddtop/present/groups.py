@@ -309,7 +309,7 @@ FIELDS = (
     Field("ranks", "RANKS", 9, grows=1, most=28, rank=1),
     Field("front", "FRONT", 7, right=True, rank=1),
     Field("behind", "BEHIND", 20, grows=3, most=44),
-    Field("waiting", "WAITING", 9, right=True, rank=4),
+    Field("waiting", "WAITING", 9, right=True, grows=3, rank=4, most=15),
     Field("op", "OP", 10, grows=6, rank=2),
 )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ddtop.metrics import METRICS
@@ -211,13 +211,41 @@ ACTIONS = (
         (RANKS,),
     ),
     Action(
-        "enlarge",
+        "more-panels",
+        "plus",
+        "+ _",
+        "room",
+        "more room for the panels, or for the rows of the ranks; at their ends the rest is hidden",
+        "enlarge(1)",
+        (RANKS,),
+    ),
+    Action(
+        "more-rows",
         "underscore",
         "_",
-        "all rows",
-        "give all room to the rows of the ranks, or share it with the panels below them again",
-        "enlarge",
+        "more rows",
+        "more room for the rows of the ranks",
+        "enlarge(-1)",
         (RANKS,),
+        listed=False,
+    ),
+    Action(
+        "compare",
+        "equals_sign",
+        "=",
+        "compare",
+        "this rank beside a healthy one of its group, or the two tagged ranks side by side",
+        "compare",
+        _PICKED,
+    ),
+    Action(
+        "log",
+        "L",
+        "L",
+        "log",
+        "what this rank has written last to its standard output and error, if they are files",
+        "log",
+        _PICKED,
     ),
     Action(
         "next-problem",
@@ -274,10 +302,10 @@ ACTIONS = (
     ),
     Action(
         "palette",
-        "ctrl+p",
+        "ctrl+p,colon",
         "Ctrl+P :",
         "commands",
-        "find any command, column, rank or finding by its words",
+        "find any command, column, rank or finding by its words; or stacks rank:0-7 in one line",
         "app.palette",
     ),
     Action(
@@ -307,7 +335,7 @@ ACTIONS = (
         "left_parenthesis",
         "( )",
         "previous critical",
-        "to where the previous or next critical finding began",
+        "to the first picture of the previous or next critical finding",
         "app.travel_to_critical(-1)",
     ),
     Action(
@@ -315,7 +343,7 @@ ACTIONS = (
         "right_parenthesis",
         ")",
         "next critical",
-        "to where the next critical finding began",
+        "to the first picture of the next critical finding",
         "app.travel_to_critical(1)",
         listed=False,
     ),
@@ -331,9 +359,11 @@ ACTIONS = (
         "app.freeze",
     ),
     Action(
-        "less-often", "plus,equals_sign", "+", "less often", "look less often", "app.interval(1)"
+        "less-often", "i", "i I", "less often", "look less often, or more often", "app.interval(1)"
     ),
-    Action("more-often", "minus", "-", "more often", "look more often", "app.interval(-1)"),
+    Action(
+        "more-often", "I", "I", "more often", "look more often", "app.interval(-1)", listed=False
+    ),
     Action(
         "theme",
         "t",
@@ -388,6 +418,31 @@ MOVES = (
 """Keys that the lists handle themselves."""
 
 
+KEY_NAMES = {
+    "/": "slash",
+    ":": "colon",
+    "?": "question_mark",
+    "+": "plus",
+    "-": "minus",
+    "=": "equals_sign",
+    "_": "underscore",
+    "<": "less_than_sign",
+    ">": "greater_than_sign",
+    "[": "left_square_bracket",
+    "]": "right_square_bracket",
+    "{": "left_curly_bracket",
+    "}": "right_curly_bracket",
+    "(": "left_parenthesis",
+    ")": "right_parenthesis",
+    "\\": "backslash",
+    "Esc": "escape",
+    "PgDn": "pagedown",
+    "←": "left",
+    "→": "right",
+}
+"""Textual's names of keys that are written as a sign."""
+
+
 KEYS = (*MOVES, *((action.shown, action.meaning) for action in ACTIONS if action.listed))
 """All keys that work, for the help: the key as people write it, and what it does."""
 
@@ -398,7 +453,9 @@ KEYS = (*MOVES, *((action.shown, action.meaning) for action in ACTIONS if action
 Keys = Sequence[tuple[str, str]]
 Items = tuple[tuple[str, str], ...]
 
-RANK_PAGE, FINDING_PAGE, GROUP_PAGE = "a rank", "why", "a group"
+RANK_PAGE, FINDING_PAGE, GROUP_PAGE, PAIR_PAGE = "a rank", "why", "a group", "two ranks"
+LOG_PAGE = "a log"
+PAGES = (RANK_PAGE, FINDING_PAGE, GROUP_PAGE, PAIR_PAGE, LOG_PAGE)
 
 _GROUP_WORDS: Items = (
     ("FRONT", "the number of the last collective that any member has enqueued"),
@@ -533,6 +590,22 @@ _TOPICS: dict[str, tuple[str, Items]] = {
         "Members of one process group by what they do. The ranks furthest behind come first.",
         _GROUP_WORDS,
     ),
+    PAIR_PAGE: (
+        (
+            "A rank beside a healthy one of its group, or the two that were tagged: their numbers,"
+            " those that differ in bold, what they did in the last seconds, and where they are."
+            " Left and right choose the other rank."
+        ),
+        (),
+    ),
+    LOG_PAGE: (
+        (
+            "The end of what a rank has written to standard output and standard error, if these are"
+            " files that this host can read. What looks like a secret is redacted. The page follows"
+            " the end until you scroll up; End follows again."
+        ),
+        (),
+    ),
     FINDING_PAGE: (
         (
             "The findings, worst first. One of them is open; left and right open another."
@@ -553,19 +626,19 @@ def help_lines(
     glyphs: Glyphs = UNICODE,
     topic: str = RANKS,
     own_keys: Keys = (),
+    changed: Mapping[str, str] | None = None,
 ) -> list[Line]:
     """The keys of the topic's view, what the view shows, and all keys; for the ranks also every
-    column with how to check it."""
-    page = Page(width, glyphs)
-    here = "this page" if topic in (RANK_PAGE, GROUP_PAGE, FINDING_PAGE) else f"the {topic} view"
+    column with how to check it. `changed`: the user's own keys, by the names of actions."""
+    page, changed = Page(width, glyphs), changed or {}
+    own = {action.shown.split()[0]: changed.get(action.name, "") for action in ACTIONS}
+    here = "this page" if topic in PAGES else f"the {topic} view"
     if own_keys:
         page.heading(f"keys of {here}")
     for key, meaning in own_keys:
-        page.item(key, meaning, label_style="key")
+        page.item(own.get(key.split()[0]) or key, meaning, label_style="key")
     text, items = _TOPICS.get(topic, _TOPICS[RANKS])
-    page.heading(
-        f"what {'this page' if topic in (RANK_PAGE, GROUP_PAGE, FINDING_PAGE) else topic} shows"
-    )
+    page.heading(f"what {'this page' if topic in PAGES else topic} shows")
     page.text(text, "", "  ")
     for label, meaning in items:
         page.item(label, meaning)
@@ -577,7 +650,7 @@ def help_lines(
         _states(page)
     page.heading("all keys")
     for key, meaning in KEYS:
-        page.item(key, meaning, label_style="key")
+        page.item(own.get(key.split()[0]) or key, meaning, label_style="key")
     if topic in (RANKS, RANK_PAGE):
         _columns(page)
     return page.lines
@@ -595,8 +668,12 @@ def _classes(page: Page) -> None:
 def _meaning(word: str) -> str:
     if word == CLASSES[HEALTHY].word:
         return "runs, or waits for a moment"
-    if word == "finished":
-        return "its process ended with exit code 0"
+    own = {
+        "finished": "its process ended with exit code 0",
+        "behind": "waits for ranks that wait for the rank at fault",
+    }
+    if word in own:
+        return own[word]
     return next(meaning for state, meaning in STATE_MEANINGS.items() if state.value == word)
 
 

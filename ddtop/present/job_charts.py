@@ -1,4 +1,4 @@
-"""The numbers of the whole job as charts, as one line, and its progress."""
+"""The numbers of the whole job as charts, and its progress."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from ddtop.present.strip import (
     THROUGHPUT,
     Measure,
     gpus_text,
-    job_facts,
     progress_facts,
     speed_facts,
 )
-from ddtop.present.text import Line, Span, beside, cell_width, clip_line, fit, line_width, rule_line
+from ddtop.present.text import Line, Span, cell_width, clip_line, fit, line_width
 from ddtop.words import units
 
 LINE_LEAST = 3
@@ -31,25 +30,15 @@ _LABEL = 11
 Ends = tuple[float, float]
 
 
-def job_rule(scene: Scene, width: int) -> Line:
-    """A rule, with since when the job runs."""
-    return rule_line(width, scene.glyphs.rule, *job_facts(scene.snapshot, scene.history))
-
-
-def _progress(scene: Scene, shown: Sequence[Measure]) -> list[str]:
-    """The progress without what these measures say."""
+def progress_line(scene: Scene, shown: Sequence[Measure], width: int) -> Line:
+    """How far the program is, without what these measures say; empty where it does not count."""
     told = (" samples/s", " tokens/s") if THROUGHPUT in shown else ()
     loss = ("loss ",) if LOSS in shown and scene.now.loss is not None else ()
-    return [
+    found = [
         text
         for text in progress_facts(scene.snapshot)
         if not text.endswith(told) and not text.startswith(loss)
     ]
-
-
-def progress_line(scene: Scene, shown: Sequence[Measure], width: int) -> Line:
-    """How far the program is, without what these measures say; empty where it does not count."""
-    found = _progress(scene, shown)
     if not found:
         return ()
     for end in _DROPPED:
@@ -69,40 +58,13 @@ def _value(scene: Scene, measure: Measure) -> str:
     return units.NOT_MEASURED if value is None else measure.text(value)
 
 
-def _note(scene: Scene, measure: Measure, room: int, most: int) -> Span:
-    """As many comparisons as fit, at most so many."""
-    comparison = scene.compared(measure)
-    texts = list(comparison.texts[:most])
-    while texts and len(", ".join(texts)) > room:
-        texts.pop()
-    return ", ".join(texts), "warning" if comparison.great else "dim"
-
-
-def one_line(scene: Scene, measures: Sequence[Measure], width: int) -> Line:
-    """The whole strip in one line; if there is no room, the last parts are left out first."""
-    parts: list[Line] = []
-    for measure in measures:
-        if measure is not THROUGHPUT:
-            parts.append(((f"{measure.label} {_value(scene, measure)}", "dim"),))
-            continue
-        parts += [((_value(scene, measure), scene.style("")),)]
-        values = scene.line(measure.field, max(width // 5, 8))
-        parts += chart(values, scale(values), 1, scene.glyphs, scene.quiet)
-        comparison = scene.compared(measure)
-        parts += [
-            ((text, "warning" if comparison.great else "dim"),) for text in comparison.texts[:1]
-        ]
-        parts += [((text, "dim"),) for text in speed_facts(scene.now)]
-    parts += [((text, "dim"),) for text in _progress(scene, measures)]
-    return beside(parts, width)
-
-
 def chart_of(measure: Measure) -> Callable[[Scene, int, int], list[Line]]:
     """The panel of a measure: its name, its value now and before, the chart, and its axis."""
 
     def panel(scene: Scene, width: int, rows: int) -> list[Line]:
         values = scene.line(measure.field, width)
-        if all(value is None for value in values):
+        # A job that has counted no step has no speed to draw.
+        if all(value is None or (measure is THROUGHPUT and not value) for value in values):
             return []
         # Where there is a whole, it is at the upper end.
         whole = 1.0 if measure.share else scene.now.gpu_total_bytes if measure is MEMORY else None
@@ -110,7 +72,7 @@ def chart_of(measure: Measure) -> Callable[[Scene, int, int], list[Line]]:
         ends = size_scale(values) if measure.size else scale(values, not measure.line, spread)
         ends = (0.0, whole) if whole else ends
         return [
-            _title(scene, measure, width),
+            title_of(scene, measure, width),
             *drawn(
                 scene,
                 lambda columns: scene.line(measure.field, columns),
@@ -155,17 +117,22 @@ def _short(text: str) -> str:
     return "0" if number in ("0", "0%", "0B") else number + gap + unit
 
 
-def _title(scene: Scene, measure: Measure, width: int) -> Line:
+def title_of(scene: Scene, measure: Measure, width: int) -> Line:
+    """The name of a measure, its value now, and compared with before."""
     last = "" if scene.snapshot.live else "at the end "
     name: Line = (
         (f"{measure.label} {last}", "dim"),
         (_value(scene, measure), scene.style("bold")),
     )
-    used = line_width(name)
-    first, _ = _note(scene, measure, width - used - 2, 1)
-    for fact in speed_facts(scene.now) if measure is THROUGHPUT else ():
+    if measure is not THROUGHPUT:
+        return name
+    used, comparison = line_width(name), scene.compared
+    texts = list(comparison.texts)
+    for fact in speed_facts(scene.now):
         more = f" {scene.glyphs.bullet} {fact}"
-        if used + len(more) + len(first) + 2 <= width:
+        if used + len(more) + len(next(iter(texts), "")) + 2 <= width:
             name, used = (*name, (more, scene.style(""))), used + len(more)
-    text, style = _note(scene, measure, width - used - 2, 9)
-    return (*name, (fit(text, max(width - used, 0), True), style))
+    while texts and len(", ".join(texts)) > width - used - 2:
+        texts.pop()
+    style = "warning" if comparison.great else "dim"
+    return (*name, (fit(", ".join(texts), max(width - used, 0), True), style))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ddtop import registry
@@ -28,6 +28,8 @@ CANCELLED = "cancelled"
 STARTING = "starting: "
 """How a job ended, and how the sentence of one begins that makes no steps yet, in the words of the
 model."""
+UNTIL = ". Until then: "
+"""Between how a job ended and what stood before."""
 HOW_TO_START = "no jobs; start one with: DDTOP=1 torchrun --nproc-per-node 4 train.py"
 LEAST_JOB, MOST_JOB = 18, 48
 LEAST_ROLE = 12
@@ -189,9 +191,9 @@ def heading(jobs: Sequence[Listed]) -> str:
     return f"{text}, {ended} ended" if ended else text
 
 
-def columns(jobs: Sequence[Listed], width: int) -> Table[Field]:
+def columns(jobs: Sequence[Listed], width: int, empty: Collection[str] = ()) -> Table[Field]:
     """The columns of these jobs for this width. Columns that help least to recognise a job are
-    dropped first."""
+    dropped first. `empty`: columns without a text."""
     ranks = max([len("RANKS"), *(len(_ranks(job)) for job in jobs)])
     name = min(max([10, *(cell_width(clean(job.entry.job)) for job in jobs)]), MOST_JOB)
     script = min(max([6, *(cell_width(_script(job)) for job in jobs)]), 40)
@@ -209,49 +211,70 @@ def columns(jobs: Sequence[Listed], width: int) -> Table[Field]:
         Field("host", "HOST", min(host, 8), grows=1, most=host, rank=5),
         Field("script", "SCRIPT", min(script, 8), grows=1, most=script, rank=6),
     )
-    return table_for(fields, width)
+    return table_for([field for field in fields if field.key not in empty], width)
+
+
+def table_lines(
+    rows: Sequence[Row], width: int | None, now_unix_ns: int, glyphs: Glyphs
+) -> list[Line]:
+    """Titles and a row for each job, in so many columns; None: each text in full, for pipes."""
+    cells = [_cells(job, health, now_unix_ns, glyphs) for job, health in rows]
+    empty = {key for row in cells for key in row if not any(other[key][0] for other in cells)}
+    table = columns([job for job, _ in rows], width or 999, empty)
+    if width is None:
+        keys = [(field.key, field.title) for field in table.fields]
+        texts = [[title, *(row[key][0] for row in cells)] for key, title in keys]
+        table = replace(table, widths=tuple(max(map(cell_width, column)) for column in texts))
+    return [table.titles(), *(table.line(row, glyphs.ellipsis) for row in cells)]
 
 
 def row(
     job: Listed, table: Table[Field], health: Health | None, now_unix_ns: int, glyphs: Glyphs
 ) -> Line:
     """One job. `health` None: its relay has not answered yet."""
+    return table.line(_cells(job, health, now_unix_ns, glyphs), glyphs.ellipsis)
 
+
+def _cells(job: Listed, health: Health | None, now_unix_ns: int, glyphs: Glyphs) -> dict[str, Span]:
     known = health if job.live else None
-    told = known.sentence if known is not None else health.ended if health is not None else None
-    finding = clean(told or "").removeprefix(f"{OK}: ").removeprefix(STARTING)
+    told = known.sentence if known is not None else _last_word(health)
+    health_text, style = _health(job, health, glyphs)
+    texts = {
+        "role": clean(job.role),
+        "job": clean(job.entry.job),
+        "ranks": _ranks(job, known),
+        "steps": _steps(known),
+        # Nothing while some rank makes progress.
+        "still": units.age(known.still_s) if known is not None and known.still_s else "",
+        "host": hosts_text(job),
+        "script": _script(job),
+        "started": _started(job, now_unix_ns),
+        "finding": clean(told or "").removeprefix(f"{OK}: ").removeprefix(STARTING),
+    }
+    cells = {key: (text, "" if job.live else "dim") for key, text in texts.items()}
+    return {
+        **cells,
+        "job": (texts["job"], "bold" if job.live else "dim"),
+        "health": (health_text, style if job.live else "dim"),
+    }
 
-    def cell(field: Field) -> Span:
-        if field.key == "health":
-            text, style = _health(job, health, glyphs)
-            return text, style if job.live else "dim"
-        text = {
-            "role": clean(job.role),
-            "job": clean(job.entry.job),
-            "ranks": _ranks(job, known),
-            "steps": _steps(known),
-            # Nothing while some rank makes progress.
-            "still": units.age(known.still_s) if known is not None and known.still_s else "",
-            "host": hosts_text(job),
-            "script": _script(job),
-            "started": _started(job, now_unix_ns),
-            "finding": finding,
-        }[field.key]
-        return text, ("bold" if field.key == "job" else "") if job.live else "dim"
 
-    return table.line({field.key: cell(field) for field in table.fields}, glyphs.ellipsis)
+def _last_word(health: Health | None) -> str | None:
+    """What was wrong until a job ended, else how it ended: somebody who ends a job by hand does so
+    for a reason."""
+    if health is None:
+        return None
+    before = next((found for found in health.findings if found.until_then), None)
+    return before.summary.partition(UNTIL)[2] or health.ended if before else health.ended
 
 
 def program_lines(
     programs: Sequence[Row], job: str, width: int, now_unix_ns: int, glyphs: Glyphs
 ) -> list[Line]:
     """The titles and a line for each program of a system; that of `job` has a sign."""
-    table = columns([one for one, _ in programs], width - 2)
-    lines: list[Line] = [(("  ", ""), *table.titles())]
-    for one, health in programs:
-        mark = glyphs.then if one.entry.job == job else ""
-        lines.append(((f"{mark:<2}", "title"), *row(one, table, health, now_unix_ns, glyphs)))
-    return lines
+    lines = table_lines(programs, width - 2, now_unix_ns, glyphs)
+    marks = ["", *(glyphs.then if one.entry.job == job else "" for one, _ in programs)]
+    return [((f"{mark:<2}", "title"), *line) for mark, line in zip(marks, lines, strict=True)]
 
 
 def _ranks(job: Listed, health: Health | None = None) -> str:

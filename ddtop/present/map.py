@@ -291,6 +291,7 @@ CLASSES = (
     StateClass(State.EXITED, "finished", "dim"),
     StateClass(State.RUNNING, "healthy", "dim"),
     StateClass(State.STARTING, "starting", "starting"),
+    StateClass(State.BLOCKED, "behind", "behind"),
     StateClass(State.BLOCKED, "blocked", "blocked"),
     StateClass(State.WARNING, "warning", "warning"),
     StateClass(State.STRAGGLER, "straggler", "straggler"),
@@ -307,6 +308,7 @@ CLASSES = (
     FINISHED,
     HEALTHY,
     STARTING,
+    BEHIND,
     BLOCKED,
     WARNING,
     STRAGGLER,
@@ -345,13 +347,10 @@ def class_of(code: int) -> StateClass:
 
 def glyph_of(code: int, glyphs: Glyphs = UNICODE) -> str:
     """The sign of a code's class: the glyph of its state. A rank that has finished in order has a
-    glyph of its own."""
+    glyph of its own, and so has one that waits for those that wait."""
     state_class = class_of(code)
-    return (
-        glyphs.finished
-        if state_class.word == CLASSES[FINISHED].word
-        else glyphs.states[state_class.state]
-    )
+    own = {CLASSES[FINISHED].word: glyphs.finished, CLASSES[BEHIND].word: glyphs.behind}
+    return own.get(state_class.word) or glyphs.states[state_class.state]
 
 
 def codes_of(snapshot: Snapshot, at_fault: Collection[int] = ()) -> bytes:
@@ -362,6 +361,12 @@ def codes_of(snapshot: Snapshot, at_fault: Collection[int] = ()) -> bytes:
         gone = snapshot.ranks[number].process.exit
         if gone is not None and gone.code == 0:
             codes[number] = FINISHED
+    # Of those that wait, the ones who wait for the ranks at fault themselves lead to them.
+    blamed = frozenset(at_fault)
+    for number in ranks_in(bytes(codes), BLOCKED, len(codes)) if blamed else ():
+        wait = snapshot.ranks[number].wait
+        if wait is not None and blamed.isdisjoint(wait.behind):
+            codes[number] = BEHIND
     for number in at_fault:
         if 0 <= number < len(codes):
             codes[number] = AT_FAULT + (codes[number] if codes[number] in _OWN_WORD else CULPRIT)

@@ -93,6 +93,12 @@ def now_age_s(rank: RankFacts, time_unix_ns: int) -> float | None:
     return None if young and rank.state not in _UNHEARD else age_s
 
 
+def heard_age_s(rank: RankFacts) -> float | None:
+    """How old its last report is (s). None of a rank that has ended: the age would grow for ever,
+    or be that of a recording."""
+    return None if rank.gone else rank.agent.report_age_s
+
+
 def doing(rank: RankFacts) -> NowCell:
     """Its end, its open call, what it waits for, or else its place in the code."""
     if rank.process.exit is not None:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from ddtop.model.facts import Axis, RankFacts, Snapshot, State
 from ddtop.present.lanes import Lanes, lane_line
-from ddtop.present.now import doing, now_age_s, now_text
+from ddtop.present.now import doing, heard_age_s, now_age_s, now_text
 from ddtop.present.text import (
     UNICODE,
     Field,
@@ -488,7 +488,7 @@ NUMBERS = (
         "HEARD",
         5,
         True,
-        value=lambda rank, _: rank.agent.report_age_s,
+        value=lambda rank, _: heard_age_s(rank),
         metric="report_age_s",
         form=units.age,
         room=10,
@@ -567,12 +567,16 @@ def _grown(
 
 def absent(snapshot: Snapshot | None) -> frozenset[str]:
     """The numbers that this job cannot have: those of GPUs if no host has any, PLACE if no group
-    has a meaning, PROGRESS if nothing counts it."""
-    return frozenset(
+    has a meaning, PROGRESS if nothing counts it, or where all ranks are in one phase: then it is
+    said once, below them."""
+    lacks = {
         number.key
         for number in NUMBERS
         if number.needs and not (snapshot is not None and getattr(snapshot, number.needs))
-    )
+    }
+    training = (rank.progress.training for rank in snapshot.ranks) if snapshot is not None else ()
+    shared = len({one.phase for one in training if one is not None}) < 2
+    return frozenset(lacks | {"progress"} if shared else lacks)
 
 
 def host_width(snapshot: Snapshot) -> int:

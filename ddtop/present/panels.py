@@ -12,6 +12,7 @@ from ddtop.diagnosis.kinds import Kind
 from ddtop.present.culprit import (
     gpu_panel,
     lanes_panel,
+    log_panel,
     memory_panel,
     queue_panel,
     step_panel,
@@ -22,18 +23,16 @@ from ddtop.present.findings import event_words
 from ddtop.present.job_charts import (
     LINE_LEAST,
     chart_of,
-    job_rule,
-    one_line,
     progress_line,
+    title_of,
 )
 from ddtop.present.scene import Scene
-from ddtop.present.strip import MEASURES, measured
-from ddtop.present.text import Line, Span, clip_line, line_width
+from ddtop.present.strip import MEASURES, THROUGHPUT, measured
+from ddtop.present.text import BETWEEN, Line, abreast, clip_line
 from ddtop.words import units
 
 TWO_FROM = 100
 """From so many columns on, two panels are side by side."""
-GAP = 3
 CHART_ROWS_LEAST, CHART_ROWS_MOST = 5, 30
 """Rows of a chart with its title and its axis: with fewer rows of dots its height says nothing."""
 TEXT_ROWS_MOST = 16
@@ -67,7 +66,7 @@ def _events(scene: Scene, width: int, rows: int) -> list[Line]:
 
 LANES = Panel(lanes_panel, 4)
 WHERE, WAITS, STEP = Panel(where_panel), Panel(waits_panel, 3), Panel(step_panel, 3)
-GPU, EVENTS = Panel(gpu_panel), Panel(_events, 1)
+GPU, EVENTS, LOG = Panel(gpu_panel), Panel(_events, 1), Panel(log_panel, 2)
 MEMORY, QUEUE = (Panel(make, CHART_ROWS_LEAST, True) for make in (memory_panel, queue_panel))
 JOB = tuple(Panel(chart_of(measure), CHART_ROWS_LEAST, True) for measure in MEASURES)
 SPEED, *_, RSS = JOB
@@ -77,7 +76,8 @@ OF_KIND: Mapping[str, tuple[Panel, ...]] = {
     Kind.SLOWDOWN: (SPEED, WHERE, EVENTS),
     Kind.INPUT_BOUND: (QUEUE, WHERE, SPEED, EVENTS),
     Kind.LOADER_STUCK: (WHERE, WAITS, QUEUE, SPEED, EVENTS),
-    Kind.RANK_KILLED: (MEMORY, WHERE, SPEED, EVENTS),
+    Kind.RANK_KILLED: (MEMORY, WHERE, LOG, SPEED, EVENTS),
+    Kind.RANK_CRASHED: (WHERE, LOG, SPEED, MEMORY, EVENTS),
     Kind.MEMORY_PRESSURE: (MEMORY, WHERE, SPEED, EVENTS),
     Kind.GPU_THROTTLED: (GPU, STEP, SPEED, EVENTS),
     Kind.GPU_ERROR: (GPU, WHERE, SPEED, EVENTS),
@@ -86,7 +86,7 @@ OF_KIND: Mapping[str, tuple[Panel, ...]] = {
     Kind.GPU_MEMORY_LOW: (GPU, SPEED, EVENTS),
 }
 """The panels of a kind, the most important first; the others have `DEFAULT`."""
-DEFAULT = (WHERE, WAITS, SPEED, MEMORY, EVENTS)
+DEFAULT = (WHERE, WAITS, LOG, SPEED, MEMORY, EVENTS)
 MORE = (MEMORY, QUEUE, *JOB[1:-1])
 """What follows the panels of a finding where there is room."""
 CALM = (*JOB[:-1], EVENTS, RSS)
@@ -106,14 +106,14 @@ def panel_lines(scene: Scene, width: int, height: int) -> list[Line]:
     if height <= 0 or width < 20:
         return []
     if height < LINE_LEAST:
-        return [one_line(scene, measured(scene.history, scene.until_unix_ns), width)]
+        return [title_of(scene, THROUGHPUT, width)]
     # What is wrong is told in these rows instead.
-    head = [job_rule(scene, width)] if scene.finding is None else []
-    told = measured(scene.history, scene.until_unix_ns) if scene.finding is None else ()
+    calm = scene.finding is None
+    told = measured(scene.history, scene.until_unix_ns) if calm else ()
     progress = progress_line(scene, told, width)
-    head += [progress] if progress and (scene.finding is None or height > TEXT_ROWS_MOST) else []
-    if scene.finding is None and height - len(head) < CHART_ROWS_LEAST:
-        head.append(one_line(scene, measured(scene.history, scene.until_unix_ns), width))
+    head = [progress] if progress and (calm or height > TEXT_ROWS_MOST) else []
+    if calm and height - len(head) < CHART_ROWS_LEAST:
+        head.append(title_of(scene, THROUGHPUT, width))
     lines = [*head, *_laid_out(scene, width, height - len(head))]
     return [clip_line(line, width, scene.glyphs.ellipsis) for line in lines[:height]]
 
@@ -138,7 +138,7 @@ def _laid_out(scene: Scene, width: int, height: int) -> list[Line]:
         parted = columns if rest and first is not LANES else 1
         panels = [first, *alike[: parted - 1]]
         waiting = [panel for panel in waiting if panel not in panels]
-        wide = (width - GAP * (parted - 1)) // parted
+        wide = (width - BETWEEN * (parted - 1)) // parted
         room = min(left, TEXT_ROWS_MOST)
         rows = max(
             panel.least if panel.grows else len(panel.make(scene, wide, room)) for panel in panels
@@ -154,20 +154,6 @@ def _laid_out(scene: Scene, width: int, height: int) -> list[Line]:
         left -= max(more, 0)
     lines: list[Line] = []
     for band in bands:
-        lines += [*([()] if lines else []), *_side_by_side(scene, band)]
-    return lines
-
-
-def _side_by_side(scene: Scene, band: _Band) -> list[Line]:
-    made = [panel.make(scene, wide, band.rows) for panel, wide in band.panels]
-    wide = band.panels[0][1]
-    between = (f" {scene.glyphs.upright} ".ljust(GAP), "rule")
-    lines: list[Line] = []
-    for row in range(max(map(len, made))):
-        spans: list[Span] = []
-        for number, part in enumerate(made):
-            line = clip_line(part[row], wide, scene.glyphs.ellipsis) if row < len(part) else ()
-            spans += [between] if number else []
-            spans += [*line, (" " * (wide - line_width(line)), "")]
-        lines.append(tuple(spans))
+        made = [panel.make(scene, wide, band.rows) for panel, wide in band.panels]
+        lines += [*([()] if lines else []), *abreast(made, band.panels[0][1], scene.glyphs)]
     return lines

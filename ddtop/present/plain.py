@@ -22,9 +22,30 @@ from ddtop.say.said import that_hold
 from ddtop.words import units
 from ddtop.words.sentences import rank_list
 
+WHOLE = 999
+"""Columns in which all numbers of a rank have room."""
 
-def status_text(snapshot: Snapshot, verdict: Verdict, width: int, glyphs: Glyphs = UNICODE) -> str:
-    """The main screen as plain lines of at most `width` columns; every rank, culprits first."""
+
+def status_text(
+    snapshot: Snapshot,
+    verdict: Verdict,
+    width: int,
+    glyphs: Glyphs = UNICODE,
+    *,
+    whole: bool = False,
+) -> str:
+    """The main screen as plain lines of at most `width` columns; every rank, culprits first.
+    `whole`: the table has all columns."""
+    lines = [plain(line) for line in banner_lines(snapshot, verdict, width, glyphs=glyphs)]
+    table = table_lines(snapshot, verdict, WHOLE if whole else width, glyphs)
+    lines.append(glyphs.rule * min(len(table[0]), width))
+    return "\n".join([*lines, *table]) + "\n"
+
+
+def table_lines(
+    snapshot: Snapshot, verdict: Verdict, width: int, glyphs: Glyphs = UNICODE
+) -> list[str]:
+    """Titles and the row of every rank, culprits first."""
     shape = rank_table(
         width,
         snapshot.world_size,
@@ -34,13 +55,8 @@ def status_text(snapshot: Snapshot, verdict: Verdict, width: int, glyphs: Glyphs
         several_hosts=len(snapshot.hosts) > 1,
     )
     context = CellContext(snapshot.time_unix_ns, glyphs, snapshot.axes, snapshot.groups)
-    lines = [plain(line) for line in banner_lines(snapshot, verdict, width, glyphs=glyphs)]
-    lines.append(glyphs.rule * min(shape.total, width))
-    lines.append(plain(shape.titles()))
-    lines += [
-        _row(snapshot.rank(number), shape, context) for number in by_verdict(snapshot, verdict)
-    ]
-    return "\n".join(lines) + "\n"
+    rows = [_row(snapshot.rank(number), shape, context) for number in by_verdict(snapshot, verdict)]
+    return [plain(shape.titles()), *rows]
 
 
 def _row(rank: RankFacts, shape: Table[Number], context: CellContext) -> str:

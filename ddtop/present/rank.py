@@ -18,6 +18,7 @@ from ddtop.present.gpus import gpu_lines, gpu_title
 from ddtop.present.groups import group_label, what_moves
 from ddtop.present.hosts import clock_words
 from ddtop.present.now import (
+    heard_age_s,
     now_age_s,
     now_text,
     open_call_text,
@@ -47,7 +48,6 @@ from ddtop.wire.records import (
     Collective,
     Expectation,
     Place,
-    Speed,
     TrainingProgress,
     by_function,
 )
@@ -75,7 +75,7 @@ _NAMES = {"cuda_sync": "CUDA sync"}
 _SPOT_LEAST_RATIO = 0.02
 
 
-def time_lines(page: Page, rank: RankFacts) -> None:
+def time_lines(page: Page, _: Snapshot, rank: RankFacts) -> None:
     """Add the section, if there are samples."""
     shares = rank.reported.activity_ratios
     if not any(shares) and not rank.reported.spots and rank.late is None:
@@ -136,26 +136,19 @@ def detail_lines(
     glyphs: Glyphs = UNICODE,
     brief: bool = False,
 ) -> list[Line]:
-    """The page of one rank, lines of at most `width` columns; `brief` leaves out what changes only
-    at a restart."""
-    rank = snapshot.rank(number)
-    page = Page(width, glyphs)
+    """The page of one rank, lines of at most `width` columns. `brief`: beside the table, where one
+    cannot scroll to its end; its stack comes first, and what other views have is left out."""
+    rank, page = snapshot.rank(number), Page(width, glyphs)
+    stack = (_exception, _stacks)
+    counts = (_progress, _pace, _place, time_lines)
+    process = (_loader, gpu_lines, _process)
+    end = (_collectives, _groups, *process, *stack, _agent, _environment)
     _title(page, snapshot, rank)
+    for add in stack if brief else ():
+        add(page, snapshot, rank)
     _series(page, rank, memory)
-    _progress(page, snapshot, rank)
-    _pace(page, rank, snapshot.last_run)
-    _place(page, snapshot, rank)
-    time_lines(page, rank)
-    _collectives(page, snapshot, rank)
-    _groups(page, snapshot, rank)
-    _loader(page, snapshot, rank)
-    gpu_lines(page, snapshot, rank)
-    _process(page, snapshot, rank)
-    _exception(page, snapshot, rank)
-    _stacks(page, snapshot, rank)
-    if not brief:
-        _agent(page, snapshot, rank)
-        _environment(page, rank)
+    for add in (*counts, *(process if brief else end)):
+        add(page, snapshot, rank)
     return page.lines
 
 
@@ -269,7 +262,7 @@ def _expected(snapshot: Snapshot, region: Expectation) -> str:
     return f"'{region.name}', for {since}; up to {units.duration(limit_s)}"
 
 
-def _pace(page: Page, rank: RankFacts, last_run: Speed | None) -> None:
+def _pace(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
     """Its step time now, compared with before."""
     pace = rank.progress.pace
     if pace is None:
@@ -277,7 +270,7 @@ def _pace(page: Page, rank: RankFacts, last_run: Speed | None) -> None:
     known = (
         ("ten minutes ago", pace.before),
         ("at its start", pace.start),
-        ("in the last run", last_run),
+        ("in the last run", snapshot.last_run),
     )
     then = [
         f"{number_text(speed.per_s)} {when}"
@@ -505,11 +498,14 @@ def _stacks(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
 
 
 def _agent(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
-    agent, age_s, cpu = rank.agent, rank.agent.report_age_s, rank.agent.cpu_ratio
+    agent, age_s, cpu = rank.agent, heard_age_s(rank), rank.agent.cpu_ratio
     host = next((host for host in snapshot.seen if host.sender == agent.sender), None)
     page.heading(
         "ddtop's agent",
-        ("last report", "never" if age_s is None else f"{units.age(age_s)} ago"),
+        (
+            "last report",
+            "" if rank.gone else "never" if age_s is None else f"{units.age(age_s)} ago",
+        ),
         ("cpu", "" if cpu is None else f"{cpu * 100:.1f}% of one core"),
         ("dropped", f"{agent.drops:,} records"),
         ("probes off", clean(", ".join(agent.probes_off))),
@@ -518,7 +514,7 @@ def _agent(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
     )
 
 
-def _environment(page: Page, rank: RankFacts) -> None:
+def _environment(page: Page, _: Snapshot, rank: RankFacts) -> None:
     hello = rank.hello
     if hello is None:
         return

@@ -18,7 +18,7 @@ from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.model.stacks import Merged
 from ddtop.present.events import ListedEvent, timeline_lines
 from ddtop.present.groups import members_text
-from ddtop.present.plain import diagnose_text, status_text
+from ddtop.present.plain import diagnose_text, table_lines
 from ddtop.present.stacks import Around, Shape, stacks_text, tracebacks_text
 from ddtop.present.text import clean
 from ddtop.wire.records import Hello
@@ -92,7 +92,8 @@ def sections(material: Material) -> Iterator[tuple[str, str]]:
     snapshot, verdict = material.snapshot, material.verdict
     found = [
         ("Verdict", diagnose_text(snapshot, verdict, WIDTH)),
-        ("Ranks", status_text(snapshot, verdict, WIDTH)),
+        # The verdict stands above: only the table.
+        ("Ranks", "\n".join(table_lines(snapshot, verdict, WIDTH))),
         *([("Tracebacks", raised)] if (raised := tracebacks_text(snapshot.ranks)) else []),
         ("Stacks", _stacks(material)),
         (
@@ -184,14 +185,9 @@ def _by_value(values: Mapping[int, str]) -> list[str]:
 def _stacks(material: Material) -> str:
     if material.merged is None:
         return material.stacks_note or "no stacks"
-    text = stacks_text(material.merged, WIDTH, around=material.around or Around(), shape=Shape())
-    tree = stacks_text(
-        material.merged,
-        WIDTH,
-        around=material.around or Around(),
-        shape=Shape(tree=True, threads=True),
-    )
-    return "\n".join([*_noted(material.stacks_note), text, "as a tree, with all threads:", tree])
+    around, shape = material.around or Around(), Shape(threads=True)
+    text = stacks_text(material.merged, WIDTH, around=around, shape=shape)
+    return "\n".join([*_noted(material.stacks_note), text])
 
 
 def _noted(note: str | None) -> list[str]:

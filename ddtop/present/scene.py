@@ -12,20 +12,17 @@ from ddtop.follow.history import (
     PERIOD_NS,
     Field,
     JobHistory,
-    Memory,
     Numbers,
     SeriesHistory,
-    empty_memory,
 )
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.model.stacks import Merged
 from ddtop.present.findings import EventRow
 from ddtop.present.lanes import Lanes
+from ddtop.present.log import Read as ReadLog
 from ddtop.present.stacks import Read
 from ddtop.present.strip import (
-    THROUGHPUT,
     Comparison,
-    Measure,
     against_last_run,
     axis_line,
     compared,
@@ -36,16 +33,10 @@ from ddtop.present.text import UNICODE, Glyphs, Line
 _CALM = Verdict(OK, (), "")
 
 
-def no_memory(rank: int) -> Memory:
-    """That of a rank of whom nothing is remembered."""
-    del rank
-    return empty_memory()
-
-
 @dataclass(frozen=True)
 class Scene:
     """One look. `merged`: the last stacks. `read`: returns the source around a line. `rows`: of the
-    ranks that the table above shows."""
+    ranks that the table above shows. `log`: returns the end of a file."""
 
     snapshot: Snapshot
     history: JobHistory
@@ -56,6 +47,7 @@ class Scene:
     read: Read | None = None
     glyphs: Glyphs = UNICODE
     rows: int = 0
+    log: ReadLog | None = None
 
     @property
     def quiet(self) -> bool:
@@ -89,7 +81,7 @@ class Scene:
     @property
     def lanes(self) -> Lanes:
         """What the ranks did up to this moment, at best since before the fault."""
-        memory_of = self.memories.memory_of if self.memories is not None else no_memory
+        memory_of = (self.memories or SeriesHistory()).memory_of
         since = self.finding.since_unix_ns // PERIOD_NS if self.finding is not None else None
         return Lanes(memory_of, self.until_unix_ns // PERIOD_NS, since)
 
@@ -106,12 +98,12 @@ class Scene:
         """This style, or the quiet one."""
         return "dim" if self.quiet else name
 
-    def compared(self, measure: Measure) -> Comparison:
-        """Now compared with before; not shown while a finding says what is wrong."""
+    @property
+    def compared(self) -> Comparison:
+        """The speed now compared with before; not shown while a finding says what is wrong."""
         if self.quiet:
             return Comparison()
-        last_run = against_last_run(self.snapshot) if measure is THROUGHPUT else None
-        return compared(measure, self.history, self.until_unix_ns, last_run)
+        return compared(self.history, self.until_unix_ns, against_last_run(self.snapshot))
 
     @cached_property
     def now(self) -> Numbers:

@@ -12,9 +12,9 @@ from statistics import median
 import msgspec
 
 from ddtop.diagnosis.finding import CRITICAL, WARNING
-from ddtop.follow.history import Field, JobHistory, Numbers, Then
+from ddtop.follow.history import Field, JobHistory, Numbers
+from ddtop.follow.tape import SHOWN
 from ddtop.model.facts import Snapshot, State
-from ddtop.policy import Policy
 from ddtop.present.charts import joined
 from ddtop.present.numbers import only_waits
 from ddtop.present.text import UNICODE, Glyphs, Line, Span, cell_width, clean, line_width
@@ -33,9 +33,8 @@ LOSS_SPREAD = 0.02
 class Measure:
     """One number of a job.
 
-    `share`: a part of a whole, whose changes are given in points. `line`: its changes are small, so
-    it is a line and not an area. `size`: bytes. `more`, `less`: words for a change upwards and
-    downwards.
+    `share`: a part of a whole. `line`: its changes are small, so it is a line and not an area.
+    `size`: bytes.
     """
 
     label: str
@@ -44,8 +43,6 @@ class Measure:
     share: bool = False
     line: bool = False
     size: bool = False
-    more: str = "more"
-    less: str = "less"
 
 
 def milliseconds_text(value: float) -> str:
@@ -60,12 +57,8 @@ MEASURES = (
         "speed",
         lambda numbers: numbers.iterations_per_s,
         units.speed,
-        more="faster",
-        less="slower",
     ),
-    Measure(
-        "loss", lambda numbers: numbers.loss, loss_text, line=True, more="higher", less="lower"
-    ),
+    Measure("loss", lambda numbers: numbers.loss, loss_text, line=True),
     Measure("GPU work", lambda numbers: numbers.gpu_ratio, units.percent, share=True),
     Measure(
         "GPU memory",
@@ -112,55 +105,44 @@ class Comparison:
     great: bool = False
 
 
-def compared(
-    measure: Measure, history: JobHistory, until_unix_ns: int, last_run: float | None = None
-) -> Comparison:
-    """The current value compared with the start and with the last ten minutes: `12 % slower than at
-    14:02`.
+def compared(history: JobHistory, until_unix_ns: int, last_run: float | None = None) -> Comparison:
+    """The speed now compared with the start and with the last ten minutes: `12 % slower than at
+    14:02`. Empty while there is nothing to compare.
 
     `last_run`: by how much the job trains faster than the last run of its name, as a part of that
-    run's speed (`against_last_run`); shown with the throughput. Empty while there is nothing to
-    compare, or if nothing has changed; only for the throughput, "no change" is shown.
+    run's speed (`against_last_run`).
     """
-    now = measure.field(history.now(until_unix_ns))
-    start = history.at_start(measure.field, until_unix_ns)
-    lately = history.recent_median(measure.field, until_unix_ns)
-    if measure is not THROUGHPUT:
-        last_run = None
+    now = THROUGHPUT.field(history.now(until_unix_ns))
+    start = history.at_start(THROUGHPUT.field, until_unix_ns)
+    lately = history.recent_median(THROUGHPUT.field, until_unix_ns)
     if now is None or (start is None and lately is None and last_run is None):
         return Comparison()
     policy, found = history.policy, []
-    apart_ns = int(policy.job_apart_s * 1e9)
     if start is not None:
         found.append((start, f"than at {units.minute(start.unix_ns, until_unix_ns)}"))
+    apart_ns = int(policy.job_apart_s * 1e9)
     if lately is not None and (start is None or lately.unix_ns > start.unix_ns + apart_ns):
         found.append((lately, f"than in the last {policy.job_lately_s / 60:.0f} min"))
-    changes = [(_change(measure, now, then, policy), when) for then, when in found]
-    texts = [f"{text} {when}" for (text, _), when in changes if text]
-    worst = min((change for (_, change), _ in changes), default=0.0)
+    changes = [
+        ((now - then.value) / then.value if then.value > 0 else 0.0, when) for then, when in found
+    ]
+    texts = [
+        f"{_percent(change)} {'faster' if change > 0 else 'slower'} {when}"
+        for change, when in changes
+        if abs(change) >= policy.job_change_ratio
+    ]
+    worst = min((change for change, _ in changes), default=0.0)
     if last_run is not None and abs(last_run) >= policy.job_change_ratio:
         side = "above" if last_run > 0 else "below"
         # The comparison with the largest loss comes first.
-        at = 0 if last_run < worst else len(texts)
-        texts.insert(at, f"{_percent(last_run)} {side} the last run")
+        texts.insert(
+            0 if last_run < worst else len(texts), f"{_percent(last_run)} {side} the last run"
+        )
         worst = min(worst, last_run)
-    if not texts and measure is THROUGHPUT:
+    if not texts:
         since = units.minute(found[0][0].unix_ns, until_unix_ns) if found else "the last run"
-        return Comparison((f"unchanged since {since}",))
-    great = measure is THROUGHPUT and worst <= -policy.slowdown_warning_ratio
-    return Comparison(tuple(texts), great)
-
-
-def _change(measure: Measure, now: float, then: Then, policy: Policy) -> tuple[str, float]:
-    """(as text, empty for noise; as a share of the earlier value)."""
-    if measure.share:
-        points = now - then.value
-        text = f"{abs(points) * 100:.0f} points {'more' if points > 0 else 'less'}"
-        return (text if abs(points) >= policy.job_change_ratio else ""), points
-    change = (now - then.value) / then.value if then.value > 0 else 0.0
-    if abs(change) < policy.job_change_ratio:
-        return "", change
-    return f"{_percent(change)} {measure.more if change > 0 else measure.less}", change
+        texts.append(f"unchanged since {since}")
+    return Comparison(tuple(texts), worst <= -policy.slowdown_warning_ratio)
 
 
 def _percent(change: float) -> str:
@@ -203,23 +185,6 @@ def speed_facts(now: Numbers) -> list[str]:
     return found
 
 
-def job_facts(snapshot: Snapshot, history: JobHistory) -> tuple[str, ...]:
-    """Facts of the job, the most important first: time since its start, and since its last step."""
-    now = snapshot.time_unix_ns
-    found = []
-    if snapshot.first_hello_unix_ns is not None and snapshot.live:
-        since = (now - snapshot.first_hello_unix_ns) / units.SECOND_NS
-        # Whole minutes from two minutes on, because a line that changes every second distracts.
-        calm = since if since < 120 else since // 60 * 60
-        found.append(f"started {units.duration(calm)} ago")
-    stepped = history.stepped_unix_ns(now)
-    # If the job makes no progress, the banner says since when.
-    if stepped is not None and snapshot.live and snapshot.still_since_unix_ns is None:
-        ago = (now - stepped) / units.SECOND_NS
-        found.append(f"last step {units.duration(int(ago)) if ago >= 2 else '< 2 s'} ago")
-    return tuple(found)
-
-
 def progress_facts(snapshot: Snapshot) -> tuple[str, ...]:
     """Step, epoch, phase, speed, loss and the time of the end, as far as the program reports
     them.
@@ -249,7 +214,13 @@ def progress_facts(snapshot: Snapshot) -> tuple[str, ...]:
 
 BAR_COLUMNS_MIN = 12
 BACK_KEY = "\\"
-_MARKS = {WARNING: "warning", "gone": "gone", CRITICAL: "critical", "here": "bold"}
+_MARKS = {
+    WARNING: "warning",
+    "gone": "gone",
+    SHOWN: "critical",
+    CRITICAL: "critical",
+    "here": "bold",
+}
 """The marks and their styles. If two are in one column, the later one in this order is drawn."""
 
 
@@ -267,6 +238,27 @@ def scrubber_line(
 
     `span`: first and last moment; `recording`: the last moment is the end, not now.
     """
+    left, room, end = _around_bar(at_unix_ns, span, width, recording, glyphs)
+    if room < BAR_COLUMNS_MIN:
+        return tuple(left[:2])
+    return (*left, *joined(_bar(span, room, [*marks, (at_unix_ns, "here")], glyphs)), *end)
+
+
+def moment_under(
+    x: int, at_unix_ns: int, span: tuple[int, int], width: int, *, recording: bool
+) -> int | None:
+    """The moment (unix ns) under that column of the line; None beside its bar."""
+    left, room, _ = _around_bar(at_unix_ns, span, width, recording, UNICODE)
+    at = x - line_width(left)
+    if room < BAR_COLUMNS_MIN or not 0 <= at < room:
+        return None
+    return span[0] + (span[1] - span[0]) * at // (room - 1)
+
+
+def _around_bar(
+    at_unix_ns: int, span: tuple[int, int], width: int, recording: bool, glyphs: Glyphs
+) -> tuple[list[Span], int, list[Span]]:
+    """What is left of the bar, the columns that it has, and what is right of it."""
     first, last = span
     behind_s = max(last - at_unix_ns, 0) / units.SECOND_NS
     where = f"-{units.duration(behind_s)}" if round(behind_s) else "the end" if recording else "now"
@@ -276,7 +268,6 @@ def scrubber_line(
         (f"  {where}", ""),
         (" ", ""),
     ]
-    ends = "end" if recording else "now"
     right: list[Span] = [(f" {units.duration((last - first) / units.SECOND_NS)}", "dim")]
     keys: list[Span] = [
         ("  [ ]", "key"),
@@ -284,15 +275,13 @@ def scrubber_line(
         (" ( )", "key"),
         (f" {glyphs.critical} ", "dim"),
         (" " + BACK_KEY, "key"),
-        (f" {ends}", "dim"),
+        (" end" if recording else " now", "dim"),
     ]
     for end in ([*right, *keys], right, []):
         room = width - line_width([*left, *end])
-        if room >= BAR_COLUMNS_MIN or not end:
+        if room >= BAR_COLUMNS_MIN:
             break
-    if room < BAR_COLUMNS_MIN:
-        return tuple(left[:2])
-    return (*left, *joined(_bar(span, room, [*marks, (at_unix_ns, "here")], glyphs)), *end)
+    return left, room, end
 
 
 def _bar(
@@ -308,6 +297,7 @@ def _bar(
         CRITICAL: glyphs.critical,
         WARNING: glyphs.warning,
         "gone": glyphs.states[State.EXITED],
+        SHOWN: glyphs.down,
         "here": glyphs.full,
     }
     cells: list[Span] = [(glyphs.rule, "rule")] * columns

@@ -267,6 +267,7 @@ class Glyphs:
     corner: str = "└"
     then: str = "›"
     finished: str = "✓"
+    behind: str = "□"
     hollow: str = "╌"
     lane: str = "▇▒░▓─✝"
     dots: str = "\u2800"
@@ -341,6 +342,7 @@ ASCII = Glyphs(
     corner="`",
     then=">",
     finished="=",
+    behind=":",
     hollow=":",
     lane="#cdgzx",
     dots="",
@@ -455,6 +457,10 @@ def phases(ratios: Sequence[float], width: int) -> str:
 # -- Tables of text: chooses the columns that fit into a width, and makes rows with styles
 
 
+BETWEEN = 3
+"""Columns between two blocks that are side by side."""
+
+
 @dataclass(frozen=True, slots=True)
 class Field:
     """One column.
@@ -520,6 +526,20 @@ class Table(Generic[FieldT]):
             text, style = cells[field.key]
             spans.append((fit(text, width, field.right, ellipsis), style))
         return tuple(spans)
+
+
+def abreast(parts: Sequence[Sequence[Line]], wide: int, glyphs: Glyphs = UNICODE) -> list[Line]:
+    """Blocks of lines side by side, each so many columns wide, with a thin line between them."""
+    between = (f" {glyphs.upright} ".ljust(BETWEEN), "rule")
+    lines: list[Line] = []
+    for row in range(max(map(len, parts), default=0)):
+        spans: list[Span] = []
+        for number, part in enumerate(parts):
+            line = clip_line(part[row], wide, glyphs.ellipsis) if row < len(part) else ()
+            spans += [between] if number else []
+            spans += [*line, (" " * (wide - line_width(line)), "")]
+        lines.append(tuple(spans))
+    return lines
 
 
 def table_for(fields: Sequence[Field], width: int) -> Table[Field]:

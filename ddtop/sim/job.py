@@ -112,9 +112,7 @@ class SimulatedJob:
         for rank in range(self.fleet.world_size):
             born_s, joined_s = attempt.born_s(rank), attempt.joined_s(rank)
             if at_s >= born_s:
-                yield self._hello(
-                    attempt, rank, max(born_s, begin_s), joined_s if at_s >= joined_s else None
-                )
+                yield self._hello(attempt, rank, born_s, joined_s if at_s >= joined_s else None)
         for rank in range(self.fleet.world_size):
             if (groups := self.fleet.reported_groups(rank)) and at_s >= attempt.met_s:
                 yield self._seal(Groups(groups), attempt, rank, begin_s)

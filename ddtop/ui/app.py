@@ -11,6 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.timer import Timer
 
 from ddtop.follow.look import Eager, Source
+from ddtop.present.help_text import ACTIONS
 from ddtop.present.text import Glyphs
 from ddtop.ui import style
 from ddtop.ui.commands import Choice
@@ -36,24 +37,15 @@ class DdtopApp(ThemedApp):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("question_mark", "help", "help"),
-        Binding("p", "freeze", "freeze"),
-        Binding("plus,equals_sign", "interval(1)", "look less often"),
-        Binding("minus", "interval(-1)", "look more often"),
-        Binding("t", "next_theme", "theme"),
-        Binding("left_square_bracket", "travel(-5)", "5 s back"),
-        Binding("right_square_bracket", "travel(5)", "5 s forward"),
-        Binding("left_curly_bracket", "travel(-60)", "a minute back"),
-        Binding("right_curly_bracket", "travel(60)", "a minute forward"),
-        Binding("left_parenthesis", "travel_to_critical(-1)", "previous critical finding"),
-        Binding("right_parenthesis", "travel_to_critical(1)", "next critical finding"),
-        Binding("backslash", "travel_back", "to the end"),
-        Binding("J", "to_list", "jobs"),
-        Binding("P", "next_program", "next program"),
-        Binding("ctrl+p", "palette", "commands", priority=True),
-        Binding("colon", "palette", "commands"),
-        Binding("w", "save_screen('txt')", "save as text"),
-        Binding("W", "save_screen('svg')", "save as a picture"),
+        Binding(
+            action.keys,
+            action.run.removeprefix("app."),
+            action.label,
+            priority=action.name == "palette",
+            id=action.name,
+        )
+        for action in ACTIONS
+        if action.run.startswith("app.")
     ]
 
     def __init__(
@@ -91,6 +83,7 @@ class DdtopApp(ThemedApp):
 
     def on_mount(self) -> None:
         """Paint first, then connect: the worker starts after the first picture."""
+        self.set_keymap(self.paint.keymap(self.session.setup.keys))
         self._ticker = self.set_interval(self.session.interval_s, self.tick)
         if isinstance(self.session.source, Eager):
             self.session.source.on_news = self._arrive_soon
@@ -204,6 +197,11 @@ class DdtopApp(ThemedApp):
     def action_travel(self, seconds: float) -> None:
         """Go back or forward in time."""
         self.session.travel(seconds)
+        self._arrive_soon()
+
+    def action_travel_to(self, unix_ns: int) -> None:
+        """Go to that moment."""
+        self.session.travel_to(unix_ns)
         self._arrive_soon()
 
     def action_travel_to_critical(self, steps: int) -> None:

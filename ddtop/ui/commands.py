@@ -15,13 +15,14 @@ from ddtop.diagnosis.explain import PAGES
 from ddtop.diagnosis.finding import Finding
 from ddtop.metrics import METRICS
 from ddtop.model.facts import Snapshot
-from ddtop.present.filter import BY_VERDICT
+from ddtop.present.filter import BY_VERDICT, parse_filter
 from ddtop.present.help_text import ACTIONS
 from ddtop.present.jobs import Row
 from ddtop.present.map import metrics_of
 from ddtop.present.numbers import COLUMNS
 from ddtop.present.text import clean
 from ddtop.ui.style import THEMES
+from ddtop.words.sentences import ranks_text
 
 _PRESETS = (
     ("only blocked ranks", "ranks that wait for others", "state:blocked"),
@@ -38,6 +39,8 @@ _PRESETS = (
     ("only ranks that are gone", "exited, killed, or never seen", "state:exited,killed,missing"),
 )
 _RANK = re.compile(r"(go to |open )?(?:rank )?(\d{1,7})")
+_LINE = re.compile(r"(stacks|filter) (.*[:<>=].*)")
+"""A command and the ranks that it is for, in the words of the filter."""
 _THEME_WORDS = {
     "dark": "light text on dark",
     "light": "dark text on light",
@@ -140,7 +143,7 @@ def matching(choices: Sequence[Choice], text: str, snapshot: Snapshot | None) ->
         return next((at for at, one in enumerate(texts, 1) if all(w in one for w in words)), 3)
 
     found = [choice for choice in sorted(choices, key=far) if far(choice) < 3]
-    return (*_ranks(text, snapshot), *found) or tuple(
+    return (*_of_these(text, snapshot), *_ranks(text, snapshot), *found) or tuple(
         sorted(
             (choice for choice in choices if _FUZZY.match(text, choice.name)[0]),
             key=lambda choice: -_FUZZY.match(text, choice.name)[0],
@@ -154,6 +157,17 @@ def hits(name: str, text: str) -> set[int]:
     words = text.split()
     whole = words and _FUZZY.match(" ".join(words), name)[1]
     return set(whole or (at for word in words for at in _FUZZY.match(word, name)[1]))
+
+
+def _of_these(text: str, snapshot: Snapshot | None) -> Iterator[Choice]:
+    """`stacks rank:0-7`, `filter state:blocked`: a command for some ranks in one line."""
+    match = _LINE.fullmatch(text)
+    wanted = parse_filter(match[2]) if match is not None else None
+    if match is None or wanted is None or snapshot is None or wanted.problem:
+        return
+    if ranks := wanted.ranks_of(snapshot):
+        run = {"stacks": "stacks_of", "filter": "filter_to"}[match[1]]
+        yield Choice(text, ranks_text(ranks, 6), f"{run}({match[2]!r})")
 
 
 def _ranks(text: str, snapshot: Snapshot | None) -> Iterator[Choice]:

@@ -1,11 +1,10 @@
-"""The text of a page: the search on it, and its tabs."""
+"""The text of a page: the search on it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddtop.present.help_text import VIEWS
-from ddtop.present.text import UNICODE, Glyphs, Line, Span, beside, line_width
+from ddtop.present.text import Line, Span
 
 # -- The search on a page: where the text is found, and how the matches are marked
 
@@ -48,40 +47,3 @@ def marked(line: Line, text: str, style: str = FOUND) -> Line:
 
 def _text(line: Line) -> str:
     return "".join(text for text, _ in line)
-
-
-# -- The line with the names of the views
-
-
-def tabs_line(current: str, width: int, glyphs: Glyphs = UNICODE) -> Line:
-    """`1 ranks  2 map ...`, the one in front bold and underlined; where there is no room, only that
-    one is shown."""
-    for short in (False, True):
-        spans = beside([tab] for tab in _tabs(current, short))
-        if line_width(spans) + 1 <= width or short:
-            break
-    rest = width - line_width(spans) - 1
-    return (*spans, (" ", ""), (glyphs.rule * rest, "rule")) if rest > 0 else spans
-
-
-def tab_at(current: str, width: int, x: int) -> str | None:
-    """The view whose name is at that column."""
-    short = (
-        line_width(span for tab in _tabs(current, False) for span in (tab, ("  ", ""))) - 1 > width
-    )
-    start = 0
-    for view, (text, _) in zip(VIEWS, _tabs(current, short), strict=True):
-        if start <= x < start + len(text):
-            return view.name
-        start += len(text) + 2
-    return None
-
-
-def _tabs(current: str, short: bool) -> list[Span]:
-    return [
-        (
-            view.key if short and view.name != current else f"{view.key} {view.name}",
-            "tab" if view.name == current else "dim",
-        )
-        for view in VIEWS
-    ]

@@ -20,7 +20,7 @@ from ddtop import registry
 from ddtop.patience import in_thread
 from ddtop.present import jobs
 from ddtop.present.jobs import Health, Listed
-from ddtop.present.text import Glyphs, Line, clean, clip, rule_line
+from ddtop.present.text import Glyphs, Line, clean, clip, fit, rule_line
 from ddtop.ui.screens.page import FilteringScreen
 from ddtop.ui.session import Kept, Paint
 from ddtop.ui.style import theme_after
@@ -206,13 +206,8 @@ class PickScreen(FilteringScreen):
 
     def _head_line(self, width: int, now_unix_ns: int) -> Line:
         clock = units.clock(now_unix_ns)
-        text = clip(
-            jobs.heading(self._found.jobs),
-            max(width - len(clock) - 9, 0),
-            self._paint.glyphs.ellipsis,
-        )
-        space = max(width - 7 - len(text) - len(clock), 1)
-        return (("ddtop", "title"), ("  ", ""), (text, ""), (" " * space, ""), (clock, "dim"))
+        text = fit(jobs.heading(self._found.jobs), max(width - len(clock) - 8, 0))
+        return (("ddtop", "title"), ("  ", ""), (text, ""), (" ", ""), (clock, "dim"))
 
     def _show_foot(self) -> None:
         glyphs, width = self._paint.glyphs, self.size.width

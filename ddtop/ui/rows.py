@@ -121,27 +121,17 @@ def row_strip(line: Line, width: int, palette: Palette, *, at_fault: bool, selec
 
 
 def title_line(shape: Table[Number], sort_key: str, arrow: str = " ") -> Line:
-    """The titles above their columns; the title of the sort column is underlined and has the
-    arrow before it; that of the first column may be behind it."""
+    """The titles above their columns; that of the sort column is underlined, with the arrow inside
+    its own column: between two titles it would belong to both."""
     spans: list[Span] = []
-    gap = " "
     for number, (column, width) in enumerate(shape.columns()):
-        if number:
-            spans.append((gap, "bold"))
-            gap = " "
-        text = fit(column.title, width, column.right)
-        if column.key != sort_key:
-            spans.append((text, "heading"))
-            continue
-        before = " " * (len(text) - len(text.lstrip()))
-        after = " " * (len(text) - len(text.rstrip()))
-        if before:
-            before = before[1:] + arrow
-        elif number:
-            spans[-1] = (arrow, "bold")
-        else:
-            gap = arrow
-        spans += [(before, ""), (column.title, "sorted"), (after, "")]
+        spans += [(" ", "")] if number else []
+        title, style = column.title, "heading"
+        if column.key == sort_key:
+            style = "sorted"
+            title = (arrow + column.title)[:width] if column.right else title[: width - 1] + arrow
+        rest = (" " * max(width - len(title), 0), "heading")
+        spans += [rest, (title, style)] if column.right else [(title, style), rest]
     return tuple(span for span in spans if span[0])
 
 
@@ -195,7 +185,7 @@ class StateLook:
         # the culprit.
         if code <= HEALTHY:
             return "calm"
-        return "blocked" if code == BLOCKED else self.sign(code)[1]
+        return class_of(code).style if code <= BLOCKED else self.sign(code)[1]
 
     def text(self, rank: int, code: int, width: int, beside: str) -> str:
         """What stands below the rank's number, or `beside` it if there is one line only."""

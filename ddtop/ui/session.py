@@ -12,20 +12,23 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from ddtop import private
-from ddtop.diagnosis.finding import CRITICAL, Verdict
+from ddtop.diagnosis.finding import Verdict
 from ddtop.follow.history import JobHistory, SeriesHistory
+from ddtop.follow.log_tail import tails
 from ddtop.follow.look import Look, Source
 from ddtop.follow.source_lines import Excerpts
+from ddtop.follow.tape import SHOWN
 from ddtop.model.facts import Snapshot
 from ddtop.present.events import Timeline
 from ddtop.present.findings import ContactShown
+from ddtop.present.help_text import ACTIONS, KEY_NAMES, RANKS
 from ddtop.present.jobs import Row
 from ddtop.present.numbers import REPLACED
 from ddtop.present.text import UNICODE, Glyphs
@@ -42,6 +45,9 @@ from ddtop.words import units
 
 
 SCHEMA = "ddtop.setup/1"
+ROWS, SHARED, PANELS = ROOMS = ("rows", "shared", "panels")
+"""What has most of the screen: the rows of the ranks alone, the panels, or both share it. The page
+beside them is shown only where it is shared."""
 FILE_BYTES_MAX = 1 << 16
 
 
@@ -49,8 +55,10 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The settings.
 
     `theme`: None for the one that suits the terminal. `hidden`: the keys of hidden columns.
-    `enlarged`: the rows of the ranks have all room. The sort order is not kept: it was for one job,
-    and in the next one the rank at fault would not be on top.
+    `room`: what has most of the screen, one of `ROOMS`. `view`: the one in front. `filtered`: a
+    job, and the filter of its ranks. `keys`: the user's own, by the names of actions. The sort
+    order is not kept: it was for one job, and in the next one the rank at fault would not be on
+    top.
     """
 
     schema: str = SCHEMA
@@ -58,7 +66,10 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     hidden: tuple[str, ...] = REPLACED
     interval_s: float = 0.5
     follow: bool = False
-    enlarged: bool = False
+    room: str = SHARED
+    view: str = RANKS
+    filtered: tuple[str, str] = ("", "")
+    keys: dict[str, str] = {}
 
 
 class Kept:
@@ -155,6 +166,16 @@ class Paint:
 
     palette: Palette
     glyphs: Glyphs
+    keys: dict[str, str] = field(default_factory=dict)
+    """The user's own keys, by the names of those that they replace."""
+
+    def keymap(self, own: Mapping[str, str]) -> dict[str, str]:
+        """Take these keys, each for an action, from now on; as Textual names them."""
+        found = {name: KEY_NAMES.get(key, key) for name, key in own.items()}
+        for action in ACTIONS:
+            if action.name in own:
+                self.keys |= dict.fromkeys(action.keys.split(","), own[action.name])
+        return found
 
 
 class Session:
@@ -180,7 +201,7 @@ class Session:
         self.programs = programs or Programs()
         self.setup = setup or Setup()
         self.readonly = readonly
-        self.excerpts = Excerpts()
+        self.excerpts, self.tails = Excerpts(), tails()
         self._notice = ("", 0)
         self.source = source
         self.job = job
@@ -258,16 +279,20 @@ class Session:
         if span is None:
             self.say(self.newest.untaped or "nothing has been recorded yet to go back to")
             return
-        at = (span[1] if self._at_unix_ns is None else self._at_unix_ns) + int(
-            seconds * units.SECOND_NS
-        )
-        self._go(max(at, span[0]) if at < span[1] else None)
+        now = span[1] if self._at_unix_ns is None else self._at_unix_ns
+        self.travel_to(now + int(seconds * units.SECOND_NS))
+
+    def travel_to(self, unix_ns: int) -> None:
+        """Go to that moment, as far as it is kept."""
+        first, last = self.newest.span or (0, 0)
+        self._go(max(unix_ns, first) if unix_ns < last else None)
 
     def travel_to_critical(self, steps: int) -> None:
-        """Go to the next moment at which a critical finding began (`steps` < 0: the previous)."""
+        """Go to the next moment that shows a critical finding for the first time (`steps` < 0: the
+        previous). At the moment at which it began, the screen still says that all is well."""
         first, last = self.newest.span or (0, 0)
         now = self._at_unix_ns or last
-        begun = [at for at, what in self.newest.marks if what == CRITICAL and at >= first]
+        begun = [at for at, what in self.newest.marks if what == SHOWN and at >= first]
         if later := [at - now for at in begun if (at - now) * steps > 0]:
             self._go(now + min(later, key=abs))
         else:

@@ -62,6 +62,7 @@ class Palette:
 CELLS = (
     "calm",
     "blocked",
+    "behind",
     "alarm",
     "picked",
     "warning",
@@ -122,6 +123,7 @@ def _coloured(
         "warning": style("yellow"),
         "culprit": style("red", bold=True),
         "blocked": style("yellow"),
+        "behind": style("yellow"),
         "straggler": style("orange", bold=True),
         "starting": style("cyan"),
         "silent": style("magenta"),
@@ -140,6 +142,7 @@ def _coloured(
         {
             "calm": colours["cell"],
             "blocked": colours["slab"],
+            "behind": colours["behind"],
             "alarm": "#d70000",
             "picked": foreground,
         },
@@ -150,7 +153,8 @@ def _coloured(
         for number in range(1, 4)
     }
     styles["slab:calm"] += Style(color=dim)
-    styles["slab:blocked"] += Style(color=colours["yellow"])
+    for waits in ("blocked", "behind"):
+        styles[f"slab:{waits}"] += Style(color=colours["yellow"])
     styles["slab:alarm"] += Style(color="#ffffff", bold=True)
     return Palette(
         name,
@@ -198,6 +202,7 @@ def _attributes(name: str, colours: dict[str, str]) -> Palette:
         "warning": style("yellow", bold=True),
         "culprit": style("red", bold=True),
         "blocked": style("yellow"),
+        "behind": style("yellow", dim=True),
         "straggler": style("yellow", bold=True),
         "starting": style("cyan"),
         "silent": style("magenta"),
@@ -251,7 +256,8 @@ PALETTES: dict[str, Palette] = {
             "magenta": "#f5a3f5",
             "bar": "#585858",
             "cell": "#343434",
-            "slab": "#4e3a08",
+            "slab": "#5a4208",
+            "behind": "#372b0f",
             "chart0": "#3a5f87",
             "chart1": "#4f7ca8",
             "chart2": "#5f9fd7",
@@ -287,7 +293,8 @@ PALETTES: dict[str, Palette] = {
             "magenta": "#810b8d",
             "bar": "#b2b2b2",
             "cell": "#dedede",
-            "slab": "#e8cd8f",
+            "slab": "#e0bd6c",
+            "behind": "#eedcb0",
             "chart0": "#afcbe7",
             "chart1": "#87afd7",
             "chart2": "#5f87af",

@@ -1397,7 +1397,9 @@ class ProcessState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     since its Hello; None: it is still the same program. `child_wakes_per_s`: while it waits for a
     child process, how often that one's main thread sleeps and wakes, of several the busiest.
     `far_ends`: while it makes no progress, those of `remote`; where that is not known, of all its
-    connections. `chain`: while it makes no progress, what it waits for in the kernel.
+    connections. `chain`: while it makes no progress, what it waits for in the kernel. `outputs`: in
+    some looks, what its standard output and its standard error are: the path of a file, or a name
+    of the kernel ("pipe:[4711]"); empty in the others.
     """
 
     rank: int | None
@@ -1424,6 +1426,7 @@ class ProcessState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     child_wakes_per_s: float | None = None
     far_ends: tuple[FarEnd, ...] = ()
     chain: tuple[Link, ...] = ()
+    outputs: tuple[str, ...] = ()
 
 
 CHILD, PIPE, FILE_LOCK, CONNECTION = "child", "pipe", "file lock", "connection"

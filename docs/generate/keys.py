@@ -11,7 +11,8 @@ def page() -> str:
     lines = head(
         "Keys",
         "ddtop/present/help_text.py",
-        "`?` in the dashboard shows the same. `Ctrl+P` finds any command by its words.",
+        "`?` in the dashboard shows the same. `Ctrl+P` finds any command by its words. The names"
+        " are for `[keys]` in your [config file](../howto/config.md); of a view `view-map`.",
     )
     lines += [
         "## Views",
@@ -19,11 +20,11 @@ def page() -> str:
         *table(("key", "view", "shows"), ((code(one.key), one.name, one.meaning) for one in VIEWS)),
     ]
     rows = (
-        (_keys(one.shown), one.meaning, ", ".join(one.views) or "all")
+        (_keys(one.shown), code(one.name), one.meaning, ", ".join(one.views) or "all")
         for one in ACTIONS
-        if one.listed and not one.name.startswith("view-")
+        if not one.name.startswith("view-")
     )
-    lines += ["## Actions", "", *table(("keys", "does", "in the views"), rows)]
+    lines += ["## Actions", "", *table(("keys", "name", "does", "in the views"), rows)]
     return "\n".join(
         [
             *lines,

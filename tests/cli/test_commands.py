@@ -73,7 +73,8 @@ def test_a_usage_error_is_exit_code_2_without_a_traceback(home, words):
     done = ddtop(*words)
 
     assert (done.returncode, done.stdout) == (2, "")
-    assert "Error:" in done.stderr
+    assert done.stderr.startswith("ddtop: ")
+    assert done.stderr.count("\n") == 1
     assert "Traceback" not in done.stderr
 
 

@@ -89,6 +89,10 @@ def test_help_prints_what_the_option_prints(home):
     assert "rotate [OPTIONS]" in ddtop("help", "key", "rotate").stdout
     wrong = ddtop("help", "key", "nothing")
     assert (wrong.returncode, wrong.stderr) == (2, "ddtop: there is no command key nothing\n")
+    assert ddtop("help", "stakcs").stderr.endswith("; did you mean stacks?\n")
+    assert (
+        ddtop("help", "stacks", "x").stderr == "ddtop: stacks has no commands; ddtop help stacks\n"
+    )
 
 
 def test_the_list_of_commands_has_sections_and_examples(home):

@@ -201,3 +201,29 @@ def test_the_shell_offers_the_hosts_of_the_file(file, monkeypatch):
     done = ddtop(**asked, COMP_WORDS="ddtop status --ssh no")
 
     assert done.stdout.split() == ["plain,node7", "plain,node8"]
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ('stakcs = "x"', "no action 'stakcs'; did you mean stacks?"),
+        ('stacks = "R"', "R would be the key of reverse and of stacks"),
+        ('stacks = "j"', "j would be the key of the lists and of stacks"),
+        ("stacks = 3", "must be a key such as x, f5 or ctrl+g, not 3"),
+        ('stacks = "Ctrl G"', "must be a key such as x, f5 or ctrl+g"),
+    ],
+)
+def test_a_key_that_is_wrong_is_one_sentence(file, line, why):
+    file.write_text(f"[keys]\n{line}\n")
+
+    done = ddtop("jobs")
+
+    assert done.returncode == 2
+    assert why in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_two_actions_can_change_their_keys(file):
+    file.write_text('[keys]\nstacks = "D"\nstacks-all = "d"\n')
+
+    assert "'stacks': 'D'" in shown()["keys"]

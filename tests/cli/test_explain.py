@@ -33,12 +33,12 @@ def test_without_a_kind_they_are_listed(home):
 
 
 @pytest.mark.parametrize("word", ["rank-kiled", "nonsense", "a\x1b[2Jb", ""])
-def test_an_unknown_kind_is_a_usage_error_with_the_list(home, word):
+def test_an_unknown_kind_is_a_usage_error_in_one_line(home, word):
     done = explain(word)
 
     assert (done.returncode, done.stdout) == (2, "")
     assert "there is no finding named" in done.stderr
-    assert "interpreter-frozen" in done.stderr
+    assert len(done.stderr) < 120
     assert ("did you mean rank-killed?" in done.stderr) == (word == "rank-kiled")
     assert "\x1b" not in done.stderr
     assert "Traceback" not in done.stderr

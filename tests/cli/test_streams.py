@@ -53,7 +53,10 @@ def test_a_command_whose_output_has_no_room_says_so_in_one_line(command, tmp_pat
 def test_a_mistyped_name_is_proposed():
     assert did_you_mean("rank-kiled", SCENARIOS) == "; did you mean rank-killed?"
     assert did_you_mean("loader", DEMOS) == "; did you mean loader-stuck?"
-    assert did_you_mean("xyzzy", DEMOS) == ""
+    assert did_you_mean("Rank Killed", DEMOS) == "; did you mean rank-killed?"
+    assert (
+        did_you_mean("xyzzy", DEMOS) == did_you_mean("nope", DEMOS) == did_you_mean("", DEMOS) == ""
+    )
 
 
 @pytest.fixture

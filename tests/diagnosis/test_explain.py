@@ -5,7 +5,7 @@ from string import Formatter
 
 import pytest
 
-from ddtop.diagnosis.explain import PAGES, explain, nearest
+from ddtop.diagnosis.explain import PAGES, explain
 from ddtop.diagnosis.page import limits
 from ddtop.policy import POLICY
 from ddtop.present.explain import explain_text, kinds_text
@@ -86,21 +86,6 @@ def test_the_list_has_one_line_a_kind():
 
     assert [line.split()[0] for line in lines[: len(PAGES)]] == list(PAGES)
     assert max(len(line) for line in lines) <= COLUMNS
-
-
-@pytest.mark.parametrize(
-    ("word", "kind"),
-    [
-        ("rank_killed", "rank-killed"),
-        ("Left Early", "left-early"),
-        ("mismatch", "collective-mismatch"),
-        ("input-bond", "input-bound"),
-        ("zzz", None),
-        ("", None),
-    ],
-)
-def test_a_word_that_is_no_kind_leads_to_the_nearest_one(word, kind):
-    assert nearest(word) == kind
 
 
 @pytest.mark.parametrize("kind", [kind for kind in PAGES if PAGES[kind].before])

@@ -122,7 +122,7 @@ def test_where_the_banner_has_no_room_for_that_its_first_line_says_it():
 
 
 def banner(job, most=10):
-    lines = banner_lines(job.snapshot(), job.verdict(), 80, hint="e: why", most=most)
+    lines = banner_lines(job.snapshot(), job.verdict(), 80, brief=True, most=most)
     return ["".join(text for text, _ in line) for line in lines]
 
 

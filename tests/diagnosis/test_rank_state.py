@@ -126,7 +126,9 @@ def test_screen_filter_map_and_json_agree_on_every_simulated_fault(name):
         assert json["ranks"][rank.rank]["blamed"] == (rank.rank in blamed)
         assert (codes[rank.rank] >= AT_FAULT) == (rank.rank in blamed)
         if codes[rank.rank] != HEALTHY and rank.state is not State.JOINING:
-            assert class_of(codes[rank.rank]).word == rank.state.value
+            # Who waits for those that wait is blocked too.
+            word = class_of(codes[rank.rank]).word.replace("behind", "blocked")
+            assert word == rank.state.value
     assert filtered(snapshot, verdict, "state:culprit") == sorted(blamed)
     singled = {rank for one in verdict.findings for rank in one.ranks if len(one.ranks) < 16}
     assert filtered(snapshot, verdict, "state:culprit,straggler,warning") == sorted(singled)

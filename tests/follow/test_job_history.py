@@ -8,7 +8,7 @@ import pytest
 
 from ddtop.follow.history import RECENT_MOST, WHOLE_MOST, JobHistory, numbers_of
 from ddtop.policy import POLICY
-from tests.ui import builders, gpus, lived
+from tests.ui import builders, gpus
 from tests.ui.builders import NOW, SECOND
 from tests.ui.changed import replace
 
@@ -84,7 +84,6 @@ def test_a_moment_of_the_past_shows_nothing_of_what_came_after():
     then = NOW + 250 * SECOND
     assert speed(history.now(then)) == 4.0
     assert set(history.line(speed, 10, 100 * SECOND, then)) == {4.0}
-    assert history.stepped_unix_ns(then) == then
 
 
 def test_the_start_is_compared_without_its_warm_up():
@@ -104,15 +103,6 @@ def test_the_start_is_known_to_the_second_after_a_day():
 def test_a_job_that_is_young_is_not_compared():
     history = run(70, lambda t: 5.0)
     assert history.at_start(speed, NOW + 69 * SECOND) is None
-
-
-def test_the_time_of_the_last_step_is_when_the_iteration_changed():
-    snapshot, _ = builders.hang()
-    history = lived.history_of(snapshot)
-    stepped = history.stepped_unix_ns(NOW)
-    assert stepped is not None
-    assert snapshot.still_since_unix_ns is not None
-    assert abs(snapshot.still_since_unix_ns - stepped) <= 2 * SECOND
 
 
 def test_another_run_of_the_job_begins_anew():

@@ -376,6 +376,16 @@ def test_the_number_of_invented_hosts_is_bounded():
     assert len(job.hosts) == HOSTS_MAX
 
 
+def test_what_a_rank_writes_to_is_known_after_looks_that_do_not_say_it():
+    job = FakeJob(1).passes(4)
+    for at_s, outputs in ((4.2, ("/logs/0", "pipe:[1]")), (4.7, ())):
+        process = ProcessState(0, 4800, "R", outputs=outputs)
+        job.say(HostState("node0", 4, processes=(process,)), at_s=at_s, sender="node0")
+
+    rank = applied(job.records).snapshot(unix_ns(5)).ranks[0]
+    assert rank.process.outputs == ("/logs/0", "pipe:[1]")
+
+
 def test_an_older_look_at_a_host_changes_nothing():
     job = FakeJob(1).passes(4)
     job.say(

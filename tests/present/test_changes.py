@@ -192,7 +192,7 @@ def test_events_as_lines():
     ]
 
     assert [event_line(change) for look in looks for change in changes.take(look)] == [
-        "22:13:20 joined ranks 0-3 of 4",
+        "22:13:20 joined ranks 0-3 of 4, since 22:10:20",
         f"22:13:21 appeared critical not-in-collective: {finding().summary}",
         "22:13:26 lost contact: gone",
         "22:13:29 joined again: the relay reports after 6 s of silence",
@@ -203,6 +203,13 @@ def test_events_as_lines():
         ),
         "22:13:50 ended exit code 1 of rank 2",
     ]
+
+
+def test_what_was_there_before_the_first_look_says_since_when():
+    """`05:36:40 appeared` looked like the time of a fault that began at 05:36:12."""
+    lines = [event_line(change) for change in Changes(POLICY).take(looking(0, finding()))]
+
+    assert [line.rpartition(", ")[2] for line in lines] == ["since 22:10:20", "since 22:12:49"]
 
 
 def test_what_a_rank_said_cannot_write_to_the_terminal(changes):

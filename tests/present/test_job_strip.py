@@ -10,7 +10,6 @@ from ddtop.present.strip import (
     MEASURES,
     THROUGHPUT,
     compared,
-    job_facts,
     measured,
     progress_facts,
     span_ns,
@@ -29,29 +28,27 @@ def history(slower):
 
 
 def test_a_slower_job_is_reported_with_the_time_since_when_it_was_faster():
-    made = compared(THROUGHPUT, history(0.12), NOW)
+    made = compared(history(0.12), NOW)
     assert made.texts[0].endswith("% slower than at 21:59")
     assert not made.great
 
 
 def test_a_job_that_lost_a_third_wants_attention():
-    assert compared(THROUGHPUT, history(0.6), NOW).great
+    assert compared(history(0.6), NOW).great
 
 
-def test_a_steady_job_is_said_to_be_as_it_was_and_its_other_numbers_are_silent():
+def test_a_steady_job_is_said_to_be_as_it_was():
     steady = history(0.0)
-    assert compared(THROUGHPUT, steady, NOW).texts == ("unchanged since 21:59",)
-    assert not compared(BY_LABEL["GPU work"], steady, NOW).texts
+    assert compared(steady, NOW).texts == ("unchanged since 21:59",)
 
 
 def test_a_young_job_is_not_compared_with_its_own_start_up():
     young = lived.history_of(builders.healthy(), minutes=1.4, slower=0.0)
-    for measure in MEASURES:
-        assert not any("10 min" in text for text in compared(measure, young, NOW).texts)
+    assert not any("10 min" in text for text in compared(young, NOW).texts)
 
 
 def test_nothing_is_compared_before_there_is_something():
-    assert not compared(THROUGHPUT, JobHistory(POLICY), NOW).texts
+    assert not compared(JobHistory(POLICY), NOW).texts
 
 
 def test_what_was_never_measured_has_no_line():
@@ -96,10 +93,3 @@ def test_the_speed_is_said_in_all_units_and_a_loss_that_is_no_number_in_none():
     assert (samples, tokens) == ("5,279 samples/s", "90,000 tokens/s")
     assert re.fullmatch(r"step 19\d ms, max 20\d", step)
     assert "loss" not in [one.label for one in measured(followed, NOW)]
-
-
-def test_the_job_says_since_when_it_runs_and_when_it_stepped_last():
-    snapshot, _ = builders.hang()
-    assert job_facts(snapshot, lived.history_of(snapshot)) == ("started 3 min ago",)
-    healthy = builders.healthy()
-    assert job_facts(healthy, lived.history_of(healthy))[1] == "last step < 2 s ago"

@@ -30,6 +30,7 @@ from ddtop.present.jobs import (
     passing,
     program_lines,
     row,
+    table_lines,
     with_roles,
 )
 from ddtop.present.text import ASCII, UNICODE, Glyphs, line_width, plain
@@ -153,6 +154,37 @@ def test_an_ended_job_has_the_words_of_the_dashboard() -> None:
 def test_of_an_ended_job_it_is_said_how_it_ended_whatever_was_asked_before() -> None:
     assert "cancelled" in shown([ended("a")], 100, Health("ok"))[0]
     assert "lost" in shown([entry("a", heartbeat_unix_ns=0)], 100)[0]
+
+
+def test_a_cancelled_job_says_what_was_wrong_until_then() -> None:
+    """Whoever ends a job by hand does so for a reason, and looks for it in the list."""
+    stood = "rank 2 has been reading a pipe for 55 s"
+    over = Finding(
+        Kind.CANCELLED,
+        WARNING,
+        (),
+        (),
+        0,
+        f"the job was cancelled: ranks 0-3 ended together (SIGTERM). Until then: {stood}",
+        until_then=True,
+    )
+    known = Health(WARNING, "cancelled", over.summary, ended="cancelled", findings=(over,))
+
+    line = shown([ended("hung", 60.0)], 160, known)[0]
+
+    assert stood in line
+    assert line.split()[1] == "cancelled"
+
+
+def test_a_table_for_a_pipe_cuts_no_name_and_has_no_empty_column() -> None:
+    """Six jobs `pretrain-7b-a-very-long...` were one text, and none could be given to `replay`."""
+    name = "pretrain-7b-" + "a-very-long-name-" * 8
+    rows = [(one, Health(OK)) for one in listed([ended(name, 60.0), ended("b", 90.0)], NOW)]
+
+    titles, first, _ = (plain(line) for line in table_lines(rows, None, NOW, UNICODE))
+
+    assert first.startswith(f"{name}  ")
+    assert not {"STEP/S", "STUCK"} & set(titles.split())
 
 
 def test_the_worst_finding_is_the_one_that_is_named() -> None:

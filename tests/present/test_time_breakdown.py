@@ -4,6 +4,7 @@ from ddtop.model.facts import Late, Pressure, RankFacts, ReportedFacts, State
 from ddtop.present.rank import time_lines
 from ddtop.present.text import Page
 from ddtop.wire.records import Spot
+from tests.ui import builders
 from tests.ui.changed import replace
 
 RANK = RankFacts(
@@ -15,7 +16,7 @@ RANK = RankFacts(
 
 def lines(rank, width=60):
     page = Page(width)
-    time_lines(page, rank)
+    time_lines(page, builders.healthy(), rank)
     return ["".join(text for text, _ in line).rstrip() for line in page.lines]
 
 

@@ -12,6 +12,7 @@ from ddtop.ui.screens.main import MainScreen
 from ddtop.ui.screens.menus import ColumnsScreen, CommandsScreen
 from ddtop.ui.screens.pages import ExplainScreen, RankScreen
 from ddtop.ui.screens.signals import SignalsScreen
+from ddtop.ui.screens.stacks import StacksScreen
 from tests.ui import builders
 from tests.ui.builders import live
 from tests.ui.screens import screen_text, show, shown_ranks, watching
@@ -42,13 +43,17 @@ def test_every_command_has_a_name_a_meaning_and_an_action_of_its_own():
         ("explain rank-stopped", "explain rank-stopped"),
         ("srtcomm", "sort by COMM"),
         ("thmono", "theme mono"),
+        ("stacks rank:0-3", "stacks rank:0-3"),
+        ("filter state:blocked", "filter state:blocked"),
     ],
 )
 def test_what_is_meant_is_on_top(text, first):
     assert names(text)[0] == first
 
 
-@pytest.mark.parametrize("text", ["rank 8", "rank 9999999", "no such thing", "[", "\x00"])
+@pytest.mark.parametrize(
+    "text", ["rank 8", "rank 9999999", "no such thing", "[", "stacks tp:9", "stacks r:"]
+)
 def test_what_is_not_there_is_not_offered(text):
     assert not any(name.startswith(("go to rank 8", "go to rank 9")) for name in names(text))
 
@@ -254,3 +259,10 @@ async def test_a_recording_says_that_it_is_one_where_signals_would_be():
         await pilot.press("f9")
 
         assert "this is a recording: no process can get a signal" in screen_text(app)
+
+
+async def test_stacks_of_some_ranks_are_asked_for_in_one_line():
+    async with watching(live(SNAPSHOT, VERDICT)) as (app, pilot):
+        await pilot.press("colon", *"stacks rank:0-3", "enter")
+        assert isinstance(app.screen, StacksScreen)
+        assert app.screen.asked.ranks == (0, 1, 2, 3)

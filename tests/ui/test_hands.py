@@ -11,10 +11,12 @@ import pytest
 
 from ddtop.follow.look import Look
 from ddtop.present.rank import copies_of
-from ddtop.ui.screens.menus import CommandsScreen
-from ddtop.ui.screens.pages import CopyScreen
+from ddtop.present.text import UNICODE
+from ddtop.ui.app import DdtopApp
+from ddtop.ui.screens.menus import CommandsScreen, HelpScreen
+from ddtop.ui.screens.pages import CopyScreen, RankScreen
 from ddtop.ui.screens.stacks import StacksScreen
-from ddtop.ui.session import Session
+from ddtop.ui.session import Kept, Session
 from ddtop.ui.source_place import source_place
 from ddtop.ui.terminal.files import editor_command, run_editor
 from tests.ui import builders
@@ -203,7 +205,7 @@ class Tape(FakeSource):
         self.went = at_unix_ns
 
 
-async def test_two_keys_go_to_where_critical_findings_began():
+async def test_two_keys_go_to_the_first_pictures_of_critical_findings():
     snapshot, verdict = builders.hang()
     marks = tuple((NOW + at * SECOND, what) for at, what in MARKS)
     source = Tape(Look(snapshot, verdict, span=(NOW - 900 * SECOND, NOW + 300 * SECOND)))
@@ -222,7 +224,14 @@ async def test_two_keys_go_to_where_critical_findings_began():
         assert "no critical finding began before this moment" in app.session.notice
 
 
-MARKS = ((-5, "warning"), (-400, "critical"), (-40, "critical"), (70, "critical"), (9, "gone"))
+MARKS = (
+    (-5, "warning"),
+    (-400, "shown"),
+    (-45, "critical"),
+    (-40, "shown"),
+    (70, "shown"),
+    (9, "gone"),
+)
 
 
 async def test_enter_on_taken_stacks_opens_them_or_says_that_there_are_newer_ones():
@@ -239,3 +248,133 @@ async def test_enter_on_taken_stacks_opens_them_or_says_that_there_are_newer_one
         await pilot.press("k", "enter")
         await pilot.pause()
         assert any("newer ones have replaced them" in line for line in screen_text(app))
+
+
+async def test_a_rank_is_compared_with_a_healthy_one_of_its_group_or_with_the_other_tagged_one():
+    async with watching(live(*builders.hang(culprit=5)), (120, 40)) as (app, pilot):
+        await pilot.press("=")
+        lines = screen_text(app)
+        assert lines[2].split() == ["RANK", "5", "0"]
+        assert next(line for line in lines if line.startswith("STATE")).split()[1::2] == [
+            "✖",
+            "■",
+        ]
+        assert any("where rank 5 is" in line and "where rank 0 is" in line for line in lines)
+        await pilot.press("left")
+        assert screen_text(app)[2].split() == ["RANK", "5", "7"]
+        await pilot.press("left", "left")
+        # Never beside itself.
+        assert screen_text(app)[2].split() == ["RANK", "5", "4"]
+        await pilot.press("escape", "down", "space", "space", "=")
+        assert screen_text(app)[2].split() == ["RANK", "0", "1"]
+
+
+async def test_enter_in_the_help_presses_the_key_under_the_cursor_on_the_screen_below():
+    async with watching(live(*builders.hang()), (100, 40)) as (app, pilot):
+        await pilot.press("?")
+        at = next(at for at, line in enumerate(screen_text(app)) if line.startswith("  d  "))
+        await pilot.click(offset=(4, at))
+        assert isinstance(app.screen, StacksScreen)
+        await pilot.press("escape", "?", "down", "down", "enter")
+        assert isinstance(app.screen, StacksScreen)
+        await pilot.press("escape", "?", "slash", *"jk", "enter")
+        # What is typed into the search runs nothing.
+        assert isinstance(app.screen, HelpScreen)
+
+
+async def test_other_keys_do_what_the_file_says_and_are_shown_everywhere():
+    kept = Kept(None, {"keys": {"stacks": "x", "filter": "&"}})
+    app = DdtopApp(live(*builders.hang()), JOB, clock=lambda: NOW, glyphs=UNICODE, kept=kept)
+    async with app.run_test(size=(100, 40)) as pilot:
+        await pilot.pause()
+        assert "x stacks  & filter" in screen_text(app)[-1]
+        await pilot.press("d")
+        assert not isinstance(app.screen, StacksScreen)
+        await pilot.press("question_mark")
+        await pilot.pause()
+        at = next(at for at, line in enumerate(screen_text(app)) if line.startswith("  x  "))
+        await pilot.click(offset=(4, at))
+        await pilot.pause()
+        assert isinstance(app.screen, StacksScreen)
+        await pilot.press("escape", "ampersand", "5")
+        await pilot.pause()
+        assert app.screen.input.value == "5"
+
+
+async def test_a_click_on_the_time_bar_goes_there_and_the_wheel_a_step_on():
+    snapshot, verdict = builders.hang()
+    source = Tape(Look(snapshot, verdict, span=(NOW - 100 * SECOND, NOW), travelled=True))
+    async with watching(source, (120, 30)) as (app, pilot):
+        line = screen_text(app)[2]
+        first, last = line.index("─"), line.rindex("█")
+        await pilot.click(offset=(first, 2))
+        assert source.went == NOW - 100 * SECOND
+        await pilot.click(offset=((first + last) // 2, 2))
+        assert abs(source.went - (NOW - 50 * SECOND)) < 3 * SECOND
+        went = source.went
+        await pilot.click(offset=(2, 2))
+        assert source.went == went
+        await app.screen.past.on_mouse_scroll_up()
+        assert source.went == went - 5 * SECOND
+
+
+async def test_what_is_said_of_one_view_is_not_said_in_the_next():
+    async with watching(live(*builders.hang())) as (app, pilot):
+        await pilot.press("R")
+        assert app.session.notice
+        await pilot.press("2")
+        assert not app.session.notice
+
+
+async def test_the_log_of_a_rank_follows_its_end_until_somebody_scrolls_up(tmp_path):
+    log = tmp_path / "log"
+    log.write_text("".join(f"step {number}\n" for number in range(100)))
+    snapshot, verdict = builders.hang()
+    ranks = [replace(rank, process={"outputs": (str(log), str(log))}) for rank in snapshot.ranks]
+    source = live(replace(snapshot, ranks=tuple(ranks)), verdict)
+    async with watching(source, (100, 24)) as (app, pilot):
+
+        async def read_again():
+            app.session.tails.wait(10.0)
+            app.screen.show_facts()
+            await pilot.pause()
+            return " ".join(screen_text(app))
+
+        await pilot.press("L")
+        assert "step 99" in await read_again()
+        assert "step 60 " not in await read_again()
+        await pilot.press("slash", *"step 60", "enter")
+        assert "match 1 of 1" in await read_again()
+        await pilot.press("escape", "home")
+        assert "step 99" not in await read_again()
+        await pilot.press("end")
+        assert "step 99" in await read_again()
+
+
+async def test_text_is_selected_with_the_mouse_and_copied_when_the_button_is_released():
+    async with watching(live(*builders.hang()), (100, 30)) as (app, pilot):
+        lines = screen_text(app)
+        at = next(at for at, line in enumerate(lines) if "wait for it" in line)
+        begin = lines[at].index("wait for it")
+        await pilot.mouse_down(offset=(begin, at))
+        await pilot.hover(offset=(begin + len("wait for it"), at))
+        await pilot.mouse_up(offset=(begin + len("wait for it"), at))
+        await pilot.pause()
+        assert app.clipboard == "wait for it"
+        assert "copied what is selected" in app.session.notice
+        row = next(at for at, line in enumerate(screen_text(app)) if "culprit" in line and at > 3)
+        await pilot.mouse_down(offset=(0, row))
+        await pilot.hover(offset=(16, row + 1))
+        await pilot.mouse_up(offset=(16, row + 1))
+        await pilot.pause()
+        first, second = app.clipboard.split("\n")
+        assert first.split()[:3] == ["5", "✖", "culprit"]
+        assert second.split() == ["0", "■", "blocked"]
+
+
+async def test_a_double_click_opens_and_selects_nothing():
+    async with watching(live(*builders.hang()), (100, 30)) as (app, pilot):
+        row = next(at for at, line in enumerate(screen_text(app)) if "culprit" in line and at > 3)
+        await pilot.click(offset=(3, row), times=2)
+        assert isinstance(app.screen, RankScreen)
+        assert app.clipboard == ""

@@ -293,9 +293,12 @@ def test_every_cell_of_a_row_has_a_style_and_the_row_its_width(palette, width):
 def test_the_column_that_rows_are_sorted_by_is_marked_without_colour():
     shape = rank_table(80, 8, 7)
 
-    assert ("FOR", "sorted") in title_line(shape, "for")
+    assert ("↓FOR", "sorted") in title_line(shape, "for", "↓")
     for column in shape.fields:
-        assert line_width(title_line(shape, column.key, "↓")) == shape.total
+        line = title_line(shape, column.key, "↓")
+        assert line_width(line) == shape.total
+        # Between two titles the arrow would belong to both.
+        assert shape.at(plain(line).index("↓")) is column
 
 
 def test_a_rule_is_as_wide_as_the_screen_with_notes_and_without():

@@ -8,13 +8,16 @@ from statistics import median
 
 import pytest
 
+from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.rank_state import culprits
 from ddtop.follow.history import JobHistory, empty_memory
+from ddtop.follow.look import Look
 from ddtop.model.facts import State
 from ddtop.policy import POLICY
 from ddtop.present.documents import diagnose_json, status_json
+from ddtop.present.events import JOIN, Changes, Timeline
 from ddtop.present.findings import banner_lines, header_line
-from ddtop.present.job_charts import one_line
+from ddtop.present.job_charts import title_of
 from ddtop.present.jobs import health_of
 from ddtop.present.map import class_of, codes_of
 from ddtop.present.now import BEGUN_S, now_age_s
@@ -22,11 +25,11 @@ from ddtop.present.numbers import BY_KEY
 from ddtop.present.plain import diagnose_text, status_text
 from ddtop.present.rank import detail_lines
 from ddtop.present.scene import Scene
-from ddtop.present.strip import measured
+from ddtop.present.strip import THROUGHPUT
 from ddtop.present.text import plain
 from ddtop.sim.incidents import SCENARIOS
 from ddtop.ui.rows import legend_line
-from ddtop.words.units import duration
+from ddtop.words.units import SECOND_NS, duration
 from tests.sim.watching import Watcher, simulated
 
 RANKS, SECONDS, WIDE = 16, 32, 400
@@ -58,8 +61,7 @@ def first(pattern, text):
 def say_the_same_numbers(snapshot, verdict, history, seen):
     """The header, the strip, the list of jobs and the JSON."""
     header, health = header_of(snapshot, history), health_of(verdict, snapshot)
-    until = snapshot.time_unix_ns
-    strip = plain(one_line(Scene(snapshot, history, verdict), measured(history, until), WIDE))
+    strip = plain(title_of(Scene(snapshot, history, verdict), THROUGHPUT, WIDE))
     json = diagnose_json(snapshot, verdict)
 
     assert header.split("  ")[1] == f"{health.reporting}/{health.world_size} ranks"
@@ -91,6 +93,10 @@ def say_the_same_of_each_rank(snapshot, verdict):
     ]
     if verdict.findings:
         assert verdict.findings[0].summary.split(";")[0] in banner.replace("\n  ", " ")
+    for finding in verdict.findings:
+        # Who waits for a straggler is not `running` in one second and `waiting` in the next.
+        if finding.kind == Kind.STRAGGLER:
+            assert State.RUNNING not in {snapshot.rank(rank).state for rank in finding.victims}
     if health.kind is not None:
         assert health.kind == verdict.findings[0].kind
     if (moving := first(r"ok: (\d+)/16 moving", banner)) is not None:
@@ -112,6 +118,25 @@ JSON_OF = {
     "heard": lambda rank: rank["report_age_s"],
 }
 """The numbers of a rank that both the table and the JSON have."""
+
+
+def say_the_same_times(snapshot, verdict, timeline):
+    """The events, the strip, what `watch` prints first, and the findings with their begin."""
+    timeline.take(snapshot, verdict)
+    joined = next((entry for entry in timeline.entries if entry.what == JOIN), None)
+    if joined is not None and snapshot.first_hello_unix_ns is not None:
+        assert joined.unix_ns <= snapshot.first_hello_unix_ns + 5 * SECOND_NS
+        assert snapshot.first_hello_unix_ns <= joined.unix_ns + 5 * SECOND_NS
+    begun = {
+        event.finding: event.since_unix_ns
+        for event in Changes(POLICY).take(Look(snapshot, verdict))
+        if event.finding
+    }
+    told = diagnose_text(snapshot, verdict, WIDE)
+    for finding in verdict.findings:
+        age_s = (snapshot.time_unix_ns - finding.since_unix_ns) / SECOND_NS
+        assert begun[finding] == (finding.since_unix_ns if age_s >= 5 else None)
+        assert f"{finding.severity}: {finding.kind}, for {duration(age_s)}" in told
 
 
 def say_the_same_in_each_row(snapshot, verdict, history, seen):
@@ -146,7 +171,9 @@ def say_the_same_in_each_row(snapshot, verdict, history, seen):
 @pytest.mark.parametrize("name", sorted(SCENARIOS))
 def test_all_places_agree(name):
     seen = Counter()
+    timeline = Timeline()
     for snapshot, verdict, history in moments(name):
+        say_the_same_times(snapshot, verdict, timeline)
         say_the_same_numbers(snapshot, verdict, history, seen)
         say_the_same_of_each_rank(snapshot, verdict)
         say_the_same_in_each_row(snapshot, verdict, history, seen)

@@ -41,11 +41,18 @@ async def dashboard(size=(120, 30)):
 
 async def test_what_was_chosen_is_there_the_next_time(path):
     async with dashboard() as (app, pilot):
-        await pilot.press("t", "plus", "F", "c", "space", "escape")
+        await pilot.press(
+            "t", "i", "F", "c", "space", "escape", "slash", *"rank:2", "enter", "plus", "3"
+        )
         await pilot.pause()
     async with dashboard() as (app, pilot):
+        assert any(line.startswith("GROUP") for line in screen_text(app))
+        await pilot.press("1")
+        await pilot.pause()
         titles = next(line for line in screen_text(app) if line.startswith("RANK"))
 
+        assert shown_ranks(app) == [2]
+        assert app.session.setup.room == session.PANELS
         assert app.session.paint.palette.name == "light"
         assert app.session.interval_s == 1.0
         assert app.session.setup.follow

@@ -59,7 +59,7 @@ def is_back_and_ends(shell):
     shell.when(lambda: taken(shell), "the terminal")
     shell.shows(picture((80, 24)))
     shell.press("?")
-    shell.until("what ranks shows")
+    shell.until("keys of the ranks view")
     shell.press("qq")
     shell.when(lambda: given_back(shell), "the shell's terminal")
 
@@ -102,7 +102,7 @@ def test_without_a_shell_to_go_back_to_ctrl_z_stops_nothing(terminal):
     one.press("\x1a")
     one.when(lambda: b"\x1b[?1049l" in one.sent[before:] and taken(one), "the dashboard again")
     one.press("?")
-    one.until("what ranks shows")
+    one.until("keys of the ranks view")
 
 
 @pytest.mark.parametrize(

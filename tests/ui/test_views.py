@@ -8,12 +8,12 @@ from ddtop.model.facts import State
 from ddtop.present.help_text import ACTIONS, KEYS, VIEWS
 from ddtop.present.text import line_width, plain
 from ddtop.ui.app import DdtopApp
-from ddtop.ui.page_text import tab_at, tabs_line
 from ddtop.ui.screens.finding import FindingScreen, StoryScreen
 from ddtop.ui.screens.main import MainScreen
 from ddtop.ui.screens.menus import HelpScreen
 from ddtop.ui.screens.pages import RankScreen
 from ddtop.ui.screens.stacks import StacksScreen
+from ddtop.ui.widgets.lines import key_at, tabs_line, tabs_of
 from tests.ui import builders
 from tests.ui.builders import NOW, SECOND, live
 from tests.ui.changed import replace
@@ -310,7 +310,7 @@ def test_the_line_of_views_says_the_one_in_front_where_there_is_little_room():
         "1 ranks  2 map  3 groups  4 stacks  5 hosts  6 events ─"
     )
     assert plain(tabs_line("map", 24)) == "1  2 map  3  4  5  6 ───"
-    assert [tab_at("map", 24, x) for x in (0, 3, 10, 23)] == ["ranks", "map", "groups", None]
+    assert [key_at(tabs_of("map", 24), x) for x in (0, 3, 10, 23)] == ["1", "2", "3", None]
     assert all(
         width - 1 <= line_width(tabs_line("events", width)) <= width for width in range(25, 120)
     )

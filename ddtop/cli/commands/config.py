@@ -31,7 +31,7 @@ def show(every: bool) -> None:
     for setting in settings.SETTINGS:
         value, origin = config.origin(setting, os.environ)
         override = f"   (overridden by {setting.flag})" if setting.flag else ""
-        echo(f"{setting.name:<12}{value!s:<26}{origin}{override}")
+        echo(f"{setting.name:<12}{value!s:<26}  {origin}{override}")
     if every:
         import ddtop.diagnosis.limits  # noqa: F401 - it knows them all
     values = config.policy.values()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ddtop.cli.errors import USAGE, CommandError, DdtopCommand, Trait
+from ddtop.cli.errors import USAGE, CommandError, DdtopCommand, Trait, did_you_mean
 from ddtop.cli.lazy_group import LazyGroup
 
 
@@ -18,9 +18,10 @@ def command(context: click.Context, words: tuple[str, ...]) -> None:
         below = _command_below(here.command, word)
         if below is None:
             path = here.command_path.removeprefix("ddtop").strip()
-            raise CommandError(
-                f"ddtop: there is no command {path} {word}".replace("  ", " "), USAGE
-            )
+            if not isinstance(here.command, click.Group):
+                raise CommandError(f"ddtop: {path} has no commands; ddtop help {path}", USAGE)
+            name, hint = f"{path} {word}".strip(), did_you_mean(word, here.command.commands)
+            raise CommandError(f"ddtop: there is no command {name}{hint}", USAGE)
         here = click.Context(below, info_name=word, parent=here)
     click.echo(here.command.get_help(here))
 

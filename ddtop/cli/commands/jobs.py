@@ -8,7 +8,7 @@ import click
 
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError, DdtopCommand, Trait
 from ddtop.cli.options import AS_JSON
-from ddtop.cli.output import echo, glyphs, width
+from ddtop.cli.output import echo, glyphs, table_width
 from ddtop.cli.place import REMOTE, SSH, host, led, remote, typed_command
 
 NAMED = 3
@@ -89,7 +89,7 @@ def command(
     if parts:
         lines, waiting = table(entries, parts), []
     else:
-        lines = rows_as_table(waiting + rows_of(entries), width(), glyphs())
+        lines = rows_as_table(waiting + rows_of(entries), table_width(), glyphs())
         outside = [job for job in outside if job.ranks or not job.announced]
     click.echo("\n".join(lines) if entries or waiting else none)
     if outside:
@@ -141,4 +141,4 @@ def print_jobs_elsewhere(hubs: tuple[str, ...], slurm: bool, parts: bool, as_jso
     if as_json:
         click.echo(json.dumps(json_of(rows) | {"outside": []}))
         return
-    click.echo("\n".join(rows_as_table(rows, width(), glyphs())) if rows else none)
+    click.echo("\n".join(rows_as_table(rows, table_width(), glyphs())) if rows else none)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ddtop.cli import completion
-from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError, DdtopCommand
+from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError, DdtopCommand, did_you_mean
 from ddtop.cli.options import SECONDS
 from ddtop.cli.output import echo, without_controls
 from ddtop.cli.place import PLACE, place_of
@@ -23,22 +23,21 @@ from ddtop.cli.place import PLACE, place_of
 def command(
     job: str, kind: str | None, ranks: str | None, for_s: float, because: str | None
 ) -> None:
-    """Silence a known finding for a while: ddtop mute JOB straggler --for 10m
+    """Silence a known finding for a while: ddtop mute JOB KIND --for 10m --because WHY
 
     It is left out of the findings, of health and of events, for all who look at the job, and shown
     as muted. It ends by itself. Exit code 2: no such kind or ranks, 3: no contact, or refused.
     """
     from ddtop.cli.ranks import parse_ranks
     from ddtop.cli.sources import act_on
-    from ddtop.diagnosis.explain import PAGES, nearest
+    from ddtop.diagnosis.explain import PAGES
     from ddtop.wire.records import Command
     from ddtop.words.sentences import rank_list
 
     if kind is None and ranks is None:
         raise CommandError("ddtop: mute needs a KIND, or --rank, or both", USAGE)
     if kind is not None and kind not in PAGES:
-        meant = nearest(kind)
-        hint = f"; did you mean {meant}?" if meant else ""
+        hint = did_you_mean(kind, PAGES)
         raise CommandError(f"ddtop: there is no finding named {kind[:40]!r}{hint}", USAGE)
     if for_s and not because:
         raise CommandError(

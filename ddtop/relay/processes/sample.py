@@ -282,6 +282,8 @@ at it. Others sleep there too."""
 SOCKET_EVERY = 5
 """Looks between two reads of the table of all TCP sockets: a rank that talks to servers all the
 time waits on another socket at each look."""
+OUTPUTS_EVERY = 30
+"""Looks between two at what the standard output of a process is: a viewer remembers it."""
 JOIN_FILE_S = 3600.0
 """Plain ranks join within two minutes; after an hour nobody asks for the file again."""
 
@@ -427,7 +429,17 @@ def look(watched: Watched, now_mono_ns: int) -> ProcessState | None:
         iteration=watched.page.iteration if watched.page is not None else None,
         became=_new_program(watched, fields),
         child_wakes_per_s=wakes,
+        outputs=_outputs(pid) if watched.looks % OUTPUTS_EVERY == 1 else (),
     )
+
+
+def _outputs(pid: int) -> tuple[str, ...]:
+    """What its standard output and its standard error are; only the links are read, because a file
+    may be on a server that does not answer."""
+    try:
+        return tuple(os.readlink(f"/proc/{pid}/fd/{number}") for number in (1, 2))
+    except OSError:
+        return ()
 
 
 def stands_for(watched: Watched, now_mono_ns: int) -> int:

@@ -51,7 +51,22 @@ def circle(finding: Finding, seen: Circle, at: Context) -> Said:
         (*lines, *(_sent_texts(at.snapshot, single) if tags else ())),
         "make the tags of send and recv match, or receive first what was sent first"
         if tags
-        else _order_advice(single, len(single) < len(seen.by)),
+        else _order_advice(single, len(single) < len(seen.by)) + _other_group(seen, at),
+    )
+
+
+def _other_group(seen: Circle, at: Context) -> str:
+    """`; rank 2's call is the first one of default_pg: ...`, of the only rank that waits in a group
+    which no rank of the circle has used before."""
+    every = [(rank, wait) for rank, waits in seen.waits.items() for wait in waits if wait.behind]
+    of_groups = [(rank, wait) for rank, wait in every if not isinstance(wait, PeerWait)]
+    first = [(rank, wait) for rank, wait in of_groups if wait.seq == 1]
+    if len(first) != 1 or len(of_groups) < len(every) or len(every) < 2:
+        return ""
+    rank, wait = first[0]
+    return (
+        f"; rank {rank}'s call is the first one of {group_text(at, wait.group)}: check the group"
+        " that it passes"
     )
 
 

@@ -9,8 +9,10 @@ from textual.widgets import Input
 
 from ddtop.diagnosis.finding import Verdict
 from ddtop.model.facts import Snapshot
+from ddtop.present.culprit import healthy_beside
 from ddtop.present.events import STACKS as STACKS_TAKEN
 from ddtop.present.events import Entry
+from ddtop.present.filter import parse_filter
 from ddtop.present.findings import banner_lines
 from ddtop.present.help_text import ACTIONS, MAP, RANKS, VIEWS
 from ddtop.present.jobs import program_lines
@@ -20,8 +22,15 @@ from ddtop.present.stacks import last_request
 from ddtop.present.text import Line, clean, wrap
 from ddtop.ui.screens.finding import FindingScreen, StoryScreen
 from ddtop.ui.screens.menus import ColumnsScreen
-from ddtop.ui.screens.page import FactsScreen, foot_line, under_banner
-from ddtop.ui.screens.pages import CopyScreen, ExplainScreen, GroupScreen, RankScreen
+from ddtop.ui.screens.page import FactsScreen, TimeBar, foot_line
+from ddtop.ui.screens.pages import (
+    CopyScreen,
+    ExplainScreen,
+    GroupScreen,
+    LogScreen,
+    PairScreen,
+    RankScreen,
+)
 from ddtop.ui.screens.signals import SignalsScreen
 from ddtop.ui.screens.stacks import StacksScreen
 from ddtop.ui.session import INTERVALS_S, Session
@@ -55,6 +64,7 @@ class MainScreen(FactsScreen):
             action.run,
             action.label,
             priority=action.name in ("filter", "next-view", "view-before"),
+            id=action.name,
         )
         for action in ACTIONS
         if not action.run.startswith("app.")
@@ -65,7 +75,7 @@ class MainScreen(FactsScreen):
         paint, coded = session.paint, Coded()
         self.head = LinesView(paint, "head")
         self.rule = ViewBar(paint, "rule")
-        self.past = LinesView(paint, "past")
+        self.past = TimeBar(session, "past")
         self.banner = Banner(paint, "banner")
         self.system = ProgramsView(paint, "system")
         self.system.display = False
@@ -87,6 +97,15 @@ class MainScreen(FactsScreen):
         self.input = Input(
             placeholder="state:blocked host:node3 rank:0-7 tp:3 step>300 word", id="filter"
         )
+
+    def on_mount(self) -> None:
+        """Go on where this person left off."""
+        job, text = self.session.setup.filtered
+        if job == self.session.job and text:
+            self.input.value = text
+            self.filter_by(text)
+        if self.session.setup.view in self.views:
+            self._to_front(self.session.setup.view)
 
     @property
     def table(self) -> RankTable:
@@ -141,7 +160,7 @@ class MainScreen(FactsScreen):
         self.past.display = in_past
         self.rule.display = not in_past or self.size.height >= BOTH_ROWS
         if in_past:
-            self.past.show([under_banner(self.session, self.size.width)])
+            self.past.show_moment()
         self.rule.show_tabs(self.view.topic)
 
     def _show_programs(self, now_unix_ns: int) -> None:
@@ -172,7 +191,7 @@ class MainScreen(FactsScreen):
             glyphs=self.session.paint.glyphs,
             most=most,
             usual=usual,
-            hint="e: why",
+            brief=True,
             past=self.session.timeline.entries,
         )
         worst = verdict.findings[0].identity if verdict.findings else None
@@ -202,7 +221,10 @@ class MainScreen(FactsScreen):
         """The most useful keys first: a narrow terminal shows only those."""
         look = self.session.shown
         keys: list[Key] = [("question_mark", "?", "help"), ("q", "q", "quit")]
-        more: list[Key] = [("ctrl+p", "^P", "commands"), ("t", "t", "theme")]
+        # A theme of an earlier session is named, because one forgets that.
+        kept = self.session.setup.theme
+        theme: Key = ("t", "t", f"theme: {kept}, kept" if kept else "theme")
+        more: list[Key] = [("ctrl+p", "^P", "commands"), theme]
         if look.snapshot is None:
             return keys + more
         if look.verdict.findings:
@@ -233,11 +255,17 @@ class MainScreen(FactsScreen):
 
     def action_view(self, name: str) -> None:
         """Show that view."""
+        # What was said of the view before has been read.
+        self.session.say("")
+        self._to_front(name)
+
+    def _to_front(self, name: str) -> None:
         before, self.view = self.view, self.views[name]
         before.display, self.view.display = False, True
         # Each view keeps its own filter.
         self.input.value = self.view.searched
         self.set_focus(self.view.target)
+        self.session.prefer(view=name)
         self.draw_first()
 
     def action_next_view(self, steps: int) -> None:
@@ -255,6 +283,12 @@ class MainScreen(FactsScreen):
             self.app.push_screen(
                 StacksScreen(self.session, self.view.picked() if whose == "these" else ())
             )
+
+    def action_stacks_of(self, text: str) -> None:
+        """Ask for the stacks of the ranks that this filter lets through."""
+        if (snapshot := self.session.shown.snapshot) is not None:
+            ranks = parse_filter(text).ranks_of(snapshot)
+            self.app.push_screen(StacksScreen(self.session, ranks))
 
     def action_signals(self) -> None:
         """Offer signals to the tagged ranks, or to the one under the cursor."""
@@ -277,6 +311,20 @@ class MainScreen(FactsScreen):
     async def action_edit(self) -> None:
         """Open the source line that the rank under the cursor is at."""
         await self.run_action(f"app.edit({self._one_picked()})")
+
+    def action_compare(self) -> None:
+        """Show two ranks side by side: the two tagged ones, or this one and a healthy one."""
+        snapshot, picked = self.session.shown.snapshot, self.view.picked()
+        rank = picked[0] if len(picked) == 2 else self._one_picked()
+        if snapshot is not None and rank is not None and len(snapshot.ranks) > 1:
+            scene = self.ranks.scene_of
+            other = picked[1] if len(picked) == 2 else healthy_beside(scene(snapshot), rank)
+            self.app.push_screen(PairScreen(self.session, (rank, other), scene))
+
+    def action_log(self) -> None:
+        """Show what the rank under the cursor has written."""
+        if self.session.shown.snapshot is not None and (rank := self._one_picked()) is not None:
+            self.app.push_screen(LogScreen(self.session, rank))
 
     def action_problem(self, steps: int) -> None:
         """Go to the next rank that is not healthy."""
@@ -343,9 +391,9 @@ class MainScreen(FactsScreen):
         """Follow the rank at fault, or stop following it."""
         self.ranks.follow()
 
-    def action_enlarge(self) -> None:
-        """Give all room to the rows of the ranks, or share it again."""
-        self.ranks.enlarge()
+    def action_enlarge(self, steps: int) -> None:
+        """Give more room to the panels, or to the rows of the ranks."""
+        self.ranks.enlarge(steps)
 
     def action_why(self) -> None:
         """Open the findings."""
@@ -369,3 +417,5 @@ class MainScreen(FactsScreen):
     def filter_by(self, text: str) -> None:
         """Show the rows of the view in front that contain this text, or go to the first match."""
         self.view.search(text)
+        if self.view is self.ranks:
+            self.session.prefer(filtered=(self.session.job, text))

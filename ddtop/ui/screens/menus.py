@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.widgets import Input
 
 from ddtop.metrics import METRICS
-from ddtop.present.help_text import RANKS, help_lines
+from ddtop.present.help_text import KEY_NAMES, RANKS, help_lines
 from ddtop.present.numbers import BY_KEY, COLUMNS, absent
 from ddtop.present.text import Line, clean, clip_line, fit, line_width, rule_line, wrap
 from ddtop.ui.commands import Choice, commands, hits, matching
@@ -231,9 +231,26 @@ class CommandsScreen(SizedScreen[Choice | None]):
 
 
 class HelpScreen(PageScreen):
-    """The help; `?` closes it again."""
+    """The help; `?` closes it again. Enter presses the key under the cursor on the screen below."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [("question_mark", "back", "back")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        ("question_mark", "back", "back"),
+        Binding("up,k", "move(-1)", "up", priority=True),
+        Binding("down,j", "move(1)", "down", priority=True),
+        Binding("enter", "run", "run", priority=True),
+    ]
+    EXTRA_KEYS: ClassVar[tuple[Key, ...]] = (("enter", "Enter", "run"), ("down", "↑↓", "choose"))
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self._cursor = -1
+        self._keys: dict[int, str] = {}
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """What is typed into the search is text."""
+        if action in ("move", "run") and self.has_class("filtering"):
+            return False
+        return super().check_action(action, parameters)
 
     def page_lines(self, width: int) -> list[Line]:
         """The help, starting with the screen below."""
@@ -243,9 +260,44 @@ class HelpScreen(PageScreen):
             below = None
         topic = below.topic if below is not None else RANKS
         own = below.help_keys() if below is not None else ()
-        lines = help_lines(width, self.session.paint.glyphs, topic, own)
+        lines = help_lines(width, self.session.paint.glyphs, topic, own, self.session.setup.keys)
+        leads = {at: line[0] for at, line in enumerate(lines) if line}
+        self._keys = {
+            at: text.split()[0]
+            for at, (text, style) in leads.items()
+            if style == "key" and text.strip()
+        }
+        if self._cursor in self._keys:
+            (label, _), *rest = lines[self._cursor]
+            lines[self._cursor] = ((label, "picked"), *rest)
         failure = getattr(self.app, "differ_failure", None)
         if failure is None:
             return lines
         text = f"drawing: whole lines are sent instead of the cells that changed ({clean(failure)})"
         return [*lines, (), *(((part, "dim"),) for part in wrap(text, width))]
+
+    def action_move(self, steps: int) -> None:
+        """Go to the next key, or scroll where there is none."""
+        others = [at for at in self._keys if (at - self._cursor) * steps > 0]
+        if not others:
+            self.body.scroll_relative(y=steps, animate=False)
+            return
+        self._cursor = min(others, key=lambda at: abs(at - self._cursor))
+        self.show_facts()
+        top, height = self.body.scroll_offset.y, self.body.size.height
+        if not top <= self._cursor < top + height:
+            self.body.scroll_to(y=max(self._cursor - height // 2, 0), animate=False)
+
+    def action_run(self) -> None:
+        """Press the key under the cursor on the screen below."""
+        if (shown := self._keys.get(self._cursor)) is not None:
+            self.dismiss(None)
+            key = KEY_NAMES.get(shown) or (shown if len(shown) == 1 else shown.lower())
+            self.app.call_later(self.app.simulate_key, key)
+
+    def on_click(self, event: events.Click) -> None:
+        """A click on a key presses it."""
+        line = self.clicked_line(event)
+        if line in self._keys:
+            self._cursor = line
+            self.action_run()

@@ -13,7 +13,7 @@ from textual.widgets import Input
 from ddtop.model.facts import Snapshot
 from ddtop.present.findings import header_line
 from ddtop.present.help_text import RANKS, VIEWS
-from ddtop.present.strip import scrubber_line
+from ddtop.present.strip import moment_under, scrubber_line
 from ddtop.present.text import Line, clean, clip, rule_line
 from ddtop.ui.page_text import FOUND, HERE, found_lines, marked
 from ddtop.ui.session import Session
@@ -30,15 +30,47 @@ def foot_line(session: Session, width: int, *notes: str) -> Line:
     return rule_line(width, glyphs.rule, *notes)
 
 
-def under_banner(session: Session, width: int) -> Line:
-    """The thin line under the banner; if the screen shows the past, it shows which moment."""
-    look, glyphs = session.shown, session.paint.glyphs
-    if look.snapshot is None or look.span is None or not look.travelled:
-        return rule_line(width, glyphs.rule)
-    at = look.snapshot.time_unix_ns
-    return scrubber_line(
-        at, look.span, width, recording=look.recording, marks=look.marks, glyphs=glyphs
-    )
+class TimeBar(LinesView):
+    """The shown moment. A click on the bar goes to the moment there, the wheel goes 5 s on."""
+
+    def __init__(self, session: Session, name: str) -> None:
+        super().__init__(session.paint, name)
+        self._session = session
+
+    def show_moment(self) -> None:
+        """Draw it; a thin line while the screen shows the present."""
+        look, glyphs, width = self._session.shown, self._paint.glyphs, self.size.width
+        line = rule_line(width, glyphs.rule)
+        if look.snapshot is not None and look.span is not None and look.travelled:
+            at, over = look.snapshot.time_unix_ns, look.recording
+            line = scrubber_line(
+                at, look.span, width, recording=over, marks=look.marks, glyphs=glyphs
+            )
+        self.show([line])
+
+    async def on_click(self, event: events.Click) -> None:
+        """Go to the moment under the pointer."""
+        look = self._session.shown
+        if look.snapshot is None or look.span is None or not look.travelled:
+            return
+        at = moment_under(
+            event.x,
+            look.snapshot.time_unix_ns,
+            look.span,
+            self.size.width,
+            recording=look.recording,
+        )
+        if at is not None:
+            event.stop()
+            await self.run_action(f"app.travel_to({at})")
+
+    async def on_mouse_scroll_up(self) -> None:
+        """Go 5 s back."""
+        await self.run_action("app.travel(-5)")
+
+    async def on_mouse_scroll_down(self) -> None:
+        """Go 5 s forward."""
+        await self.run_action("app.travel(5)")
 
 
 # -- A screen whose last line becomes an input while a filter is typed
@@ -112,6 +144,13 @@ class FactsScreen(FilteringScreen):
         super().__init__()
         self.session = session
 
+    def on_text_selected(self) -> None:
+        """Copy what was selected with the mouse."""
+        if text := (self.get_selected_text() or "").strip("\n"):
+            self.app.copy_to_clipboard(text)
+            self.session.say("copied what is selected, if this terminal takes OSC 52")
+            self.show_facts()
+
     def help_keys(self) -> tuple[tuple[str, str], ...]:
         """The keys of this screen for the help: each as people write it, and what it does."""
         return ()
@@ -143,7 +182,7 @@ class PageScreen(FactsScreen):
         super().__init__(session)
         paint = session.paint
         self.head = LinesView(paint, "head")
-        self.rule = LinesView(paint, "rule")
+        self.rule = TimeBar(session, "rule")
         self.body = LinesView(paint, "body", focusable=True)
         self.foot = LinesView(paint, "foot")
         self.keys = KeyBar(paint)
@@ -219,7 +258,7 @@ class PageScreen(FactsScreen):
         if snapshot is not None:
             head = header_line(snapshot, width, self.session.contact(), glyphs, self.session.per_s)
         self.head.show([head])
-        self.rule.show([under_banner(self.session, width)])
+        self.rule.show_moment()
         lines, searched = self._marked(self.page_lines(self.body.reading_room))
         self.body.show(lines)
         hidden = len(lines) - self.body.size.height

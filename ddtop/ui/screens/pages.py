@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 from textual import events
@@ -9,10 +10,13 @@ from textual.binding import BindingType
 
 from ddtop.diagnosis.explain import explain
 from ddtop.model.facts import Snapshot
+from ddtop.present.culprit import pair_lines
 from ddtop.present.explain import explain_text
 from ddtop.present.groups import group_lines
-from ddtop.present.help_text import GROUP_PAGE, RANK_PAGE
+from ddtop.present.help_text import GROUP_PAGE, LOG_PAGE, PAIR_PAGE, RANK_PAGE
+from ddtop.present.log import log_lines
 from ddtop.present.rank import CopyItem, copies_of, detail_lines
+from ddtop.present.scene import Scene
 from ddtop.present.stacks import excerpt_lines
 from ddtop.present.text import Line, clip_line
 from ddtop.thresholds import chosen
@@ -143,35 +147,122 @@ class CopyScreen(PageScreen):
             self.action_copy(self._lines_of[line])
 
 
-# -- Everything about one rank
+# -- The pages of one rank; the left and right keys go to its neighbours
 
 
-class RankScreen(PageScreen):
-    """The page of one rank; the left and right keys go to its neighbours."""
+class OfRankScreen(PageScreen):
+    """A page about one rank."""
 
-    topic = RANK_PAGE
     BINDINGS: ClassVar[list[BindingType]] = [
         ("left,h", "neighbour(-1)", "prev rank"),
         ("right,l", "neighbour(1)", "next rank"),
-        ("d", "stacks(False)", "its stacks"),
-        ("D", "stacks(True)", "all stacks"),
-        ("f9,s", "signals", "signal"),
-        ("y", "copy", "copy"),
-        ("o", "edit", "open source"),
     ]
     EXTRA_KEYS: ClassVar[tuple[Key, ...]] = (
         ("left", "←", "prev rank"),
         ("right", "→", "next rank"),
-        ("d", "d", "stacks"),
-        ("f9", "F9", "signal"),
-        ("y", "y", "copy"),
-        ("o", "o", "open source"),
-        ("p", "p", "freeze"),
     )
 
     def __init__(self, session: Session, rank: int) -> None:
         super().__init__(session)
         self.rank = rank
+
+    def action_neighbour(self, steps: int) -> None:
+        """Go to the next or the previous rank."""
+        snapshot = self.session.shown.snapshot
+        if snapshot is not None and snapshot.ranks:
+            self.rank = (self.rank + steps) % len(snapshot.ranks)
+            self.body.scroll_home(animate=False)
+            self.show_facts()
+
+
+# -- What a rank has written
+
+
+class LogScreen(OfRankScreen):
+    """The ends of the files into which a rank writes; follows them until somebody scrolls up."""
+
+    topic = LOG_PAGE
+    BINDINGS: ClassVar[list[BindingType]] = [("L", "back", "back")]
+    EXTRA_KEYS: ClassVar[tuple[Key, ...]] = (
+        *OfRankScreen.EXTRA_KEYS,
+        ("end", "End", "follow"),
+        ("p", "p", "freeze"),
+    )
+
+    def lines_of(self, snapshot: Snapshot, width: int) -> list[Line]:
+        del width  # Lines of a log are as wide as they are.
+        read, glyphs = self.session.tails.find, self.session.paint.glyphs
+        return log_lines(snapshot.rank(self.rank), read, self.size.width, glyphs)
+
+    def show_facts(self) -> None:
+        follows = self.body.scroll_offset.y >= self.body.max_scroll_y
+        super().show_facts()
+        if follows and not self._searched:
+            self.body.scroll_end(animate=False)
+
+
+# -- Two ranks side by side
+
+
+class PairScreen(OfRankScreen):
+    """Compares a rank with another one, which the left and right keys choose."""
+
+    topic = PAIR_PAGE
+    BINDINGS: ClassVar[list[BindingType]] = [
+        ("d", "stacks", "stacks of both"),
+        ("equals_sign", "back", "back"),
+    ]
+    EXTRA_KEYS: ClassVar[tuple[Key, ...]] = (
+        *OfRankScreen.EXTRA_KEYS,
+        ("d", "d", "stacks of both"),
+        ("p", "p", "freeze"),
+    )
+
+    def __init__(
+        self, session: Session, pair: tuple[int, int], scene: Callable[[Snapshot], Scene]
+    ) -> None:
+        super().__init__(session, pair[1])
+        self._first, self._scene = pair[0], scene
+
+    def lines_of(self, snapshot: Snapshot, width: int) -> list[Line]:
+        del width  # Each has only half of the columns.
+        return pair_lines(self._scene(snapshot), (self._first, self.rank), self.size.width)
+
+    def action_stacks(self) -> None:
+        """Ask for the stacks of both."""
+        self.app.push_screen(StacksScreen(self.session, (self._first, self.rank)))
+
+    def action_neighbour(self, steps: int) -> None:
+        """Compare with the next or the previous rank, but not with itself."""
+        super().action_neighbour(steps)
+        if self.rank == self._first:
+            super().action_neighbour(steps)
+
+
+# -- Everything about one rank
+
+
+class RankScreen(OfRankScreen):
+    """The page of one rank."""
+
+    topic = RANK_PAGE
+    BINDINGS: ClassVar[list[BindingType]] = [
+        ("d", "stacks(False)", "its stacks"),
+        ("D", "stacks(True)", "all stacks"),
+        ("f9,s", "signals", "signal"),
+        ("y", "copy", "copy"),
+        ("o", "edit", "open source"),
+        ("L", "log", "log"),
+    ]
+    EXTRA_KEYS: ClassVar[tuple[Key, ...]] = (
+        *OfRankScreen.EXTRA_KEYS,
+        ("d", "d", "stacks"),
+        ("L", "L", "log"),
+        ("f9", "F9", "signal"),
+        ("y", "y", "copy"),
+        ("o", "o", "open source"),
+        ("p", "p", "freeze"),
+    )
 
     def lines_of(self, snapshot: Snapshot, width: int) -> list[Line]:
         self.session.history.watch(self.rank)
@@ -181,6 +272,10 @@ class RankScreen(PageScreen):
     def action_stacks(self, of_all: bool) -> None:
         """Ask for the stacks of this rank, or of all."""
         self.app.push_screen(StacksScreen(self.session, () if of_all else (self.rank,)))
+
+    def action_log(self) -> None:
+        """Show what it has written."""
+        self.app.push_screen(LogScreen(self.session, self.rank))
 
     def action_signals(self) -> None:
         """Offer signals to this rank."""
@@ -193,11 +288,3 @@ class RankScreen(PageScreen):
     async def action_edit(self) -> None:
         """Open the source line that the rank is at."""
         await self.run_action(f"app.edit({self.rank})")
-
-    def action_neighbour(self, steps: int) -> None:
-        """Go to the next or the previous rank."""
-        snapshot = self.session.shown.snapshot
-        if snapshot is not None and snapshot.ranks:
-            self.rank = (self.rank + steps) % len(snapshot.ranks)
-            self.body.scroll_home(animate=False)
-            self.show_facts()

@@ -25,12 +25,14 @@ from textual._xterm_parser import XTermParser
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.drivers import linux_driver
-from textual.geometry import Size
+from textual.geometry import Offset, Size
 from textual.screen import Screen, ScreenResultType
 from textual.timer import Timer
+from textual.widget import Widget
 from textual.widgets import Static
 
 from ddtop.present.text import Glyphs, glyphs_for
+from ddtop.ui.terminal.selection import letter_at
 
 if TYPE_CHECKING:
     from ddtop.ui.terminal.differ import Differ
@@ -110,6 +112,15 @@ class SizedScreen(Screen[ScreenResultType]):
         """Draw the facts that changed while another screen was on top."""
         if not self.empty:
             self.call_after_refresh(self.show_facts)
+
+    def get_widget_and_offset_at(self, x: int, y: int) -> tuple[Widget | None, Offset | None]:
+        """The letter under the pointer, for text that is selected with the mouse."""
+        return letter_at(self, x, y)
+
+    def _forward_event(self, event: events.Event) -> None:
+        # Who has drawn the mouse over text has selected it, and not clicked on where it ended.
+        if not (isinstance(event, events.Click) and self.selections):
+            super()._forward_event(event)
 
     def draw_first(self) -> None:
         """Draw it as soon as the widgets have their sizes, and show nothing before."""

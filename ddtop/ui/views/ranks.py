@@ -24,7 +24,7 @@ from ddtop.present.panels import panel_lines
 from ddtop.present.rank import detail_lines
 from ddtop.present.scene import Scene
 from ddtop.thresholds import chosen
-from ddtop.ui.session import Session
+from ddtop.ui.session import PANELS, ROOMS, ROWS, SHARED, Session
 from ddtop.ui.stack_request import AskedStacks, recall
 from ddtop.ui.views.view import View
 from ddtop.ui.widgets.lines import Key, LinesView
@@ -35,8 +35,6 @@ SIDE_FROM = 190
 """From this width on, the selected rank's page is beside the table: 133 columns for the table, 66
 for the page."""
 SIDE_WIDTH = 66
-SIDE_STRIP = 13
-"""Rows of the job strip below that page, if the table leaves none."""
 ROWS_LEAST = 3
 """Rows that the table keeps at least."""
 POLL_S = 0.1
@@ -51,10 +49,9 @@ class RanksView(View):
     """The table, its order and its filter."""
 
     DEFAULT_CSS = """
-    RanksView #aside { width: 66; display: none; }
-    RanksView.wide #aside { display: block; }
-    RanksView #strip, RanksView #side-strip, RanksView #axis { height: 0; }
-    RanksView #side { height: 1fr; }
+    RanksView #side { width: 66; display: none; }
+    RanksView.wide #side { display: block; }
+    RanksView #strip, RanksView #axis { height: 0; }
     """
     topic: ClassVar[str] = help_text.RANKS
 
@@ -72,10 +69,9 @@ class RanksView(View):
         self.strip = LinesView(paint, "strip")
         self._stacks = AskedStacks(session, None)
         self.side = LinesView(paint, "side", margin=True)
-        self.side_strip = LinesView(paint, "side-strip", margin=True)
         self._events: tuple[object, list[EventRow]] = (None, [])
         self._strip_for: tuple[object, ...] = ()
-        self._below = self._beside = self._shown_rows = 0
+        self._below = self._shown_rows = 0
         self._reading = False
 
     def compose(self) -> ComposeResult:
@@ -86,9 +82,7 @@ class RanksView(View):
                 yield self.table
                 yield self.axis
                 yield self.strip
-            with Vertical(id="aside"):
-                yield self.side
-                yield self.side_strip
+            yield self.side
 
     def on_mount(self) -> None:
         """Check regularly for source lines that have been read."""
@@ -101,7 +95,8 @@ class RanksView(View):
 
     def show(self, look: Look, snapshot: Snapshot) -> None:
         """Draw the rows that pass the filter, in their order."""
-        self.set_class(self.size.width >= SIDE_FROM, "wide")
+        shared = self.session.setup.room == SHARED
+        self.set_class(self.size.width >= SIDE_FROM and shared, "wide")
         order = self._rows.of(snapshot, look.verdict, self.sort_key, self.descending, self.filter)
         self._share_rows(look, snapshot)
         scene = self._scene(look, snapshot)
@@ -129,7 +124,12 @@ class RanksView(View):
             read=self.session.excerpts.get,
             glyphs=self.session.paint.glyphs,
             rows=self._shown_rows,
+            log=self.session.tails.find,
         )
+
+    def scene_of(self, snapshot: Snapshot) -> Scene:
+        """The look with these facts, and the last stacks."""
+        return replace(self._scene(self.session.shown, snapshot), merged=self._stacks.merged())
 
     def _share_rows(self, look: Look, snapshot: Snapshot) -> None:
         """Give the table its rows, and what is left to the axis and the panels.
@@ -138,33 +138,29 @@ class RanksView(View):
         not name are alike: panels tell more than their rows.
         """
         ranks, whole = len(snapshot.ranks), self.size.height - 1
-        wide = self.has_class("wide")
         many = ranks > whole // 2 and bool(look.verdict.findings)
         rows = max(ROWS_LEAST, whole // 4) if many else ranks
-        rows = whole if self.session.setup.enlarged else rows
+        rows = {ROWS: whole, PANELS: ROWS_LEAST}.get(self.session.setup.room, rows)
         free = whole - rows
         roomy = free >= LINE_LEAST + 1
         axis = int(roomy and bool(self.table.shape.width(LANE)))
-        self._below = free - axis if roomy else int(self.size.height >= ONE_LINE_FROM and not wide)
-        self._beside = SIDE_STRIP if wide and not self._below else 0
+        self._below = free - axis if roomy else int(self.size.height >= ONE_LINE_FROM)
         _set_height(self.table, str(rows) if roomy else "1fr")
         _set_height(self.axis, str(axis))
         _set_height(self.strip, "1fr" if roomy else str(self._below))
-        _set_height(self.side_strip, str(self._beside))
         self._shown_rows = rows if roomy else whole - self._below
 
     def _show_strip(self, look: Look, scene: Scene) -> None:
         """Draw the panels in the rows that the ranks leave free."""
         snapshot = scene.snapshot
         self._recall_once(look, snapshot)
-        below, beside = self._below, self._beside
-        strip, room = (self.strip, below) if below else (self.side_strip, beside)
         # In a hang its curves change only every ten seconds: they show nothing new.
         still = scene.quiet and snapshot.is_still
         changes = scene.history.changes // 5 if still else scene.history.changes
         until = snapshot.time_unix_ns if look.travelled or not snapshot.live else None
         worst = scene.finding.identity if scene.finding is not None else None
-        made_for = (changes, scene.events, until, worst, strip.room, room, scene.glyphs)
+        room = self.strip.room, self._below
+        made_for = (changes, scene.events, until, worst, room, scene.glyphs)
         if made_for == self._strip_for:
             # Its numbers change every two seconds: making its lines at every look would cost as
             # much as the rows of the table.
@@ -172,7 +168,7 @@ class RanksView(View):
         self._strip_for = made_for
         if scene.finding is not None:
             scene = replace(scene, merged=self._stacks.merged())
-        strip.show(panel_lines(scene, strip.room, room))
+        self.strip.show(panel_lines(scene, *room))
         self._reading = self.session.excerpts.pending
 
     def _show_axis(self, scene: Scene) -> None:
@@ -213,9 +209,11 @@ class RanksView(View):
         self._followed = None
         self.show_again()
 
-    def enlarge(self) -> None:
-        """Give all room to the rows, or share it with the panels again."""
-        self.session.prefer(enlarged=not self.session.setup.enlarged)
+    def enlarge(self, steps: int) -> None:
+        """Give more room to the panels (`steps` > 0), or to the rows."""
+        room = self.session.setup.room
+        at = ROOMS.index(room) + steps if room in ROOMS else 1
+        self.session.prefer(room=ROOMS[min(max(at, 0), len(ROOMS) - 1)])
         self.show_again()
 
     def next_problem(self, steps: int) -> None:
@@ -270,8 +268,8 @@ class RanksView(View):
             notes.append(f"sorted by {title}" + (", largest first" if self.descending else ""))
         if self.session.setup.follow:
             notes.append("following")
-        if self.session.setup.enlarged:
-            notes.append("_: panels")
+        if self.session.setup.room == ROWS:
+            notes.append("+: panels")
         if snapshot.devices and (silent := silent_note(snapshot, chosen())):
             notes.append(silent)
         if self.table.tagged:

@@ -12,12 +12,12 @@ from textual import events
 from textual.binding import BindingType
 from textual.geometry import Region, Size
 from textual.message import Message
-from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from ddtop.present.text import Line, clip_line
+from ddtop.present.text import Line, clip_line, plain
 from ddtop.ui.rows import row_strip
 from ddtop.ui.session import Paint
+from ddtop.ui.terminal.selection import Selectable
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class ListRow:
     selected: bool = False
 
 
-class CursorList(ScrollView, can_focus=True):
+class CursorList(Selectable, can_focus=True):
     """The cursor is on a key, not on a line: it moves with its key.
 
     Until the user moves it, it stays on the first row, or with `at_end` on the last row, which is
@@ -39,7 +39,6 @@ class CursorList(ScrollView, can_focus=True):
     DEFAULT_CSS = """
     CursorList { height: 1fr; scrollbar-size: 0 0; overflow-x: hidden; }
     """
-    ALLOW_SELECT = False
     BINDINGS: ClassVar[list[BindingType]] = [
         ("up,k", "move(-1)", "up"),
         ("down,j", "move(1)", "down"),
@@ -148,13 +147,18 @@ class CursorList(ScrollView, can_focus=True):
     def render_line(self, y: int) -> Strip:
         """One line of the visible part."""
         row = self._drawn.get(y) or self._row_at(self.scroll_offset.y + y)
-        return row_strip(
+        strip = row_strip(
             clip_line(row.line, self.size.width, self._paint.glyphs.ellipsis),
             self.size.width,
             self._paint.palette,
             at_fault=row.at_fault,
             selected=row.selected,
         )
+        return self.with_selection(strip, self.scroll_offset.y + y)
+
+    def texts(self) -> list[str]:
+        """All rows, as wide as they are drawn."""
+        return [plain(self.made(index).line) for index in range(len(self._keys))]
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """Draw the rows that are visible now."""

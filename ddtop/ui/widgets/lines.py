@@ -8,18 +8,18 @@ from typing import ClassVar
 from textual import events
 from textual.binding import BindingType
 from textual.geometry import Region, Size
-from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from ddtop.present.text import Line, beside, clip_line
-from ddtop.ui.page_text import tab_at, tabs_line
+from ddtop.present.help_text import KEY_NAMES, VIEWS
+from ddtop.present.text import UNICODE, Glyphs, Line, beside, clip_line, line_width, plain
 from ddtop.ui.session import Paint
 from ddtop.ui.style import strip_of
+from ddtop.ui.terminal.selection import Selectable
 
 WIDEST = 120
 
 
-class LinesView(ScrollView):
+class LinesView(Selectable):
     """Shows lines and redraws only the changed ones.
 
     `margin`: a thin vertical line at the left that separates a side pane from the table.
@@ -28,7 +28,6 @@ class LinesView(ScrollView):
     DEFAULT_CSS = """
     LinesView { scrollbar-size: 0 0; overflow-x: hidden; }
     """
-    ALLOW_SELECT = False
     BINDINGS: ClassVar[list[BindingType]] = [
         ("up,k", "scroll_up", "up"),
         ("down,j", "scroll_down", "down"),
@@ -82,7 +81,12 @@ class LinesView(ScrollView):
         line = _at(self._lines, y + self.scroll_offset.y) or ()
         if self._margin:
             line = ((self._paint.glyphs.upright + " ", "rule"), *line)
-        return self.strip_of(line)
+        return self.with_selection(self.strip_of(line), y + self.scroll_offset.y)
+
+    def texts(self) -> list[str]:
+        """Its lines."""
+        indent = " " * (self.size.width - self.room)
+        return [indent + plain(line) for line in self._lines]
 
     def strip_of(self, line: Line) -> Strip:
         """The line as it is drawn."""
@@ -159,34 +163,50 @@ Key = tuple[str, str, str]
 """The key as Textual names it, the key as people write it, what it does."""
 
 
-def key_line(keys: Sequence[Key], width: int) -> Line:
-    """As many keys as fit, from the left; the most useful come first."""
-    return beside((((shown, "key"), (" " + label, "dim")) for _, shown, label in keys), width)
-
-
 def key_at(keys: Sequence[Key], x: int) -> str | None:
     """The key whose words are at that column."""
     start = 0
     for name, shown, label in keys:
-        end = start + len(shown) + 1 + len(label)
+        end = start + len(f"{shown} {label}".rstrip())
         if start <= x < end:
             return name
         start = end + 2
     return None
 
 
-class KeyBar(LinesView):
+def tabs_of(current: str, width: int) -> list[Key]:
+    """The keys and names of the views; where there is no room, only the one in front has its
+    name."""
+    tabs = [(view.key, view.key, view.name) for view in VIEWS]
+    if sum(len(shown) + len(name) + 3 for _, shown, name in tabs) - 1 <= width:
+        return tabs
+    return [(key, shown, name if name == current else "") for key, shown, name in tabs]
+
+
+def tabs_line(current: str, width: int, glyphs: Glyphs = UNICODE) -> Line:
+    """`1 ranks  2 map ...`, the one in front bold and underlined."""
+    spans = beside(
+        [(f"{shown} {name}".rstrip(), "tab" if name == current else "dim")]
+        for _, shown, name in tabs_of(current, width)
+    )
+    rest = width - line_width(spans) - 1
+    return (*spans, (" ", ""), (glyphs.rule * rest, "rule")) if rest > 0 else spans
+
+
+class Pressed(LinesView):
     """Shows keys; a click on one presses it."""
 
-    DEFAULT_CSS = """
-    KeyBar { height: 1; }
-    """
     _keys: Sequence[Key] = ()
 
-    def show_keys(self, keys: Sequence[Key]) -> None:
-        """Show these keys."""
-        self._keys = keys
-        self.show([key_line(keys, self.size.width)])
+    def of_user(self, keys: Sequence[Key]) -> list[Key]:
+        """These keys, or those that the user has put in their place."""
+        own = self._paint.keys
+        return [
+            (KEY_NAMES.get(own[name], own[name]), own[name], label)
+            if name in own
+            else (name, shown, label)
+            for name, shown, label in keys
+        ]
 
     def on_click(self, event: events.Click) -> None:
         """Press the key under the pointer."""
@@ -196,22 +216,27 @@ class KeyBar(LinesView):
             self.app.simulate_key(key)
 
 
+class KeyBar(Pressed):
+    """The keys that work here."""
+
+    DEFAULT_CSS = """
+    KeyBar { height: 1; }
+    """
+
+    def show_keys(self, keys: Sequence[Key]) -> None:
+        """Show these keys."""
+        self._keys = self.of_user(keys)
+        parts = (((shown, "key"), (" " + label, "dim")) for _, shown, label in self._keys)
+        self.show([beside(parts, self.size.width)])
+
+
 # -- The rule under the banner: the names of the views, or the shown moment
 
 
-class ViewBar(LinesView):
+class ViewBar(Pressed):
     """Shows the names of the views; a click on a name shows that view."""
-
-    _current = ""
 
     def show_tabs(self, current: str) -> None:
         """Draw the names."""
-        self._current = current
+        self._keys = self.of_user(tabs_of(current, self.size.width))
         self.show([tabs_line(current, self.size.width, self._paint.glyphs)])
-
-    async def on_click(self, event: events.Click) -> None:
-        """Show the view under the pointer."""
-        view = tab_at(self._current, self.size.width, event.x)
-        if view is not None:
-            event.stop()
-            await self.run_action(f"screen.view({view!r})")

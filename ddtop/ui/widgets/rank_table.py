@@ -36,6 +36,7 @@ class RankTable(CursorList):
         self._culprits: frozenset[int] = frozenset()
         self._old = False
         self._hosts: tuple[tuple[str, int, int], int] = (("", 0, 0), 0)
+        self._absent = absent(None)
 
     @property
     def cursor_rank(self) -> int | None:
@@ -55,7 +56,7 @@ class RankTable(CursorList):
             self.size.width,
             snapshot.world_size if snapshot else 0,
             self._hosts[1],
-            self.hidden | absent(snapshot),
+            self.hidden | self._absent,
             place_width(snapshot) if snapshot else 0,
             several_hosts=snapshot is not None and len(snapshot.hosts) > 1,
         )
@@ -65,6 +66,7 @@ class RankTable(CursorList):
     ) -> None:
         """Draw these ranks in this order."""
         self._snapshot, self._culprits, self._old = snapshot, culprits, old
+        self._absent = absent(snapshot)
         self._measure_hosts(snapshot)
         self.show_keys(order)
 

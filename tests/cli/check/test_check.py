@@ -61,7 +61,7 @@ def test_a_name_that_does_not_exist_is_wrong(program):
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [
-        (("check",), 2, "Missing argument"),
+        (("check",), 2, "missing argument"),
         (("check", "--", "python", "train.py"), 2, "there is no torchrun in"),
         (("check", "torchrun", "--no-such", "t.py"), 2, "--no-such is not an option of torchrun"),
         (("check", "--", "/no/torchrun", "t.py"), 3, "/no/torchrun is not found"),

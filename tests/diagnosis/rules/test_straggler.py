@@ -24,10 +24,10 @@ def test_a_rank_that_all_wait_for_is_a_straggler_and_critical_over_half_of_the_s
         "rank 1 is a straggler: ranks 0,2,3 wait 61 ms of each 102 ms step for it (60%); it "
     )
     assert [rank.state for rank in job.snapshot().ranks] == [
-        State.RUNNING,
+        State.WAITING,
         State.STRAGGLER,
-        State.RUNNING,
-        State.RUNNING,
+        State.WAITING,
+        State.WAITING,
     ]
 
 

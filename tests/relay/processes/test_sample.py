@@ -62,6 +62,17 @@ def test_a_process_is_looked_at(child):
     assert state.threads == 1
 
 
+def test_what_its_outputs_are_is_said_at_the_first_look_and_seldom_after(child):
+    """In each look, the paths of thousands of ranks would be the largest part of the reports."""
+    rank = watched(child.pid)
+    looks = [sample.look(rank, second * 10**9) for second in range(1, 33)]
+    sample.forget(rank)
+
+    assert looks[0].outputs == tuple(os.readlink(f"/proc/{child.pid}/fd/{n}") for n in (1, 2))
+    assert looks[0].outputs[0].startswith("pipe:")
+    assert [number for number, look in enumerate(looks) if look.outputs] == [0, 30]
+
+
 def test_a_stopped_process_is_seen_as_t(child):
     rank = watched(child.pid)
     os.kill(child.pid, signal.SIGSTOP)

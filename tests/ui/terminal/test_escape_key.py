@@ -38,6 +38,6 @@ def test_a_page_is_left_and_the_next_key_obeyed_though_they_come_at_once():
     with closing(Terminal(TERM="xterm-256color")) as terminal:
         terminal.ready()
         terminal.press("?")
-        terminal.until("what ranks shows")
+        terminal.until("keys of the ranks view")
         terminal.press("\x1b2")
         terminal.until("1 culprit: rank 5")

@@ -135,7 +135,7 @@ def test_what_others_write_onto_the_terminal_is_gone_after_ctrl_l():
         assert lines[2].startswith("✖ rank 5 has been in the DataLoader")
         terminal.scribble("Broadcast")
         terminal.press("?")
-        assert not any("Broadcast" in line for line in terminal.until("what ranks shows"))
+        assert not any("Broadcast" in line for line in terminal.until("keys of the ranks view"))
 
 
 FAST = """
