@@ -208,10 +208,13 @@ def _of_lock(link: Link) -> str:
 
 
 def _of_shared_lock(link: Link) -> str:
-    what = "waits for a lock that processes share" + (f" ({link.named})" if link.named else "")
+    what = "waits for a lock or an event that processes share"
+    what += f" ({link.named})" if link.named else ""
     if link.nobody:
         return f"{what}, and each process that shares it waits"
-    return _owned(what, link, "alone can have" if link.does == MAY else "has")
+    if link.does == MAY:
+        return f"{what}, and only {_who(link)} can release or set it"
+    return _owned(what, link, "has")
 
 
 _WAITS: dict[str, Callable[[Link], str]] = {
@@ -522,15 +525,16 @@ ENDS = (
     End(
         lambda link: _is(link, SHARED) and link.nobody,
         lambda _: (
-            "find out which process took that lock and did not release it (it was killed, or left"
-            " by return or an exception between acquire and release): use `with`, and start these"
-            " processes anew"
+            "find out which process should have released or set it, and why it has not (it was"
+            " killed, has ended, or left by return or an exception): take a lock by `with`, and"
+            " start these processes anew"
         ),
     ),
     End(
         lambda link: _is(link, SHARED) and link.pid is not None,
         lambda link: (
-            f"let {_who(link)} release that lock: it {_does(link)}; give that wait a time limit"
+            f"let {_who(link)} release or set it: that one {_does(link)}; give that wait a time"
+            " limit"
         ),
     ),
     End(

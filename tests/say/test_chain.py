@@ -67,14 +67,15 @@ CASES = {
     ),
     "a lock of processes that all wait": (
         (Link(SHARED, nobody=True),),
-        ": it waits for a lock that processes share, and each process that shares it waits",
-        "find out which process took that lock and did not release it",
+        ": it waits for a lock or an event that processes share, and each process that shares it"
+        " waits",
+        "find out which process should have released or set it, and why it has not",
     ),
     "a lock that one other process shares": (
         (Link(SHARED, "/d/lock.db", "cut.py", 88, ASLEEP, TAKE, does=MAY),),
-        ": it waits for a lock that processes share (/d/lock.db), which cut.py (pid 88) alone can"
-        " have, which is asleep in take (shelf.py:16)",
-        "let cut.py (pid 88) release that lock: it is asleep in take (shelf.py:16)",
+        ": it waits for a lock or an event that processes share (/d/lock.db), and only cut.py (pid"
+        " 88) can release or set it, which is asleep in take (shelf.py:16)",
+        "let cut.py (pid 88) release or set it: that one is asleep in take (shelf.py:16)",
     ),
     "a debugger": (
         (

@@ -50,6 +50,12 @@ def test_a_lock_of_processes_is_told_with_those_that_can_release_it(start, other
     assert [found.pid] == (list(children(pid)) if not nobody else [None])
 
 
+def test_a_child_that_an_error_has_ended_is_told_instead(start):
+    (found,) = chain_of(stands(start(OF_PROCESSES.format("os.fork() or os._exit(3)"))))
+
+    assert (found.resource, found.does) == ("child", "exit code 3")
+
+
 def test_a_lock_of_threads_is_none_of_processes(start):
     code = "import threading; lock = threading.Lock(); lock.acquire(); lock.acquire()"
 
