@@ -5,7 +5,7 @@ import pytest
 from ddtop.procfs import children
 from ddtop.relay.processes.chains import chain_of
 from ddtop.relay.processes.sockets import sleeping_in
-from tests.waiting import until
+from tests.relay.processes.once import once
 
 OF_PROCESSES = (
     "import multiprocessing, os, time; lock = multiprocessing.get_context('fork').Lock()\n"
@@ -31,7 +31,7 @@ libc.pthread_mutex_lock(mutex)
 
 def stands(process):
     """The process, once it waits for the lock."""
-    until(lambda: sleeping_in(process.pid).call == "futex")
+    once(lambda: sleeping_in(process.pid).call == "futex")
     return process.pid
 
 
@@ -43,7 +43,7 @@ def stands(process):
 def test_a_lock_of_processes_is_told_with_those_that_can_release_it(start, others, nobody):
     pid = stands(start(OF_PROCESSES.format(others)))
     if others == "os.fork()":
-        until(lambda: [sleeping_in(one).call for one in children(pid)] == ["futex"])
+        once(lambda: [sleeping_in(one).call for one in children(pid)] == ["futex"])
     (found,) = chain_of(pid)
 
     assert (found.resource, found.named, found.nobody) == ("shared lock", "", nobody)
@@ -65,8 +65,8 @@ def test_a_lock_of_threads_is_none_of_processes(start):
 def test_a_mutex_in_a_file_says_which_process_has_it(start, tmp_path):
     path = tmp_path / "lock.mdb"
     holder = start(ROBUST, path)
-    (child,) = until(lambda: children(holder.pid))
-    until(lambda: sleeping_in(child).call == "futex")
+    (child,) = once(lambda: children(holder.pid))
+    once(lambda: sleeping_in(child).call == "futex")
     (found,) = chain_of(child)
 
     assert (found.resource, found.named, found.pid) == ("file lock", str(path), holder.pid)
