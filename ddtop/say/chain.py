@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from ddtop.diagnosis.kinds import Kind
-from ddtop.model.account import does
+from ddtop.model.account import does, other_threads
 from ddtop.model.chain import chain_of, closes_circle
 from ddtop.model.ending import fatal_exception
 from ddtop.model.facts import RankFacts
@@ -133,8 +133,19 @@ def chain_step(rank: RankFacts, end: RankFacts | None = None) -> str | None:
             f"repair {error.type}{at}, with which its {thread_text(error.thread)} has ended, and"
             " let the program notice such an end"
         )
+    if end is not None and (threads := threads_of(end)):
+        return (
+            f"see why that thread of rank {end.rank} does not answer: {threads[0]}; rank"
+            f" {end.rank} itself waits for rank {rank.rank}"
+        )
     known = next((one for one in ENDS if links and one.holds(links[-1])), None)
     return known.step(links[-1]) if known is not None else None
+
+
+def threads_of(rank: RankFacts) -> list[str]:
+    """Where its other threads that run the program stand, if its stacks were taken."""
+    stacks = rank.dump.stacks
+    return other_threads(stacks) if stacks is not None and stacks.method else []
 
 
 def ended_thread(rank: RankFacts) -> LastException | None:
