@@ -308,9 +308,10 @@ def test_a_special_case_of_patience_takes_its_row_and_its_scenario_and_its_limit
         f"""
 from pathlib import Path
 from docs.generate import PAGES
-from tests.findings import anew
+from tests.findings import played, scenarios
 
-print(anew(Path("{page}")).partition("checkout_licence")[2])
+page = Path("{page}")
+print(*(played(page, text) for _, text in scenarios(page) if "checkout_licence" in text))
 print([line for line in PAGES["reference/limits.md"]().split("\\n") if "licence_s" in line])
 """
     )

@@ -392,13 +392,8 @@ def _before_ranks(job: OutsideJob) -> Row:
     return Listed(entry, True, 0, (entry.host,)), health
 
 
-def jobs_json(parts: bool = False) -> dict[str, object]:
-    """The schema `ddtop.jobs/1`: one object a job. `parts`: one object a host of a job."""
-    return json_of(rows_of(registry.read_entries(), parts))
-
-
 def json_of(rows: Rows) -> dict[str, object]:
-    """The schema `ddtop.jobs/1` of these jobs."""
+    """The schema `ddtop.jobs/1` of these jobs: one object a row."""
     return {"schema": JOBS_SCHEMA, "jobs": [_job(job, health) for job, health in rows]}
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from ddtop.diagnosis.kinds import Kind
-from ddtop.model.account import does
+from ddtop.model.account import does, other_threads
 from ddtop.model.chain import chain_of, closes_circle
 from ddtop.model.ending import fatal_exception
 from ddtop.model.facts import RankFacts
@@ -133,8 +133,19 @@ def chain_step(rank: RankFacts, end: RankFacts | None = None) -> str | None:
             f"repair {error.type}{at}, with which its {thread_text(error.thread)} has ended, and"
             " let the program notice such an end"
         )
+    if end is not None and (threads := threads_of(end)):
+        return (
+            f"see why that thread of rank {end.rank} does not answer: {threads[0]}; rank"
+            f" {end.rank} itself waits for rank {rank.rank}"
+        )
     known = next((one for one in ENDS if links and one.holds(links[-1])), None)
     return known.step(links[-1]) if known is not None else None
+
+
+def threads_of(rank: RankFacts) -> list[str]:
+    """Where its other threads that run the program stand, if its stacks were taken."""
+    stacks = rank.dump.stacks
+    return other_threads(stacks) if stacks is not None and stacks.method else []
 
 
 def ended_thread(rank: RankFacts) -> LastException | None:
@@ -208,10 +219,13 @@ def _of_lock(link: Link) -> str:
 
 
 def _of_shared_lock(link: Link) -> str:
-    what = "waits for a lock that processes share" + (f" ({link.named})" if link.named else "")
+    what = "waits for a lock or an event that processes share"
+    what += f" ({link.named})" if link.named else ""
     if link.nobody:
         return f"{what}, and each process that shares it waits"
-    return _owned(what, link, "alone can have" if link.does == MAY else "has")
+    if link.does == MAY:
+        return f"{what}, and only {_who(link)} can release or set it"
+    return _owned(what, link, "has")
 
 
 _WAITS: dict[str, Callable[[Link], str]] = {
@@ -522,15 +536,16 @@ ENDS = (
     End(
         lambda link: _is(link, SHARED) and link.nobody,
         lambda _: (
-            "find out which process took that lock and did not release it (it was killed, or left"
-            " by return or an exception between acquire and release): use `with`, and start these"
-            " processes anew"
+            "find out which process should have released or set it, and why it has not (it was"
+            " killed, has ended, or left by return or an exception): take a lock by `with`, and"
+            " start these processes anew"
         ),
     ),
     End(
         lambda link: _is(link, SHARED) and link.pid is not None,
         lambda link: (
-            f"let {_who(link)} release that lock: it {_does(link)}; give that wait a time limit"
+            f"let {_who(link)} release or set it: that one {_does(link)}; give that wait a time"
+            " limit"
         ),
     ),
     End(

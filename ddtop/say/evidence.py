@@ -205,10 +205,9 @@ def loader_line(rank: RankFacts) -> str | None:
             f"its DataLoader is ending its workers: pid {loader.owing_pid} is still alive, state"
             f" {loader.owing_state or 'gone'}"
         )
-    text = (
-        f"its DataLoader: {loader.depth}/{loader.capacity} batches ready,"
-        f" {loader.workers_alive}/{loader.workers} workers alive"
-    )
+    # From outside nobody counts its batches.
+    ready = f"{loader.depth}/{loader.capacity} batches ready, " if loader.depth is not None else ""
+    text = f"its DataLoader: {ready}{loader.workers_alive}/{loader.workers} workers alive"
     if loader.owing_pid is not None:
         text += (
             f"; worker pid {loader.owing_pid} must deliver the next batch: state"

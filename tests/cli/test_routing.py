@@ -58,6 +58,10 @@ def listed():
     return ddtop("jobs").stdout.partition("not started with ddtop:")[0].splitlines()
 
 
+def as_json(parts=False):
+    return job_list.json_of(job_list.rows_of(registry.read_entries(), parts))["jobs"]
+
+
 def test_a_job_of_three_hosts_is_one_line(home):
     for one in (hub(), leaf(1), leaf(2), entry("other", run="r9", reporting=6)):
         registry.write_entry(one)
@@ -83,11 +87,11 @@ def test_json_has_the_hosts_of_a_job(home, monkeypatch):
     for one in (hub(), leaf(1), leaf(2)):
         registry.write_entry(one)
 
-    (found,) = job_list.jobs_json()["jobs"]
+    (found,) = as_json()
 
     assert (sorted(found["hosts"]), found["reporting"]) == (["node0", "node1", "node2"], 6)
     assert found["role"] == "hub"
-    assert len(job_list.jobs_json(parts=True)["jobs"]) == 3
+    assert len(as_json(parts=True)) == 3
 
 
 def test_a_job_whose_hub_has_ended_it_is_over_even_if_a_leaf_still_runs(home):

@@ -38,14 +38,22 @@ def tracked(*looks):
     return track.look()
 
 
-def test_the_loop_in_which_a_thread_polls_is_told_by_its_text(tmp_path):
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("while not exists(path):\n  sleep(0.25)", ("loop", "not exists(path)", "")),
+        ("n = 7\nstore.wait(['eval/ready'])", ("store key", "'eval/ready'", "")),
+        ("while store.add('turn', 1) > 1:\n  sleep(1)", ("store key", "'turn'", "takes")),
+    ],
+)
+def test_what_a_thread_waits_for_is_told_by_its_text(tmp_path, text, told):
     file = tmp_path / "wait.py"
-    file.write_text("def wait(path):\n    while not exists(path):\n        sleep(0.25)\n")
+    file.write_text(text)
     os.utime(file, (1, 1))
-    around, own = Surroundings(os.getpid()), StackFrame("wait", str(file), 3, user=True)
+    around, own = Surroundings(os.getpid()), StackFrame("wait", str(file), 2, user=True)
     (link,) = around.loop((own,))
 
-    assert (link.resource, link.named, link.place.line) == ("loop", "not exists(path)", 3)
+    assert (link.resource, link.named, link.does) == told
     assert around.loop((StackFrame("get", "/usr/lib/python3.11/queue.py", 9), own)) == ()
     assert around.loop(()) == ()
 

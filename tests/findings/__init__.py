@@ -3,8 +3,9 @@
 A `##` begins a scenario. Its blocks of Python use the names of `tests/jobs.py` and leave a `job`;
 those above the first scenario are run before each of them. The block of text behind a block of
 Python is what is said then of this kind to a viewer that has just come. `earlier` is a finding that
-is gone, or was of another severity; `now` is one of another kind, with its sentence only. Without
-such a block nothing has been said at any time.
+is gone, or was of another severity; `now` is one of another kind, with its sentence only. At last
+comes how the job ended, if it did. Without such a block the job goes on, and nothing has been said
+at any time.
 
 `python -m tests.findings --write` writes the blocks of text anew. Read the difference before you
 commit it: what is written is what the code says, not what is right.
@@ -56,9 +57,10 @@ def played(page: Path, scenario: str) -> str:
 
 
 def what_is_said(job: FakeJob, kind: str) -> str:
-    """What `ddtop diagnose` says of this moment; empty if the job has never had a finding."""
+    """What `ddtop diagnose` says of this moment; empty if the job goes on and has never had a
+    finding."""
     snapshot, verdict, ever = job.snapshot(), job.verdict(), job.ever()
-    if not ever and not verdict.findings:
+    if not ever and not verdict.findings and snapshot.ended is None:
         return ""
     shown = {jobs.brief(one) for one in verdict.findings}
     lines = [f"earlier: {_in_words(*one)}" for one in ever if one not in shown]
@@ -67,9 +69,13 @@ def what_is_said(job: FakeJob, kind: str) -> str:
         lines += [f"  {text}" for text in wrap_clauses(other.summary, WIDTH - 2)]
     own = tuple(one for one in verdict.findings if one.kind == kind)
     if own or not verdict.findings:
-        # The lines of the job, which have the time of day, end with an empty line or the first one.
+        # The lines of the job, which have the time of day, end with an empty line, or are the first
+        # one and that of its end.
         text = diagnose_text(snapshot, replace(verdict, findings=own), WIDTH)
-        lines.append(text.partition("\n\n" if own else "\n")[2].rstrip())
+        text = text.partition("\n\n" if own else "\n")[2].rstrip()
+        lines.append(re.sub(r"^ended .*\n", "", text))
+    if snapshot.ended is not None and not lines[-1].endswith(f": {snapshot.ended.reason}"):
+        lines.append(f"the job ended: {snapshot.ended.reason}")
     return "\n".join(lines) + "\n"
 
 

@@ -28,6 +28,9 @@ from ddtop.wire.records import (
     Link,
     Place,
     Sleeper,
+    StackFrame,
+    Stacks,
+    ThreadStack,
 )
 from tests.ui import builders
 from tests.ui.changed import replace
@@ -67,14 +70,15 @@ CASES = {
     ),
     "a lock of processes that all wait": (
         (Link(SHARED, nobody=True),),
-        ": it waits for a lock that processes share, and each process that shares it waits",
-        "find out which process took that lock and did not release it",
+        ": it waits for a lock or an event that processes share, and each process that shares it"
+        " waits",
+        "find out which process should have released or set it, and why it has not",
     ),
     "a lock that one other process shares": (
         (Link(SHARED, "/d/lock.db", "cut.py", 88, ASLEEP, TAKE, does=MAY),),
-        ": it waits for a lock that processes share (/d/lock.db), which cut.py (pid 88) alone can"
-        " have, which is asleep in take (shelf.py:16)",
-        "let cut.py (pid 88) release that lock: it is asleep in take (shelf.py:16)",
+        ": it waits for a lock or an event that processes share (/d/lock.db), and only cut.py (pid"
+        " 88) can release or set it, which is asleep in take (shelf.py:16)",
+        "let cut.py (pid 88) release or set it: that one is asleep in take (shelf.py:16)",
     ),
     "a debugger": (
         (
@@ -285,6 +289,21 @@ def test_without_a_chain_nothing_is_said():
     assert chain_clause(waiting()) == ""
     assert chain_lines(waiting()) == []
     assert chain_step(waiting()) is None
+
+
+def test_the_thread_of_another_rank_that_should_answer_is_told():
+    serve = StackFrame("do_GET", "/home/ada/serve.py", 11)
+    train = StackFrame("main", "/home/ada/serve.py", 32)
+    threads = ThreadStack((train,), "MainThread", main=True), ThreadStack((serve,), "handler")
+    server = replace(
+        builders.healthy_rank(0), dump={"stacks": Stacks("auto", 0, 7, 1, "agent", threads)}
+    )
+    rank = waiting(Link(CONNECTION, "10.0.0.1:80", "serve.py", 7, does="ESTABLISHED", rank=0))
+
+    assert chain_step(rank, server) == (
+        "see why that thread of rank 0 does not answer: do_GET serve.py:11; rank 0 itself waits for"
+        " rank 2"
+    )
 
 
 def test_a_link_of_a_kind_that_only_a_newer_agent_knows_is_told_by_its_name():

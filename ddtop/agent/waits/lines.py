@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 LINES_BACK = 400
 """The head of a block is looked for up to this many lines above the line."""
@@ -21,6 +22,11 @@ _BRACES = re.compile(r"\{([^{}:!]+)")
 _NAME = re.compile(r"(?<![\w.])([A-Za-z_]\w*)\b(\()?")
 _WORDS = frozenset({"and", "or", "not", "in", "is", "if", "else", "for", "None", "True", "False"})
 _ALWAYS = ("True", "1")
+_STORE = re.compile(
+    r"""\w*store\w*(?:\(\))?\.(get|wait|check|add|compare_set)\(\[?(f?"[^"]*"|f?'[^']*'|[^\],)]+)""",
+    re.IGNORECASE,
+)
+_AWAIT_KEY = ("get", "wait", "check")
 _COMMA = re.compile(r",(?![^()]*\))")
 _LEAVES = re.compile(r"(?:break|return)\b")
 
@@ -42,6 +48,21 @@ def condition_of(lines: Sequence[str], line: int) -> str | None:
         found = _head(text, "while ") if text.startswith("while ") else None
         return found if found is not None and found not in _ALWAYS else _until(lines, number)
     return None
+
+
+class Key(NamedTuple):
+    """The text of a store's key in a line. `taken`: the line takes the key as a lock."""
+
+    named: str
+    taken: bool
+
+
+def key_at(lines: Sequence[str], line: int) -> Key | None:
+    """The key of a store for which the line waits, or the condition of its loop asks."""
+    found = _STORE.search(_text(lines, line))
+    if found is None or found[1].lower() not in _AWAIT_KEY:
+        found = _STORE.search(condition_of(lines, line) or "")
+    return Key(found[2], found[1].lower() not in _AWAIT_KEY) if found is not None else None
 
 
 def is_in_loop(lines: Sequence[str], line: int) -> bool:

@@ -103,11 +103,6 @@ _LIMIT = re.compile(
     r"\b(?:timeout(?:_at)?|fail_(?:after|at)|move_on_(?:after|at))\((?!None)|\btimeout=\d"
 )
 """Of a block that ends its awaits by itself."""
-STORE = re.compile(
-    r"""\w*store\w*(?:\(\))?\.(get|wait|check|add|compare_set)\(\[?(f?"[^"]*"|f?'[^']*'|[^\],)]+)""",
-    re.IGNORECASE,
-)
-_AWAIT_KEY, _TAKE_KEY = ("get", "wait", "check"), ("add", "compare_set")
 
 
 class _Spot(NamedTuple):
@@ -466,11 +461,8 @@ class WaitChain(Probe):
     def _of_text(self, thread: _Thread, source: Sequence[str]) -> Link | None:
         """The key of a store for which it waits, or the condition of its loop."""
         spot = thread.spots[0]
-        key = STORE.search(lines.statement(source, spot.line))
-        key = key if key is not None and key[1].lower() in _AWAIT_KEY else None
-        condition = lines.condition_of(source, spot.line) if key is None else None
-        key = key or STORE.search(condition or "")
-        named = key[2] if key is not None else condition
+        key = lines.key_at(source, spot.line)
+        named = key.named if key is not None else lines.condition_of(source, spot.line)
         if named is None:
             return None
         values = self._values(thread, lines.names_in(named), of_key=key is not None)
@@ -479,9 +471,9 @@ class WaitChain(Probe):
         if key is None:
             return Link(LOOP, redact(named), place=place, does=shown)
         # Of a variable the value says more than the name.
-        named = values.get(named.strip(), redact(named))
-        shown = shown if named == redact(key[2]) else ""
-        return Link(KEY, named, place=place, does=TAKES if key[1].lower() in _TAKE_KEY else shown)
+        told = values.get(named.strip(), redact(named))
+        shown = shown if told == redact(named) else ""
+        return Link(KEY, told, place=place, does=TAKES if key.taken else shown)
 
     def _joined(self, thread: _Thread) -> _Thread | None:
         """The thread that it joins."""

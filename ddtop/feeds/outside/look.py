@@ -34,7 +34,7 @@ from ddtop.feeds.outside.rank import (
 from ddtop.feeds.outside.stacks import mark, read, training_thread
 from ddtop.model import stragglers
 from ddtop.policy import Policy
-from ddtop.procfs import parent_of, signals_in, status
+from ddtop.procfs import parent_of, signals_in, status, wchan
 from ddtop.relay.gpus.ras import Ras, address_of
 from ddtop.relay.gpus.reader import GpuReader
 from ddtop.relay.host import HostProbe, HostWatch
@@ -292,17 +292,21 @@ class _Watched:
     @property
     def stands_s(self) -> float:
         """How long it has been at one place outside of communication, seconds. A wait that has a
-        timeout of its own wakes again and again."""
+        timeout of its own wakes again and again, and one that polls more often."""
         track, reading = self.track, self.track.reading
         if reading is None or reading.kind is not None:
             return 0.0
-        return (time.time_ns() - track.there_since_unix_ns) / 1e9
+        polls = "nanosleep" in (wchan(self.target.pid) or "")
+        since = track.same_since_unix_ns if polls else track.there_since_unix_ns
+        return (time.time_ns() - since) / 1e9
 
     @property
     def awaited(self) -> int:
-        """What a rank with ddtop would say of its wait on its state page."""
+        """What a rank with ddtop would say of its wait on its state page: the thread that counts is
+        another one if its main thread waits for that."""
         place = self.track.reading.place if self.track.reading is not None else None
-        return FOR_CHILDREN.get(place.waits_on or "", 0) if place is not None else 0
+        waits_on = (place.waits_on if place is not None else None) or ""
+        return FOR_CHILDREN.get(waits_on) or self.process.lead_tid or 0
 
     @property
     def looked_s(self) -> float:

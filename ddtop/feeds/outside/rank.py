@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from ddtop.agent.waits.lines import condition_of
+from ddtop.agent.waits.lines import condition_of, key_at
 from ddtop.feeds.outside.stacks import StackReading, ThreadSeen, user_frame
 from ddtop.patience import at_most
 from ddtop.procfs import (
@@ -34,8 +34,10 @@ from ddtop.wire.names import is_from_root
 from ddtop.wire.records import (
     COLLECTIVE,
     INIT,
+    KEY,
     LOOP,
     P2P,
+    TAKES,
     Link,
     Loader,
     OutsideLook,
@@ -328,13 +330,16 @@ class Surroundings:
         return _NCCL in self.libraries or {_TORCH, _CUDA} <= self.libraries
 
     def loop(self, frames: tuple[StackFrame, ...]) -> tuple[Link, ...]:
-        """The loop in which the thread polls, by the text of its program; empty if it is in
-        none."""
+        """The key of a store for which the thread waits, or the loop in which it polls, by the text
+        of its program; empty if there is neither."""
         at = frames[0] if frames and user_frame(frames) is frames[0] else None
-        condition = condition_of(self._lines_of(at), at.line) if at is not None else None
-        if at is None or condition is None:
+        if at is None:
             return ()
-        return (Link(LOOP, redact(condition), place=Place(at.function, at.file, at.line)),)
+        lines, place = self._lines_of(at), Place(at.function, at.file, at.line)
+        if (key := key_at(lines, at.line)) is not None:
+            return (Link(KEY, redact(key.named), place=place, does=TAKES if key.taken else ""),)
+        condition = condition_of(lines, at.line)
+        return (Link(LOOP, redact(condition), place=place),) if condition is not None else ()
 
     def _line(self, frame: StackFrame) -> str | None:
         lines = self._lines_of(frame)

@@ -751,7 +751,9 @@ def _shared_lock(call: _Call, _budget: _Budget) -> Link | None:
     may = shared_locks.others(call.pid, lock, parents(call.pid, 1) if _waits_for(call) else ())
     if may is None or len(may) > 1:
         return Link(SHARED, named)
-    return _held(Link(SHARED, named, does=MAY), may[0]) if may else Link(SHARED, named, nobody=True)
+    if may:
+        return _held(Link(SHARED, named, does=MAY), may[0])
+    return _ended_child(call.pid) or Link(SHARED, named, nobody=True)
 
 
 def _waits_for(call: _Call) -> bool:

@@ -13,7 +13,7 @@ from ddtop.model.facts import Blame, RankFacts, Snapshot, State
 from ddtop.model.peer_waits import ANSWERS, RPC_CALL
 from ddtop.model.wait_graph import STILL
 from ddtop.policy import Policy
-from ddtop.say.chain import OF_CHAIN, chain_clause, chain_lines, chain_step
+from ddtop.say.chain import OF_CHAIN, chain_clause, chain_lines, chain_step, threads_of
 from ddtop.say.evidence import (
     NEW_GROUP_RULE,
     call_lines,
@@ -212,6 +212,8 @@ def _evidence(snapshot: Snapshot, blames: list[Blame], policy: Policy) -> tuple[
         ]
         end = waiting_end(snapshot, rank, blame.waiters)
         lines += [*chain_lines(rank, end), *stack_lines(rank)]
+        theirs = threads_of(end) if end is not None else ()
+        lines += [f"a thread of rank {end.rank}: {text}" for text in theirs if end is not None]
         group = next((item for item in rank.comm.groups if item.group == blame.group), None)
         enqueued = group.enqueued - (group.p2p_offset or 0) if group else 0
         waiting = {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ddtop.agent.waits.lines import condition_of, held_at, is_in_loop, names_in, taken_at
+from ddtop.agent.waits.lines import condition_of, held_at, is_in_loop, key_at, names_in, taken_at
 
 LOOPS = """\
 def collect():
@@ -102,3 +102,19 @@ def test_a_line_takes_what_it_names(line, taken):
 )
 def test_a_line_is_inside_the_blocks_around_it(line, held):
     assert list(held_at(LOCKS, line)) == held
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ('store.wait(["shards/ready"], timedelta(hours=1))', '"shards/ready"'),
+        ('dist.distributed_c10d._get_default_store().wait(["seed"])', '"seed"'),
+        ('self.store.get(f"phase/{number}")', 'f"phase/{number}"'),
+        ("tcp_store.get(key)", "key"),
+        ("shelf.get(key)", None),
+    ],
+)
+def test_the_key_of_a_store_is_the_first_one_of_the_call(text, key):
+    found = key_at([text], 1)
+
+    assert (found and found.named) == key

@@ -21,7 +21,6 @@ from ddtop.agent.stacks.frames import FrameReader
 from ddtop.agent.waits.probe import (
     AFTER_NS,
     EVERY_NS,
-    STORE,
     WaitChain,
     locked_by,
     started_in_place,
@@ -606,22 +605,6 @@ def test_a_queue_whose_items_are_taken_and_not_marked_as_done_is_told(ended):
     worker.thread.join(20)
 
     assert (link.resource, link.named, link.who, link.does) == ("object", "queue", None, "undone")
-
-
-@pytest.mark.parametrize(
-    ("text", "key"),
-    [
-        ('store.wait(["shards/ready"], timedelta(hours=1))', '"shards/ready"'),
-        ('dist.distributed_c10d._get_default_store().wait(["seed"])', '"seed"'),
-        ('self.store.get(f"phase/{number}")', 'f"phase/{number}"'),
-        ("tcp_store.get(key)", "key"),
-        ("shelf.get(key)", None),
-    ],
-)
-def test_the_key_of_a_store_is_the_first_one_of_the_call(text, key):
-    found = STORE.search(text)
-
-    assert (found and found[2]) == key
 
 
 class Watched(asyncio.Task):

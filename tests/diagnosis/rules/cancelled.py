@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.jobs import trained, unix_ns
+from ddtop.wire.records import HelperEnd, LastException
+from tests.jobs import place, trained, unix_ns
 
 
 def ended_by_sigterm(helper, signal=15):
@@ -12,3 +13,15 @@ def ended_by_sigterm(helper, signal=15):
     for rank in job.ranks:
         rank.ends(signal=signal, later_s=0.01 * rank.number)
     return job.passes(3)
+
+
+def raised(at_unix_ns, kind="RuntimeError"):
+    where = place("serve", "/home/ada/server.py", 12)
+    return HelperEnd(
+        4990,
+        at_unix_ns,
+        1,
+        None,
+        LastException(kind, "no such table", at_unix_ns, where),
+        "python train.py",
+    )

@@ -2,53 +2,10 @@
 
 import pytest
 
-from ddtop.wire.records import HelperEnd, LastException
-from tests.diagnosis.rules.cancelled import ended_by_sigterm
-from tests.jobs import place, trained
-
-
-def test_sigterm_to_the_last_rank_at_work_is_a_cancellation():
-    """It uploads after the training; the others have finished, and it needs none of them."""
-    job = trained()
-    for rank in job.ranks[1:]:
-        rank.ends(0)
-    job.ranks[0].works_at("upload")
-    job.passes(20)
-    job.ranks[0].ends(signal=15)
-    job.passes(3)
-
-    assert job.ever() == [("info", "cancelled", ())]
-    assert job.finding().summary == "the job was cancelled: rank 0 ended (SIGTERM)"
-    assert job.snapshot().ended.reason == "cancelled"
-
+from ddtop.wire.records import HelperEnd
+from tests.diagnosis.rules.cancelled import ended_by_sigterm, raised
 
 # -- a process that is not a rank failed
-
-
-def raised(at_unix_ns, kind="RuntimeError"):
-    where = place("serve", "/home/ada/server.py", 12)
-    return HelperEnd(
-        4990,
-        at_unix_ns,
-        1,
-        None,
-        LastException(kind, "no such table", at_unix_ns, where),
-        "python train.py",
-    )
-
-
-def test_a_helper_that_raised_is_named_and_nothing_was_cancelled():
-    """A parameter server raised. The verdict was `cancelled`, with exit code 0."""
-    job = ended_by_sigterm(raised)
-    finding = job.finds("critical", "helper-crashed")
-
-    assert finding.victims == (0, 1, 2, 3)
-    assert finding.summary == (
-        "a helper process (pid 4990) raised RuntimeError: no such table at server.py:12 serve; "
-        "ranks 0-3 were ended because of it"
-    )
-    assert job.snapshot().ended.reason == "a helper process failed first: RuntimeError"
-    assert job.verdict().calm.startswith("ended: ")
 
 
 @pytest.mark.parametrize(

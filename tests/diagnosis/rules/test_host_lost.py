@@ -43,18 +43,6 @@ def test_an_agent_that_stays_silent_when_its_host_is_back_is_said_to_be():
     assert ("critical", "interpreter-frozen", (4,)) in job.kinds()
 
 
-def test_at_the_end_of_the_job_nobody_is_lost():
-    """A scheduler ends the other relays with the step, before they can report the ends."""
-    job = SpreadJob(8, 4).trains(6)
-    job.goes_silent("node1", "node2", "node3")
-    for rank in job.ranks[:2]:
-        rank.ends(signal=15)
-    job.passes(20)
-
-    assert [kind for kind in job.ever() if kind[1] == "host-lost"] == []
-    assert job.snapshot().ended is not None
-
-
 def test_a_viewer_that_is_behind_loses_no_host():
     """The last records that it received are ten seconds old on all hosts."""
     job = SpreadJob(8, 4).trains(30)

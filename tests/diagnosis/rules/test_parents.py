@@ -4,24 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.wire.records import HelperEnd, LastException
+from ddtop.wire.records import HelperEnd
 from tests.diagnosis.rules.parents import PARENT, finished
-from tests.jobs import FakeJob, place, trained, unix_ns
-
-
-def test_a_parent_that_raises_after_its_ranks_fails_the_job():
-    """A script around mp.spawn that cannot write its summary."""
-    error = LastException("KeyError", "'best_loss'", unix_ns(11.0), place("main", "fit.py", 50))
-    job = finished(HelperEnd(PARENT, unix_ns(11.0), 1, exception=error, launcher=True))
-    finding = job.finding()
-
-    assert (finding.severity, finding.kind, finding.victims) == ("critical", "helper-crashed", ())
-    assert finding.summary == (
-        "the program that started the ranks (pid 4700) raised KeyError: 'best_loss' at fit.py:50"
-        " main; all ranks had finished by then"
-    )
-    ended = job.snapshot().ended
-    assert ended.reason == "the program that started the ranks failed after them: KeyError"
+from tests.jobs import FakeJob, unix_ns
 
 
 @pytest.mark.parametrize(
@@ -35,25 +20,6 @@ def test_a_parent_that_is_cancelled_and_another_process_say_nothing_of_the_job(
 
     assert job.kinds() == []
     assert job.snapshot().ended.reason == "all ranks finished"
-
-
-def test_a_parent_that_is_killed_takes_its_workers_along():
-    """The EngineCore of vLLM: its workers see that it is gone, and end with exit code 0."""
-    job = trained(2)
-    for rank in job.ranks:
-        rank.ends(0, later_s=1.5)
-    killed = unix_ns(job.now)
-    job.host_says = {
-        "helpers": (HelperEnd(PARENT, killed, None, 9, command="VLLM::EngineCore", launcher=True),)
-    }
-    finding = job.passes(3).finds("critical", "helper-crashed")
-
-    assert finding.summary == (
-        "the program that started the ranks (pid 4700, VLLM::EngineCore) was killed by SIGKILL;"
-        " all ranks ended then"
-    )
-    ended = job.snapshot().ended
-    assert ended.reason == "the program that started the ranks failed first: SIGKILL"
 
 
 @pytest.mark.parametrize("apart_s", [-20.0, 20.0])

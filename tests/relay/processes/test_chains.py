@@ -5,7 +5,6 @@ import os
 import signal
 import socket
 import subprocess
-import time
 from contextlib import ExitStack
 from types import SimpleNamespace
 
@@ -17,21 +16,13 @@ from ddtop.relay.processes.chains import LINKS_MAX, Chains, chain_of, serving
 from ddtop.relay.processes.sockets import sleeping_in
 from ddtop.wire.page import ITS_CHILDREN, OF_CHILDREN
 from ddtop.wire.records import LOOKUP, MOUNT, ProcessState, StackFrame, ThreadStack
+from tests.relay.processes.once import once
 from tests.silent_fs import NEEDS_FUSE, hangs
 
 SLEEPING = ("clock_nanosleep", "select", "pselect6")
 """The calls of time.sleep; before Python 3.11 it was select without a descriptor."""
 SLEEPS = "import time; time.sleep(99)"
 LOCKS = "import fcntl, sys; fcntl.flock(open(sys.argv[1]), fcntl.LOCK_EX)"
-
-
-def once(true):
-    """What `true` gives when it is true."""
-    until = time.monotonic() + 20
-    while not (found := true()):
-        assert time.monotonic() < until
-        time.sleep(0.02)
-    return found
 
 
 def told(process):

@@ -5,7 +5,7 @@ import pytest
 from ddtop.procfs import children
 from ddtop.relay.processes.chains import chain_of
 from ddtop.relay.processes.sockets import sleeping_in
-from tests.relay.processes.test_chains import once
+from tests.relay.processes.once import once
 
 OF_PROCESSES = (
     "import multiprocessing, os, time; lock = multiprocessing.get_context('fork').Lock()\n"
@@ -48,6 +48,12 @@ def test_a_lock_of_processes_is_told_with_those_that_can_release_it(start, other
 
     assert (found.resource, found.named, found.nobody) == ("shared lock", "", nobody)
     assert [found.pid] == (list(children(pid)) if not nobody else [None])
+
+
+def test_a_child_that_an_error_has_ended_is_told_instead(start):
+    (found,) = chain_of(stands(start(OF_PROCESSES.format("os.fork() or os._exit(3)"))))
+
+    assert (found.resource, found.does) == ("child", "exit code 3")
 
 
 def test_a_lock_of_threads_is_none_of_processes(start):
