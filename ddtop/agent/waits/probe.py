@@ -94,8 +94,10 @@ _SHARED = {
 }
 """Classes of asyncio for which tasks wait."""
 NOTHING = (0, "")
-_FLAGS, _HEAP_TYPE = type.__dict__["__flags__"].__get__, 1 << 9
-"""The flags of a class, and that of one that Python code has made; a metaclass is not asked."""
+_FLAGS, _MRO = (type.__dict__[name].__get__ for name in ("__flags__", "__mro__"))
+"""The flags of a class and its bases; a metaclass is not asked."""
+_HEAP_TYPE = 1 << 9
+"""Of a class that Python code has made."""
 OTHERS_MAX, PARTS_MAX = 128, 200
 _ASKS_CHILD = re.compile(r"\.(?:poll|is_alive)\(\)|\.(?:returncode|exitcode)\b")
 _NAMED_LOCK = re.compile(r"lock|mutex|sem(?:aphore)?\b", re.IGNORECASE)
@@ -656,7 +658,8 @@ def _ids_in(has: Sequence[Any]) -> Iterator[int]:
     """The ids of these, and of what the objects of the program among them have. None is asked."""
     for one in has:
         yield id(one)
-        if _FLAGS(type(one)) & _HEAP_TYPE:
+        # A class of the program may be a list of a million.
+        if all(_FLAGS(kind) & _HEAP_TYPE or kind is object for kind in _MRO(type(one))):
             for part in gc.get_referents(one)[:PARTS_MAX]:
                 yield id(part)
                 if type(part) is dict and len(part) <= PARTS_MAX:

@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import contextlib
+import gc
 import inspect
 import multiprocessing
 import os
@@ -447,10 +448,48 @@ def test_the_task_that_uses_what_another_one_waits_for_is_told(ended, main, told
     assert (link.named, link.who, link.does, link.place and link.place.function) == told
 
 
-def test_a_lock_of_another_object_is_not_had_by_a_task_that_has_one_of_the_same_name(ended):
-    chain, _ = chain_of(ended(awaited(waits_for_another_node), "lead").ident)
+def stands_in(chain, function):
+    """Whether the task of a loop has come to this function."""
+    return chain[0].resource == "task" and chain[0].place.function == function
 
-    assert [(link.resource, link.place.function) for link in chain] == [("task", "flush")]
+
+class Rows(list):
+    """A list of the program, as long as its data."""
+
+
+async def waits_beside_many_rows(_gate):
+    rows, ready = Rows(range(10**6)), asyncio.Event()
+
+    async def keep(rows):
+        await asyncio.Event().wait()
+        return rows
+
+    keeper = asyncio.create_task(keep(rows), name="keeper")
+    await ready.wait()
+    await keeper
+
+
+def test_the_items_of_a_long_list_of_a_task_are_not_read(ended, monkeypatch):
+    read, whole = [], gc.get_referents
+    monkeypatch.setattr(
+        "ddtop.agent.waits.probe.gc.get_referents",
+        lambda *of: read.append(found := whole(*of)) or found,
+    )
+    chain_of(
+        ended(awaited(waits_beside_many_rows), "lead").ident,
+        lambda found: found and stands_in(found, "waits_beside_many_rows"),
+    )
+
+    assert 0 < max(map(len, read)) < 1000
+
+
+def test_a_lock_of_another_object_is_not_had_by_a_task_that_has_one_of_the_same_name(ended):
+    chain, _ = chain_of(
+        ended(awaited(waits_for_another_node), "lead").ident,
+        lambda found: found and stands_in(found, "flush"),
+    )
+
+    assert [link.resource for link in chain] == ["task"]
 
 
 def asks(release):
