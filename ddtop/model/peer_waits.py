@@ -731,6 +731,9 @@ def answer_waits_of(
     """Waits for the only rank that waits for nobody and stands still. `waits`: the others. A rank
     whose main thread is in one of them may work in another thread."""
     living = {rank: facts for rank, facts in sorted(ranks.items()) if not facts.gone}
+    if any(facts.state is State.JOINING for facts in living.values()):
+        # It asks the store of another one, and what they wait for may be a rank that is not known.
+        return ()
     serving = serving_rank(living.values())
     calls = {
         rank: call
