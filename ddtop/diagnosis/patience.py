@@ -281,6 +281,8 @@ class Blamed:
             or rank.hello is None
             or self._idle.gives_orders(blame)
             or _only_serves(rank, blame)
+            # The wait for an answer has no usual length, and this sleep ends by itself.
+            or (_answers(blame) and pauses(rank, blame, policy))
             # Waiting for a rollout has no usual length, so it is not a fault.
             or (blame.group in self._by_hand and not still)
             or _just_left(rank, policy)

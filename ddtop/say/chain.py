@@ -133,7 +133,8 @@ def chain_step(rank: RankFacts, end: RankFacts | None = None) -> str | None:
             f"repair {error.type}{at}, with which its {thread_text(error.thread)} has ended, and"
             " let the program notice such an end"
         )
-    if end is not None and (threads := threads_of(end)):
+    unknown = end is not None and links[-1].place is None
+    if end is not None and unknown and (threads := threads_of(end)):
         return (
             f"see why that thread of rank {end.rank} does not answer: {threads[0]}; rank"
             f" {end.rank} itself waits for rank {rank.rank}"
