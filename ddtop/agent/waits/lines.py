@@ -23,7 +23,8 @@ _NAME = re.compile(r"(?<![\w.])([A-Za-z_]\w*)\b(\()?")
 _WORDS = frozenset({"and", "or", "not", "in", "is", "if", "else", "for", "None", "True", "False"})
 _ALWAYS = ("True", "1")
 _STORE = re.compile(
-    r"""\w*store\w*(?:\(\))?\.(get|wait|check|add|compare_set)\(\[?(f?"[^"]*"|f?'[^']*'|[^\],)]+)""",
+    r"\w*store\w*(?:\(\))?\.(get|wait|check|add|compare_set)"
+    r"""\(\[?(f?"[^"]*"|f?'[^']*'|[^\],)]+)""",
     re.IGNORECASE,
 )
 _AWAIT_KEY = ("get", "wait", "check")

@@ -100,7 +100,8 @@ _HEAP_TYPE = 1 << 9
 """Of a class that Python code has made."""
 OTHERS_MAX, PARTS_MAX = 128, 200
 _ASKS_CHILD = re.compile(r"\.(?:poll|is_alive)\(\)|\.(?:returncode|exitcode)\b")
-_NAMED_LOCK = re.compile(r"lock|mutex|sem(?:aphore)?\b", re.IGNORECASE)
+_NAMED_LOCK = re.compile(r"(?<![bc])lock|mutex|sem(?:aphore)?\b", re.IGNORECASE)
+"""Of a name of a lock, not of a clock or a block."""
 _LIMIT = re.compile(
     r"\b(?:timeout(?:_at)?|fail_(?:after|at)|move_on_(?:after|at))\((?!None)|\btimeout=\d"
 )
@@ -338,7 +339,7 @@ class WaitChain(Probe):
         """The lock that it takes, of which no thread here is known to have it."""
         spot = lead.spots[0]
         taken = lines.taken_at(texts.of(spot), spot.line) or ""
-        if not taken or (lead.waits_on != "lock" and not _NAMED_LOCK.search(taken)):
+        if not taken or not _is_lock(lead, taken):
             return []
         return [Link(LOCK, redact(taken), does=_told(self._values(lead, lines.names_in(taken))))]
 
@@ -507,7 +508,10 @@ class WaitChain(Probe):
 
     def _taken_before(self, thread: _Thread, taken: str, texts: _Texts) -> _Spot | None:
         """The line further out that is inside a `with` of the same name, of the same object or in
-        the same file: then it takes a lock a second time."""
+        the same file: then it takes a lock a second time. Of `locks[key]` the text does not say
+        which one it is."""
+        if not _is_lock(thread, taken) or not taken.replace(".", "_").isidentifier():
+            return None
         outer = [
             spot for spot in thread.spots[1:] if taken in lines.held_at(texts.of(spot), spot.line)
         ]
@@ -707,6 +711,11 @@ def _condition(thread: _Thread, texts: _Texts) -> str | None:
 def _told(values: Mapping[str, str]) -> str:
     """`port is 9, host is 'node7'`."""
     return ", ".join(f"{name} is {value}" for name, value in values.items())
+
+
+def _is_lock(thread: _Thread, taken: str) -> bool:
+    """Whether what the thread takes is a lock, by its call or its name. Others are entered too."""
+    return thread.waits_on == "lock" or _NAMED_LOCK.search(taken) is not None
 
 
 def _is_of_processes(thread: _Thread) -> bool:

@@ -184,16 +184,16 @@ class Chains:
         self._reads.clear()
 
     def _read_ends(self, ranks: set[int]) -> None:
-        """Ask py-spy for the lines of the Pythons of a chain, of the last one first, without
-        stopping them."""
+        """Ask py-spy for the lines of the Pythons of a chain, without stopping them: first of those
+        that are not known yet, and of these of the last one."""
         chains = (*self._found.values(), *self._served.values())
         links = sorted(
-            (len(found) - at, link.pid)
+            (link.pid in self._places, len(found) - at, link.pid)
             for found in chains
             for at, link in enumerate(found)
             if link.pid
         )
-        every = dict.fromkeys((*(pid for _, pid in links), *self._alike))
+        every = dict.fromkeys((*(pid for _, _, pid in links), *self._alike))
         self._alike = set()
         for pid in [one for one in every if one not in ranks and one not in self._reads]:
             if len(self._reads) < READS_AT_ONCE and is_python(pid):
@@ -211,9 +211,11 @@ class Chains:
             if at is not None:
                 thread, place = at
                 tid = spy.tids.get(thread.thread_id or 0, pid)
-                self._places[pid] = _Found(_sleeper(pid, tid), place, tid, own is not None)
-                # The chain goes on there.
-                self._due = 0.0
+                known = self._places.get(pid)
+                now = self._places[pid] = _Found(_sleeper(pid, tid), place, tid, own is not None)
+                if known is None or known[1:] != now[1:]:
+                    # The chain goes on there.
+                    self._due = 0.0
 
     def _busy_child(self, pid: int, awaited: int) -> tuple[Link, ...]:
         """Of several children that sleep alike, the one in which py-spy has found the program's
@@ -738,17 +740,19 @@ def _unix_socket(call: _Call, inode: int) -> Link | None:
     return _held(Link(CONNECTION, path), users[0]) if len(users) == 1 else None
 
 
-def _shared_lock(call: _Call, _budget: _Budget) -> Link | None:
+def _shared_lock(call: _Call, budget: _Budget) -> Link | None:
     """A lock in memory that processes share, and who has it."""
     lock = shared_locks.lock_of(call.pid, call.name, call.arguments)
     if lock is None:
         return None
     # What is only in memory has no name that a reader knows.
     named = "" if lock.path.startswith(_MEMORY) else lock.path
-    has = shared_locks.holder(_memory(call, call.arguments[0], shared_locks.MUTEX.size))
+    memory = _memory(call, call.arguments[0], shared_locks.MUTEX.size)
+    has = shared_locks.holder(call.pid, lock, memory)
     if has is not None:
         return _held(Link(FILE_LOCK if named else SHARED, named), has)
-    may = shared_locks.others(call.pid, lock, parents(call.pid, 1) if _waits_for(call) else ())
+    waiting = parents(call.pid, 1) if _is_awaited(call.pid, budget) else ()
+    may = shared_locks.others(call.pid, lock, waiting)
     if may is None or len(may) > 1:
         return Link(SHARED, named)
     if may:
@@ -756,11 +760,11 @@ def _shared_lock(call: _Call, _budget: _Budget) -> Link | None:
     return _ended_child(call.pid) or Link(SHARED, named, nobody=True)
 
 
-def _waits_for(call: _Call) -> bool:
+def _is_awaited(pid: int, budget: _Budget) -> bool:
     """Whether its parent waits for what this process writes, or for its end."""
-    above = parent_of(call.pid) or 0
-    found = _link_of(above, above, _Budget(DESCRIPTORS_MAX)) if above else None
-    return found is not None and found.pid == call.pid
+    above = parent_of(pid) or 0
+    found = _link_of(above, above, budget) if above else None
+    return found is not None and found.pid == pid
 
 
 _HOW: tuple[tuple[frozenset[str], Callable[[_Call, _Budget], Link | None]], ...] = (

@@ -46,17 +46,15 @@ def lock_of(pid: int, name: str | None, arguments: Sequence[int]) -> Lock | None
     return None
 
 
-def holder(memory: bytes) -> int | None:
-    """The process that has the mutex with these bytes; None if it is no mutex, or its thread is
-    gone."""
+def holder(pid: int, lock: Lock, memory: bytes) -> int | None:
+    """The other process that has the mutex with these bytes; None if it is no mutex, or its thread
+    is gone. The words of a semaphore may be the number of a thread too, of any process: so it must
+    have the lock mapped."""
     if len(memory) != MUTEX.size:
         return None
     word, _, owner = MUTEX.unpack(memory)
-    for tid in (word & _TID, owner):
-        found = status(tid) if tid > 2 else ""
-        if pid := int(status_of(found, "Tgid") or 0):
-            return pid
-    return None
+    found = (int(status_of(status(tid), "Tgid") or 0) for tid in (word & _TID, owner) if tid > 2)
+    return next((one for one in found if one not in (0, pid) and _maps(one, lock)), None)
 
 
 def others(pid: int, lock: Lock, waiting: Iterable[int]) -> tuple[int, ...] | None:

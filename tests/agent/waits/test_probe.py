@@ -333,8 +333,12 @@ def awaited(main):
     def run(release):
         async def whole():
             loop, task = asyncio.get_running_loop(), asyncio.current_task()
-            ends = lambda: release.acquire() and loop.call_soon_threadsafe(task.cancel)  # noqa: E731
-            threading.Thread(target=ends).start()
+
+            def end():
+                release.acquire()
+                loop.call_soon_threadsafe(task.cancel)
+
+            threading.Thread(target=end).start()
             await main(asyncio.Lock())
 
         with contextlib.suppress(asyncio.CancelledError):

@@ -2,9 +2,10 @@
 
 import pytest
 
-from ddtop.procfs import children
+from ddtop.procfs import children, read
 from ddtop.relay.processes.chains import chain_of
-from ddtop.relay.processes.sockets import sleeping_in
+from ddtop.relay.processes.shared_locks import MUTEX, holder, lock_of
+from ddtop.relay.processes.sockets import parsed_wait, sleeping_in
 from tests.relay.processes.once import once
 
 OF_PROCESSES = (
@@ -70,3 +71,13 @@ def test_a_mutex_in_a_file_says_which_process_has_it(start, tmp_path):
     (found,) = chain_of(child)
 
     assert (found.resource, found.named, found.pid) == ("file lock", str(path), holder.pid)
+
+
+def test_the_words_of_a_semaphore_are_no_thread_that_has_it(start):
+    """glibc keeps 128 where a mutex has its thread, and some process may have that number."""
+    pid = stands(start(OF_PROCESSES.format("os.fork() or time.sleep(99)")))
+    other = start("import time; time.sleep(99)")
+    lock = lock_of(pid, *parsed_wait((read(pid, "syscall") or b"").decode()))
+
+    assert holder(pid, lock, MUTEX.pack(0, 1, other.pid)) is None
+    assert holder(pid, lock, MUTEX.pack(0, 1, children(pid)[0])) == children(pid)[0]
