@@ -30,7 +30,7 @@ from functools import partial
 from itertools import accumulate, chain, compress, islice, repeat, starmap, takewhile
 from operator import and_, attrgetter, eq, itemgetter, methodcaller, not_, setitem
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, CoroutineType, FrameType, MethodType
 from typing import Any, NamedTuple
 
 from ddtop.agent.guard import guard
@@ -56,6 +56,7 @@ _UNSHARED = _unshared_count()
 """What `getrefcount` says, in `Walk.texts`, of locals that only their frame holds."""
 _function = attrgetter("f_code.co_filename", "f_code.co_name")
 _file = attrgetter("f_code.co_filename")
+_line = attrgetter("f_code.co_filename", "f_code.co_name", "f_lineno")
 _instruction = attrgetter("f_code", "f_lasti")
 _flags, _names = attrgetter("f_code.co_flags"), attrgetter("f_code.co_names")
 _place = attrgetter(
@@ -73,7 +74,7 @@ _type_name = vars(type)["__name__"].__get__
 _traced = attrgetter("tb_frame.f_code.co_filename", "tb_frame.f_code.co_name", "tb_lineno")
 _type_flags = vars(type)["__flags__"].__get__
 _WRITTEN_IN_PYTHON = 1 << 9  # Py_TPFLAGS_HEAPTYPE
-_MASK = _WRITTEN_IN_PYTHON | 1 << 8 | 0xFD << 24
+_MASK = _WRITTEN_IN_PYTHON | 1 << 8 | 0xFF << 24
 """... and not Py_TPFLAGS_IMMUTABLETYPE, which C code sets, nor one for the subclasses of list,
 tuple, dict and the like (object.h): those may have a million items."""
 HELD_MAX = 256
@@ -113,6 +114,19 @@ class Handled(NamedTuple):
     arguments: tuple[object, ...]
     places: list[tuple[str, str, int | None]]
     path: str | Path | None = None
+
+
+class Suspended(NamedTuple):
+    """A coroutine that stands. `kinds`: the ids of what its variables and its stack have, each with
+    that of its class. `blocks`: the ids of the objects whose `async with` it is inside of. `holds`:
+    as `Walk.held`."""
+
+    file: str
+    function: str
+    line: int | None
+    kinds: list[tuple[int, int]]
+    blocks: set[int]
+    holds: set[int]
 
 
 def why_not(wanted: str) -> str | None:
@@ -413,14 +427,6 @@ class Walk:
         found: set[int] = set()
         own = map(eq, map(sys.getrefcount, seen), repeat(_UNSHARED))
         of_frames = islice(chain.from_iterable(map(methodcaller("values"), seen)), HELD_MAX)
-        kinds = map(_MASK.__and__, map(_type_flags, map(type, every)))
-        objects = compress(every, map(eq, kinds, repeat(_WRITTEN_IN_PYTHON)))
-        refers = chain.from_iterable(map(gc.get_referents, objects))
-        inside: list[object] = []
-        dicts = compress(inside, map(eq, map(id, map(type, inside)), repeat(id(dict))))
-        small: list[dict[Any, Any]] = []
-        few = map(HELD_MAX.__gt__, map(len, small))
-        attributes = chain.from_iterable(map(dict.values, compress(small, few)))
         self._run(
             frames,
             _collect(thread_id, most, frames),
@@ -428,18 +434,45 @@ class Walk:
                 seen.extend, ((map(attrgetter("f_locals"), compress(frames, _readable(frames))),),)
             ),
             starmap(every.extend, ((of_frames,),)),
-            starmap(found.update, ((map(id, every),),)),
-            starmap(inside.extend, ((islice(refers, HELD_MAX),),)),
-            starmap(found.update, ((map(id, inside),),)),
-            starmap(small.extend, ((dicts,),)),
-            starmap(found.update, ((map(id, attributes),),)),
-            starmap(small.clear, _ONCE),
-            starmap(inside.clear, _ONCE),
+            *_ids_of(every, found),
             starmap(every.clear, _ONCE),
             starmap(dict.clear, compress(zip(seen, strict=True), own) if _LOCALS_STAY else ()),
             starmap(seen.clear, _ONCE),
         )
         return found
+
+    def suspended(
+        self, coroutine: CoroutineType[Any, Any, Any], ending: object
+    ) -> Suspended | None:
+        """Where this coroutine stands and what it holds; None if it has ended. As `held`: what its
+        variables and its stack have. There the interpreter keeps the end of an `async with` until
+        that is over; `ending`: the function that ends the blocks which count."""
+        frames: list[FrameType] = []
+        at: list[tuple[str, str, int | None]] = []
+        every: list[object] = []
+        bound: list[object] = []
+        kinds: list[tuple[int, int]] = []
+        blocks: set[int] = set()
+        found: set[int] = set()
+        # Before Python 3.11 the frame has the variables.
+        refers = chain.from_iterable(map(gc.get_referents, repeat(coroutine), frames))
+        methods = compress(every, map(eq, map(id, map(type, every)), repeat(id(MethodType))))
+        ends = map(eq, map(id, map(attrgetter("__func__"), bound)), repeat(id(ending)))
+        left = map(id, map(attrgetter("__self__"), compress(bound, ends)))
+        pairs = zip(map(id, every), map(id, map(type, every)), strict=True)
+        self._run(
+            frames,
+            starmap(frames.extend, ((filter(None, map(attrgetter("cr_frame"), (coroutine,))),),)),
+            starmap(at.extend, ((map(_line, frames),),)),
+            starmap(every.extend, ((islice(refers, HELD_MAX),),)),
+            starmap(kinds.extend, ((pairs,),)),
+            starmap(bound.extend, ((methods,),)),
+            starmap(blocks.update, ((left,),)),
+            starmap(bound.clear, _ONCE),
+            *_ids_of(every, found),
+            starmap(every.clear, _ONCE),
+        )
+        return Suspended(*at[0], kinds, blocks, found) if at else None
 
     def _switch_off(self, reason: str) -> None:
         self.off = reason
@@ -484,6 +517,28 @@ class Walk:
             self._switch_off(
                 "the program has another interpreter, whose frames cannot be read safely"
             )
+
+
+def _ids_of(every: list[object], found: set[int]) -> list[Iterable[object]]:
+    """The steps that add the ids of these to `found`, and those of the attributes of the objects
+    among them whose class is written in Python."""
+    kinds = map(_MASK.__and__, map(_type_flags, map(type, every)))
+    objects = compress(every, map(eq, kinds, repeat(_WRITTEN_IN_PYTHON)))
+    refers = chain.from_iterable(map(gc.get_referents, objects))
+    inside: list[object] = []
+    dicts = compress(inside, map(eq, map(id, map(type, inside)), repeat(id(dict))))
+    small: list[dict[Any, Any]] = []
+    few = map(HELD_MAX.__gt__, map(len, small))
+    attributes = chain.from_iterable(map(dict.values, compress(small, few)))
+    return [
+        starmap(found.update, ((map(id, every),),)),
+        starmap(inside.extend, ((islice(refers, HELD_MAX),),)),
+        starmap(found.update, ((map(id, inside),),)),
+        starmap(small.extend, ((dicts,),)),
+        starmap(found.update, ((map(id, attributes),),)),
+        starmap(small.clear, _ONCE),
+        starmap(inside.clear, _ONCE),
+    ]
 
 
 def _readable(frames: list[FrameType]) -> Iterable[object]:

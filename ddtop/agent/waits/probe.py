@@ -10,7 +10,6 @@ says; two objects may have one name. Check: `ddtop stacks`, the program's text.
 
 from __future__ import annotations
 
-import gc
 import os
 import re
 import sys
@@ -19,7 +18,7 @@ import time
 from collections.abc import Iterable, Iterator
 from functools import partial
 from time import monotonic
-from types import CoroutineType, MethodType
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -94,11 +93,7 @@ _SHARED = {
 }
 """Classes of asyncio for which tasks wait."""
 NOTHING = (0, "")
-_FLAGS, _MRO = (type.__dict__[name].__get__ for name in ("__flags__", "__mro__"))
-"""The flags of a class and its bases; a metaclass is not asked."""
-_HEAP_TYPE = 1 << 9
-"""Of a class that Python code has made."""
-OTHERS_MAX, PARTS_MAX = 128, 200
+OTHERS_MAX = 128
 _ASKS_CHILD = re.compile(r"\.(?:poll|is_alive)\(\)|\.(?:returncode|exitcode)\b")
 _NAMED_LOCK = re.compile(r"(?<![bc])lock|mutex|sem(?:aphore)?\b", re.IGNORECASE)
 """Of a name of a lock, not of a clock or a block."""
@@ -134,8 +129,8 @@ class _Task(NamedTuple):
     name: str
     spots: tuple[_Spot, ...]
     inside: tuple[tuple[str, str], ...]
-    holds: tuple[frozenset[int], ...]
-    uses: frozenset[int]
+    holds: tuple[set[int], ...]
+    uses: set[int]
     wants: tuple[int, str]
 
     @property
@@ -612,69 +607,41 @@ class WaitChain(Probe):
     def _awaited_at(self, task: Task[Any]) -> Iterator[_Task]:
         """What is read of the task, if it runs code of the program."""
         spots: list[_Spot] = []
-        holds: list[frozenset[int]] = []
+        holds: list[set[int]] = []
         inside: list[tuple[str, str]] = []
         uses: set[int] = set()
-        classes, leaves = _shared_by_tasks()
+        classes, ending = _shared_by_tasks()
         coroutine: Any = task.get_coro()
         wants = NOTHING
         for _ in range(AWAITS_MAX):
-            if type(coroutine) is not CoroutineType or coroutine.cr_frame is None:
+            stands = type(coroutine) is CoroutineType
+            at = self._rank.frames.walk.suspended(coroutine, ending) if stands else None
+            if at is None:
                 break
-            code, line = coroutine.cr_code, coroutine.cr_frame.f_lineno
-            has = _referred(coroutine)
-            if self._rank.frames.is_user(code.co_filename):
-                spots.insert(0, _Spot(code.co_name, code.co_filename, line))
-                ends = (one for one in has if type(one) is MethodType)
-                left = (one.__self__ for one in ends if one.__func__ is leaves)
-                holds.insert(0, frozenset(map(id, left)))
-                uses.update(_ids_in(has))
-                inside.clear()
-                wants = NOTHING
+            if self._rank.frames.is_user(at.file):
+                spots.insert(0, _Spot(at.function, at.file, at.line or 0))
+                holds.insert(0, at.blocks)
+                uses |= at.holds
+                inside, wants = [], NOTHING
             else:
-                inside.append((code.co_filename, code.co_name))
-                known = ((id(one), classes.get(id(type(one)))) for one in has)
-                found = ((number, kind) for number, kind in known if kind is not None)
+                inside.append((at.file, at.function))
+                found = ((one, classes[kind]) for one, kind in at.kinds if kind in classes)
                 wants = wants if wants != NOTHING else next(found, NOTHING)
             coroutine = coroutine.cr_await
         if spots:
-            places = tuple(spots), tuple(inside), tuple(holds)
-            yield _Task(task.get_name(), *places, frozenset(uses), wants)
+            yield _Task(task.get_name(), tuple(spots), tuple(inside), tuple(holds), uses, wants)
 
 
-def _shared_by_tasks() -> tuple[Mapping[int, str], Any]:
-    """The names of asyncio's classes for what tasks share, by the ids of the classes; the end of an
-    `async with` of its locks."""
-    modules = [(sys.modules.get(name), kinds) for name, kinds in _SHARED.items()]
-    found = [
-        (getattr(module, kind), kind.lower())
-        for module, kinds in modules
-        if module
-        for kind in kinds
-    ]
-    leaves = next(
-        (getattr(kind, "__aexit__", None) for kind, name in found if name == "lock"), None
+def _shared_by_tasks() -> tuple[Mapping[int, str], object]:
+    """The names of asyncio's classes for what tasks share, by the ids of the classes; the function
+    that ends an `async with` of its lock."""
+    modules = [(vars(sys.modules[name]), kinds) for name, kinds in _SHARED.items()]
+    found = [(module[kind], kind.lower()) for module, kinds in modules for kind in kinds]
+    # A program may put a class of its own there.
+    known = {name: kind for kind, name in found if type(kind) is type}
+    return {id(kind): name for name, kind in known.items()}, getattr(
+        known.get("lock"), "__aexit__", None
     )
-    return {id(kind): name for kind, name in found}, leaves
-
-
-def _ids_in(has: Sequence[Any]) -> Iterator[int]:
-    """The ids of these, and of what the objects of the program among them have. None is asked."""
-    for one in has:
-        yield id(one)
-        # A class of the program may be a list of a million.
-        if all(_FLAGS(kind) & _HEAP_TYPE or kind is object for kind in _MRO(type(one))):
-            for part in gc.get_referents(one)[:PARTS_MAX]:
-                yield id(part)
-                if type(part) is dict and len(part) <= PARTS_MAX:
-                    # The attributes, before Python 3.11.
-                    yield from map(id, part.values())
-
-
-def _referred(coroutine: CoroutineType[Any, Any, Any]) -> list[Any]:
-    """What a coroutine that stands has in its variables and on its stack, where the interpreter
-    keeps the end of an `async with` until it is over. Before Python 3.11 the frame has them."""
-    return gc.get_referents(coroutine, coroutine.cr_frame)
 
 
 def locked_by(path: str) -> int | None:

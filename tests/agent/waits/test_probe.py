@@ -476,7 +476,7 @@ async def waits_beside_many_rows(_gate):
 def test_the_items_of_a_long_list_of_a_task_are_not_read(ended, monkeypatch):
     read, whole = [], gc.get_referents
     monkeypatch.setattr(
-        "ddtop.agent.waits.probe.gc.get_referents",
+        "ddtop.agent.stacks.walk.gc.get_referents",
         lambda *of: read.append(found := whole(*of)) or found,
     )
     chain_of(
