@@ -3,11 +3,12 @@ must not block the screen.
 
 The job, or a recording, says which file it is, and may name any. So a file is read only if it
 belongs to the user of the processes, was written since the rank started, and is in no hidden
-folder. Secrets are redacted.
+folder. No link is followed but that of the process itself. Secrets are redacted.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ TAIL_BYTES = 128 << 10
 LINE_CHARACTERS = 2000
 AGAIN_S = 1.0
 """A file is read at most once in this time."""
+_LINK = "a link leads elsewhere"
 
 Wanted = tuple[str, int, int, int]
 """Path, number of the descriptor, pid, and the start of the process (unix ns)."""
@@ -44,9 +46,14 @@ def read_tail(path: str, number: int, pid: int, started_unix_ns: int) -> Tail:
     link = f"/proc/{pid}/fd/{number}"
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
     try:
-        found = link if _target(link) == path else os.path.realpath(path)
-        with open(os.open(found, flags), "rb") as file:
-            about = os.fstat(file.fileno())
+        if own := _target(link) == path:
+            opened = os.open(link, flags)
+        else:
+            opened = os.open(path, flags | os.O_NOFOLLOW)
+        with open(opened, "rb") as file:
+            about, there = os.fstat(opened), _target(f"/proc/self/fd/{opened}")
+            if not own and there != path:
+                return Tail(problem=_LINK)
             if problem := _why_not(path, about, started_unix_ns):
                 return Tail(problem=problem)
             first = max(about.st_size - TAIL_BYTES, 0)
@@ -55,6 +62,8 @@ def read_tail(path: str, number: int, pid: int, started_unix_ns: int) -> Tail:
     except FileNotFoundError:
         return Tail(problem="it is not on this host")
     except (OSError, ValueError) as error:
+        if getattr(error, "errno", None) == errno.ELOOP:
+            return Tail(problem=_LINK)
         return Tail(problem=getattr(error, "strerror", None) or str(error))
     # The first line may be cut. A progress bar writes over its line again and again.
     lines = text.rstrip("\n").split("\n")[1 if first else 0 :]

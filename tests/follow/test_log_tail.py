@@ -54,10 +54,13 @@ def test_what_a_recording_names_is_not_read_if_no_rank_can_have_written_it(
     hidden.write_text("key")
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
+    link, folder = tmp_path / "link.log", tmp_path / "logs"
+    link.symlink_to(log)
+    folder.symlink_to(hidden.parent)
 
     problems = [
         read_tail(str(path), 1, NOBODY, STARTED).problem
-        for path in (hidden, pipe, tmp_path / "nothing", "a\0b")
+        for path in (hidden, pipe, link, folder / "id", tmp_path / "nothing", "a\0b")
     ]
     problems.append(read_tail(str(log), 1, NOBODY, time.time_ns() + HOUR_NS).problem)
     monkeypatch.setattr(source_lines, "_owner", os.getuid() + 1)
@@ -66,6 +69,8 @@ def test_what_a_recording_names_is_not_read_if_no_rank_can_have_written_it(
     assert problems == [
         "it is in a hidden folder",
         "it is not a regular file",
+        "a link leads elsewhere",
+        "a link leads elsewhere",
         "it is not on this host",
         "embedded null byte",
         "nothing was written into it since the rank started",
