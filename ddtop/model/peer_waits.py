@@ -732,7 +732,7 @@ def answer_waits_of(
     whose main thread is in one of them may work in another thread."""
     living = {rank: facts for rank, facts in sorted(ranks.items()) if not facts.gone}
     if any(facts.state is State.JOINING for facts in living.values()):
-        # It asks the store of another one, and what they wait for may be a rank that is not known.
+        # A rank that joins asks the store of another one, and may wait for ranks not known yet.
         return ()
     serving = serving_rank(living.values())
     calls = {

@@ -112,7 +112,7 @@ def cpu(
     own_ratio = _own_ratio(memory, policy.cpu_window_s, now)
     ratio = max(0.0, cpu_ns / (seconds * 1e9) - own_ratio)
     if _asks_for_lock(memory):
-        # A thousand times a second, and from a file: that costs as much as work.
+        # To ask a thousand times a second, in a file, takes as much CPU and I/O as work does.
         return ratio, ratio >= policy.busy_ratio, wakes_per_s
     if ratio >= policy.cpu_working_ratio or io_bytes / seconds >= policy.io_working_bytes_per_s:
         return ratio, True, wakes_per_s

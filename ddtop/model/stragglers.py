@@ -119,7 +119,7 @@ def mark_late(
             if fields.state in (State.RUNNING, State.WAITING):
                 fields.state = State.STRAGGLER
         for rank in late.waiters:
-            # Where a sample finds it changes from report to report, what it does not.
+            # Its place changes from report to report. That it waits does not.
             if rank in facts and facts[rank].state is State.RUNNING:
                 facts[rank].state = State.WAITING
         for rank in (*late.ranks, *late.waiters):

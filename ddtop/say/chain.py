@@ -333,8 +333,8 @@ CIRCLE = "a circle"
 _CIRCLES = (
     (
         lambda link: link.does == TWICE,
-        "take that lock once: give the inner function a form that is called with the lock held, or"
-        " use threading.RLock (asyncio has none)",
+        "take that lock once (call the inner function with the lock already held), or use"
+        " threading.RLock; asyncio has none",
     ),
     (
         lambda link: _is(link, PIPE) and link.does == "reads",
@@ -539,14 +539,13 @@ ENDS = (
         lambda _: (
             "find out which process should have released or set it, and why it has not (it was"
             " killed, has ended, or left by return or an exception): take a lock by `with`, and"
-            " start these processes anew"
+            " start these processes again"
         ),
     ),
     End(
         lambda link: _is(link, SHARED) and link.pid is not None,
         lambda link: (
-            f"let {_who(link)} release or set it: that one {_does(link)}; give that wait a time"
-            " limit"
+            f"let {_who(link)}, which {_does(link)}, release or set it; give that wait a time limit"
         ),
     ),
     End(

@@ -413,8 +413,7 @@ def _messages(snapshot: Snapshot, receiver: RankFacts, group: str) -> tuple[int,
 
 
 def is_left(snapshot: Snapshot, wait: PeerWait) -> bool:
-    """Whether a message to this rank is left that none of its receives but the open one can take,
-    and it may come from any rank."""
+    """Whether this rank receives from any rank, and has not received all that was sent to it."""
     sent, begun = _messages(snapshot, snapshot.rank(wait.rank), wait.group or "")
     return wait.peer is None and wait.call in RECEIVES and sent >= begun > 0
 

@@ -52,7 +52,7 @@ CASES = {
         (Link(LOCK, "self.gate", "task main", place=TAKE, does=TWICE, circle=True),),
         ": it waits for `self.gate`, which it has taken itself before, in take (shelf.py:16): a"
         " circle",
-        "take that lock once: give the inner function a form",
+        "take that lock once (call the inner function with the lock already held)",
     ),
     "the line of a process on the way": (
         (
@@ -78,7 +78,7 @@ CASES = {
         (Link(SHARED, "/d/lock.db", "cut.py", 88, ASLEEP, TAKE, does=MAY),),
         ": it waits for a lock or an event that processes share (/d/lock.db), and only cut.py (pid"
         " 88) can release or set it, which is asleep in take (shelf.py:16)",
-        "let cut.py (pid 88) release or set it: that one is asleep in take (shelf.py:16)",
+        "let cut.py (pid 88), which is asleep in take (shelf.py:16), release or set it",
     ),
     "a debugger": (
         (

@@ -96,7 +96,7 @@ NOTHING = (0, "")
 OTHERS_MAX = 128
 _ASKS_CHILD = re.compile(r"\.(?:poll|is_alive)\(\)|\.(?:returncode|exitcode)\b")
 _NAMED_LOCK = re.compile(r"(?<![bc])lock|mutex|sem(?:aphore)?\b", re.IGNORECASE)
-"""Of a name of a lock, not of a clock or a block."""
+"""In the name of a lock; a clock and a block are no locks."""
 _LIMIT = re.compile(
     r"\b(?:timeout(?:_at)?|fail_(?:after|at)|move_on_(?:after|at))\((?!None)|\btimeout=\d"
 )
@@ -331,7 +331,7 @@ class WaitChain(Probe):
         return [_of_thread(ITSELF, found[0]), *links]
 
     def _named_lock(self, lead: _Thread, texts: _Texts) -> list[Link]:
-        """The lock that it takes, of which no thread here is known to have it."""
+        """The lock for which it waits, if no thread of this process is known to have it."""
         spot = lead.spots[0]
         taken = lines.taken_at(texts.of(spot), spot.line) or ""
         if not taken or not _is_lock(lead, taken):

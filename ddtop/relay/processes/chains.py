@@ -307,8 +307,8 @@ def _line_in(
 
 
 def _idles(thread: ThreadStack) -> int:
-    """How little the thread says of what holds up its process: 2 if it waits for the end of another
-    thread or for a client, 1 if it waits for another thread."""
+    """How likely another thread holds up the process: 2 if this one waits for the end of a thread,
+    or for a client, 1 if it waits for something else of a thread, 0 otherwise."""
     calls = {frame.function.rpartition(".")[2] for frame in thread.frames[:2]}
     if not calls.isdisjoint(_LEAVES_TO_OTHERS):
         return 2

@@ -152,7 +152,7 @@ def other_calls(finding: Finding, seen: mismatch.OtherCalls, at: Context) -> Sai
         (
             True,
             "pass tensors of the same size and dtype on all ranks (pad, or gather the sizes first);"
-            " in a loop, look for a rank that leaves out a turn (a parameter without a gradient)",
+            " in a loop, look for a rank that skips an iteration (a parameter without a gradient)",
         ),
     )[0]
     if seen.last is not None:
