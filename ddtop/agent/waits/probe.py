@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from ddtop import program_text as lines
 from ddtop.agent.plain import peek, text
 from ddtop.agent.probe import Fields, Probe, Tick
 from ddtop.agent.stacks.frames import LOADER, OTHER
 from ddtop.agent.stacks.walk import FLOW
-from ddtop.agent.waits import lines
 from ddtop.patience import LatestResult
 from ddtop.procfs import CLOCK_TICK_NS, children
 from ddtop.redaction import redact, redacted_start, redacted_variable

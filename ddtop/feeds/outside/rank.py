@@ -14,7 +14,6 @@ from pathlib import Path
 
 import msgspec
 
-from ddtop.agent.waits.lines import condition_of, key_at
 from ddtop.feeds.outside.stacks import StackReading, ThreadSeen, user_frame
 from ddtop.patience import at_most
 from ddtop.procfs import (
@@ -29,6 +28,7 @@ from ddtop.procfs import (
     tasks,
     wchan,
 )
+from ddtop.program_text import condition_of, key_at
 from ddtop.redaction import redact
 from ddtop.wire.names import is_from_root
 from ddtop.wire.records import (

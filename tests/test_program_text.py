@@ -2,7 +2,7 @@
 
 import pytest
 
-from ddtop.agent.waits.lines import condition_of, held_at, is_in_loop, key_at, names_in, taken_at
+from ddtop.program_text import condition_of, held_at, is_in_loop, key_at, names_in, taken_at
 
 LOOPS = """\
 def collect():
