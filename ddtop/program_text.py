@@ -19,7 +19,7 @@ _TAKES = re.compile(r"([\w.\[\]'\"]+)\.acquire\(")
 _FORMATTED = re.compile(r"""\b[fF](["'])(?:\\.|(?!\1).)*\1""")
 _STRING = re.compile(r"""(["'])(?:\\.|(?!\1).)*\1""")
 _BRACES = re.compile(r"\{([^{}:!]+)")
-_NAME = re.compile(r"(?<![\w.])([A-Za-z_]\w*)\b(\()?")
+_NAME = re.compile(r"(?<![\w.])([A-Za-z_]\w*)(\.[A-Za-z_]\w*)?\b([.(\[])?")
 _WORDS = frozenset({"and", "or", "not", "in", "is", "if", "else", "for", "None", "True", "False"})
 _ALWAYS = ("True", "1")
 _STORE = re.compile(
@@ -29,7 +29,11 @@ _STORE = re.compile(
 )
 _AWAIT_KEY = ("get", "wait", "check")
 _COMMA = re.compile(r",(?![^()]*\))")
-_LEAVES = re.compile(r"(?:break|return)\b")
+_LEAVES = re.compile(r"(break|return|raise)\b")
+_CLOCK = re.compile(
+    r"\b(?:monotonic|time|perf_counter)(?:_ns)?\(\)|\b(?:elapsed|waited|deadline|timeout|remaining)\b"
+)
+"""What a condition has that becomes false with time."""
 
 
 def condition_of(lines: Sequence[str], line: int) -> str | None:
@@ -66,6 +70,17 @@ def key_at(lines: Sequence[str], line: int) -> Key | None:
     return Key(found[2], found[1].lower() not in _AWAIT_KEY) if found is not None else None
 
 
+def is_timed(lines: Sequence[str], line: int) -> bool:
+    """Whether the innermost loop around the line ends with time, by its condition or by an `if`
+    inside."""
+    here = _text(lines, line)
+    heads = ((number, text) for number, text in _heads(lines, line) if text.startswith("while "))
+    number, head = (line, here) if here.startswith("while ") else next(heads, (0, ""))
+    asked = [head.removeprefix("while ")] if " or " not in head else []
+    asked += [condition for condition, _ in _leaves(lines, number)] if number else []
+    return any(map(_CLOCK.search, asked))
+
+
 def is_in_loop(lines: Sequence[str], line: int) -> bool:
     """Whether the line stands in a loop of its function."""
     for _, text in _heads(lines, line):
@@ -77,11 +92,15 @@ def is_in_loop(lines: Sequence[str], line: int) -> bool:
 
 
 def names_in(condition: str) -> tuple[str, ...]:
-    """The variables in a condition, without what it calls and the attributes of objects; those in
-    the braces of an f-string too."""
+    """The variables in a condition, `need`, and attributes of variables, `self.need`, without what
+    it calls; those in the braces of an f-string too."""
     code = _FORMATTED.sub(lambda found: " ".join(_BRACES.findall(found[0])), condition)
     words = _NAME.finditer(_STRING.sub(" ", code))
-    names = [found[1] for found in words if not found[2] and found[1] not in _WORDS]
+    names = [
+        found[1] + (found[2] or "") * (found[3] is None)
+        for found in words
+        if (found[2] or found[3] != "(") and found[1] not in _WORDS
+    ]
     return tuple(dict.fromkeys(names))
 
 
@@ -141,15 +160,18 @@ def _head(text: str, word: str) -> str | None:
 
 def _until(lines: Sequence[str], head: int) -> str | None:
     """`not (ready)`, of a loop that ends by `if ready: break`."""
+    found = next((condition for condition, how in _leaves(lines, head) if how != "raise"), "")
+    return f"not ({found})" if found else None
+
+
+def _leaves(lines: Sequence[str], head: int) -> Iterator[tuple[str, str]]:
+    """The conditions by which the loop is left, each with `break`, `return` or `raise`."""
     deep = _indent(lines[head - 1])
     for number in range(head + 1, min(head + LINES_BACK, len(lines)) + 1):
         text = lines[number - 1]
         if text.strip() and _indent(text) <= deep:
-            return None
-        asked = text.strip()
-        if asked.startswith("if ") and (
-            _LEAVES.search(asked.rpartition(":")[2]) or _LEAVES.match(_text(lines, number + 1))
-        ):
-            condition = asked.removeprefix("if ").rpartition(":")[0].strip()
-            return f"not ({condition})" if condition else None
-    return None
+            return
+        asked, _, then = text.strip().rpartition(":")
+        how = _LEAVES.match(then.strip()) or _LEAVES.match(_text(lines, number + 1))
+        if asked.startswith("if ") and how is not None:
+            yield asked.removeprefix("if ").strip(), how[1]

@@ -2,7 +2,15 @@
 
 import pytest
 
-from ddtop.program_text import condition_of, held_at, is_in_loop, key_at, names_in, taken_at
+from ddtop.program_text import (
+    condition_of,
+    held_at,
+    is_in_loop,
+    is_timed,
+    key_at,
+    names_in,
+    taken_at,
+)
 
 LOOPS = """\
 def collect():
@@ -59,7 +67,7 @@ def test_a_loop_that_pauses_goes_on_while_its_condition_holds(line, condition):
     [
         ("len(seen) < need", {"seen", "need"}),
         ("not ready()", set()),
-        ("self.full and n < most", {"self", "n", "most"}),
+        ("self.full and n < most", {"self.full", "n", "most"}),
         ("n <", {"n"}),
         ("(" * 3000, set()),
         ("'done in' not in text and f\"{step:3}/{left}\" != key", {"text", "step", "left", "key"}),
@@ -118,3 +126,29 @@ def test_the_key_of_a_store_is_the_first_one_of_the_call(text, key):
     found = key_at([text], 1)
 
     assert (found and found.named) == key
+
+
+TIMED = """\
+def waits():
+    while not ready():
+        if time.time() - begun > 30:
+            raise TimeoutError
+        time.sleep(1)
+    while time.monotonic() < until:
+        time.sleep(0.5)
+    while not ready() or time.time() < until:
+        time.sleep(0.5)
+    while True:
+        if elapsed > limit: break
+        time.sleep(0.5)
+    while len(seen) < need:
+        time.sleep(0.5)
+    time.sleep(0.5)
+""".splitlines()
+
+
+@pytest.mark.parametrize(
+    ("line", "timed"), [(5, True), (7, True), (9, False), (12, True), (14, False), (15, False)]
+)
+def test_a_loop_that_a_clock_ends_has_a_time_limit(line, timed):
+    assert is_timed(TIMED, line) is timed

@@ -161,8 +161,9 @@ def _answers(blame: Blame) -> bool:
 
 
 def _has_limit(case: Case) -> bool:
-    """Whether the await at which its event loop stands ends by itself."""
-    return any(link.does == TIMED for link in chain_of(case.rank)[-1:])
+    """Whether the await at which its event loop stands, or the loop in which it polls, ends by
+    itself."""
+    return any(link.does.endswith(TIMED) for link in chain_of(case.rank)[-1:])
 
 
 class Row(NamedTuple):
@@ -204,7 +205,7 @@ GOES_ON = (
         lambda case: case.polls and case.new_place,
         lambda case: case.limits.new_place_s,
     ),
-    Row("its await has a time limit", _has_limit, _working_s),
+    Row("its wait has a time limit", _has_limit, _working_s),
     Row("its child may work", _finishes, _working_s),
     Row("it waits for another process in turn", _asks_others, _working_s),
     Row("another of its threads may answer", _may_serve, _working_s),

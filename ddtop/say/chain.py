@@ -42,6 +42,7 @@ from ddtop.wire.records import (
     TAKES,
     TASK,
     THREAD,
+    TIMED,
     TWICE,
     UNDONE,
     LastException,
@@ -564,6 +565,13 @@ ENDS = (
         lambda link: (
             f"find out who should end `{link.named}` ({_spot(link)}), and why it has not"
             + ("" if link.does else "; give that await a time limit (asyncio.timeout)")
+        ),
+    ),
+    End(
+        lambda link: _is(link, LOOP) and link.does.endswith(TIMED),
+        lambda link: (
+            f"let the loop at {_spot(link)} end, or give it a shorter time limit; find out why it"
+            " has not ended before"
         ),
     ),
     End(

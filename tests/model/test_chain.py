@@ -90,7 +90,7 @@ def test_an_await_with_a_time_limit_is_waited_for():
     timed = found(stands(Link(TASK, "await wait_for(x, 3)", "Task-1", place=at, does=TIMED)))
     other = found(stands(Link(TASK, "await x", "Task-1", place=at)))
 
-    assert (timed.severity, timed.patience.because) == ("warning", "its await has a time limit")
+    assert (timed.severity, timed.patience.because) == ("warning", "its wait has a time limit")
     assert other.severity == "critical"
 
 

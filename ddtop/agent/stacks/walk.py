@@ -30,7 +30,7 @@ from functools import partial
 from itertools import accumulate, chain, compress, islice, repeat, starmap, takewhile
 from operator import and_, attrgetter, eq, itemgetter, methodcaller, not_, setitem
 from pathlib import Path
-from types import CodeType, CoroutineType, FrameType, MethodType
+from types import CodeType, CoroutineType, FrameType, GetSetDescriptorType, MethodType
 from typing import Any, NamedTuple
 
 from ddtop.agent.guard import guard
@@ -74,6 +74,7 @@ _type_name = vars(type)["__name__"].__get__
 _traced = attrgetter("tb_frame.f_code.co_filename", "tb_frame.f_code.co_name", "tb_lineno")
 _type_flags = vars(type)["__flags__"].__get__
 _WRITTEN_IN_PYTHON = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+_classes, _dict_of_class = vars(type)["__mro__"].__get__, vars(type)["__dict__"].__get__
 _MASK = _WRITTEN_IN_PYTHON | 1 << 8 | 0xFF << 24
 """... and not Py_TPFLAGS_IMMUTABLETYPE, which C code sets, nor one for the subclasses of list,
 tuple, dict and the like (object.h): those may have a million items."""
@@ -346,11 +347,13 @@ class Walk:
         return found
 
     def values(self, thread_id: int, names: Sequence[str], deep: int = 0) -> dict[str, str]:
-        """What these variables of a frame are, as text: numbers, truths, None and short
-        texts; of a list, a tuple, a dictionary or a set how many it has. All others are left out.
+        """What these variables of a frame are, or these attributes of its variables (`self.need`),
+        as text: numbers, truths, None and short texts; of a list, a tuple, a dictionary or a set
+        how many it has. All others are left out.
 
         `deep`: how many frames are inside that one. Only their types are asked, and no object
-        leaves the window. As in `texts`, the dictionary of the locals is emptied.
+        leaves the window. An attribute is read where Python keeps it, of an object whose class is
+        written in Python. As in `texts`, the dictionary of the locals is emptied.
         """
         frames: list[FrameType] = []
         seen: list[dict[str, Any]] = []
@@ -362,12 +365,14 @@ class Walk:
         own = map(eq, map(sys.getrefcount, seen), repeat(_UNSHARED))
         steps: list[Iterable[object]] = []
         for name in names:
-            of_frame = map(methodcaller("get", name, ...), seen)
-            of_module = map(dict.get, around, repeat(name), repeat(...))
+            root, _, attribute = name.partition(".")
+            of_frame = map(methodcaller("get", root, ...), seen)
+            of_module = map(dict.get, around, repeat(root), repeat(...))
             plain = compress(held, map(_PLAIN.__contains__, map(id, map(type, held))))
             sized = compress(held, map(_SIZED.__contains__, map(id, map(type, held))))
             steps += [
                 starmap(held.extend, ((chain(of_frame, of_module),),)),
+                *(_to_attribute(held, attribute) if attribute else ()),
                 starmap(found[name].extend, ((plain,),)),
                 starmap(sizes[name].extend, ((map(len, sized),),)),  # type: ignore[arg-type]
                 starmap(held.clear, _ONCE),
@@ -539,6 +544,36 @@ def _ids_of(every: list[object], found: set[int]) -> list[Iterable[object]]:
         starmap(small.clear, _ONCE),
         starmap(inside.clear, _ONCE),
     ]
+
+
+def _to_attribute(held: list[object], name: str) -> list[Iterable[object]]:
+    """The steps that put this attribute of each of these objects in the place of the objects."""
+    kinds = map(_MASK.__and__, map(_type_flags, map(type, held)))
+    written = map(eq, kinds, repeat(_WRITTEN_IN_PYTHON))
+    own: list[object] = []
+    inside: list[Any] = []
+    classes = chain.from_iterable(map(_classes, map(type, own)))
+    entries = map(methodcaller("get", "__dict__"), map(_dict_of_class, classes))
+    return [
+        starmap(own.extend, ((islice(compress(held, written), 1),),)),
+        starmap(held.clear, _ONCE),
+        # No `__dict__` that a class of the program has of its own.
+        starmap(held.extend, ((islice(entries, HELD_MAX),),)),
+        starmap(
+            inside.extend,
+            ((islice(map(GetSetDescriptorType.__get__, _getters(held), own), 1),),),
+        ),
+        starmap(inside.extend, ((map(_dict_of_class, map(type, own)),),)),
+        starmap(held.clear, _ONCE),
+        starmap(held.extend, ((map(methodcaller("get", name, ...), inside),),)),
+        starmap(inside.clear, _ONCE),
+        starmap(own.clear, _ONCE),
+    ]
+
+
+def _getters(entries: list[object]) -> Iterable[Any]:
+    """Those of these entries of classes with which Python gives the attributes of an object."""
+    return compress(entries, map(eq, map(id, map(type, entries)), repeat(id(GetSetDescriptorType))))
 
 
 def _readable(frames: list[FrameType]) -> Iterable[object]:

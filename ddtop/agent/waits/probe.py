@@ -391,7 +391,8 @@ class WaitChain(Probe):
         if found is None:
             return [], None
         names = lines.names_in(found.named)
-        objects = {number for name in names for _, number, _ in self._named(thread, name, 1)}
+        roots = {name.partition(".")[0] for name in names}
+        objects = {number for name in roots for _, number, _ in self._named(thread, name, 1)}
         other = self._user_of(objects, thread)
         return [found, *([_of_thread(OBJECT, other)] if other is not None else [])], other
 
@@ -467,7 +468,9 @@ class WaitChain(Probe):
         shown = _told(values)
         place = Place(spot.function, spot.file, spot.line)
         if key is None:
-            return Link(LOOP, redact(named), place=place, does=shown)
+            limit = f"that {TIMED}" if lines.is_timed(source, spot.line) else ""
+            does = ", and ".join(filter(None, (shown, limit)))
+            return Link(LOOP, redact(named), place=place, does=does)
         # Of a variable the value says more than the name.
         told = values.get(named.strip(), redact(named))
         shown = shown if told == redact(named) else ""

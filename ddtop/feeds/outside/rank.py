@@ -28,7 +28,7 @@ from ddtop.procfs import (
     tasks,
     wchan,
 )
-from ddtop.program_text import condition_of, key_at
+from ddtop.program_text import condition_of, is_timed, key_at
 from ddtop.redaction import redact
 from ddtop.wire.names import is_from_root
 from ddtop.wire.records import (
@@ -38,6 +38,7 @@ from ddtop.wire.records import (
     LOOP,
     P2P,
     TAKES,
+    TIMED,
     Link,
     Loader,
     OutsideLook,
@@ -339,7 +340,8 @@ class Surroundings:
         if (key := key_at(lines, at.line)) is not None:
             return (Link(KEY, redact(key.named), place=place, does=TAKES if key.taken else ""),)
         condition = condition_of(lines, at.line)
-        return (Link(LOOP, redact(condition), place=place),) if condition is not None else ()
+        does = f"that {TIMED}" if is_timed(lines, at.line) else ""
+        return (Link(LOOP, redact(condition), place=place, does=does),) if condition else ()
 
     def _line(self, frame: StackFrame) -> str | None:
         lines = self._lines_of(frame)

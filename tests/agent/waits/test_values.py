@@ -89,3 +89,65 @@ def test_a_thread_that_has_ended_has_no_values():
     thread.join()
 
     assert Walk(memoryview(bytearray(8)).cast("q"), 0).values(thread.ident, ("need",)) == {}
+
+
+class Base:
+    limit = 9
+
+
+class Gate(Base):
+    """Attributes as programs have them, and code that a reader might call."""
+
+    step = 2
+
+    def __init__(self):
+        self.marker, self.seen, self.touchy, self.inner = "/d/ready", [1], Touchy(), Base()
+
+    @property
+    def left(self):
+        CALLS.append("left")
+        return 3
+
+    def __getattr__(self, name):
+        CALLS.append(name)
+        return 4
+
+
+Hung = type("Hung", (Gate,), {"__dict__": OWN})
+
+
+class Slotted:
+    __slots__ = ("need",)
+
+
+class Dressed(Gate):
+    @property
+    def __dict__(self):
+        CALLS.append("__dict__")
+        return {"marker": "/other"}
+
+
+def attributes(thing):
+    names = ("marker", "seen", "touchy", "inner", "left", "absent", "step", "need")
+    return values(*(f"thing.{name}" for name in names), thing=thing)
+
+
+@pytest.mark.parametrize("kind", [Gate, Dressed, Hung])
+def test_attributes_are_read_where_python_keeps_them(kind):
+    thing = kind()
+    CALLS.clear()
+
+    assert attributes(thing) == {
+        "thing.marker": "'/d/ready'",
+        "len(thing.seen)": "1",
+        **({"thing.step": "2"} if kind is Gate else {}),
+    }
+    assert CALLS == []
+
+
+@pytest.mark.parametrize("thing", [Slotted(), Touchy(), 3, [1], None, type, Gate])
+def test_what_has_no_attributes_of_its_own_shows_none(thing):
+    CALLS.clear()
+
+    assert attributes(thing) in ({}, {"thing.step": "2"})
+    assert CALLS == []
