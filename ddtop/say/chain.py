@@ -564,7 +564,11 @@ ENDS = (
         lambda link: _is(link, TASK),
         lambda link: (
             f"find out who should end `{link.named}` ({_spot(link)}), and why it has not"
-            + ("" if link.does else "; give that await a time limit (asyncio.timeout)")
+            + (
+                ""
+                if link.does
+                else "; give that await a time limit (asyncio.timeout, trio.fail_after)"
+            )
         ),
     ),
     End(

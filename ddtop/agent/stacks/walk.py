@@ -239,8 +239,12 @@ class Walk:
         """The whole number that this local has in the innermost frame of that function of a
         library; None if it has none.
         """
-        found = self._local_of(thread_id, file, function, name)
-        return next((number for number in found if isinstance(number, int)), None)
+        found = self.of_library(thread_id, file, function, name)
+        return found if isinstance(found, int) else None
+
+    def of_library(self, thread_id: int, file: str, function: str, name: str) -> object:
+        """This local in the innermost frame of that function of a library; None if it has none."""
+        return next(iter(self._local_of(thread_id, file, function, name)), None)
 
     def _local_of(
         self, thread_id: int, file: str, function: str, name: str, *then: Callable[[Any], Any]

@@ -57,7 +57,6 @@ from ddtop.wire.records import (
 )
 
 if TYPE_CHECKING:
-    from asyncio import Task
     from collections.abc import Mapping, Sequence
 
     from ddtop.agent.rank import Rank
@@ -90,8 +89,11 @@ _TASK_QUEUE, _RUNS = "asyncio/queues.py", ("future", "task")
 _SHARED = {
     "asyncio.locks": ("Lock", "Event", "Condition", "Semaphore", "BoundedSemaphore"),
     "asyncio.queues": ("Queue", "PriorityQueue", "LifoQueue"),
+    "trio._sync": ("Event", "Condition", "Semaphore", "CapacityLimiter"),
+    "trio._channel": ("MemoryChannelState",),
 }
-"""Classes of asyncio for which tasks wait."""
+"""Classes of asyncio and trio for which tasks wait."""
+_TRIO, _TRIO_RUNS, _NURSERY_ENDS = "trio/_core/_run.py", "run", "_nested_child_finished"
 NOTHING = (0, "")
 OTHERS_MAX = 128
 _ASKS_CHILD = re.compile(r"\.(?:poll|is_alive)\(\)|\.(?:returncode|exitcode)\b")
@@ -204,13 +206,13 @@ class WaitChain(Probe):
             # A task may fail by design, of a rank that stands for a moment.
             self._lasts = self._asked_at > 0
             self._asked_at = tick.now
-            self._lead = self._thread(self._rank.lead_id)
+            lead = self._lead = self._thread(self._rank.lead_id)
             every = self._idents()
             self._threads = tuple(filter(None, map(self._thread, every)))
             known = {one.ident for one in self._threads}
             self._foreign = tuple(self._of_libraries(one for one in every if one not in known))
-            in_loop = self._lead is not None and self._lead.waits_on == "asyncio"
-            self._tasks, self._others = self._awaits() if in_loop else ((), ())
+            in_loop = lead is not None and lead.waits_on == "asyncio"
+            self._tasks, self._others = self._awaits(lead) if lead and in_loop else ((), ())
             self._failed = self._failed_at()
             self._polls = self._rank.frames.polled_path(self._rank.lead_id)
             self._since = tick.line_since
@@ -569,9 +571,12 @@ class WaitChain(Probe):
         place, who = Place(spot.function, spot.file, spot.line), OF_TASK + _shown(users[0].name)
         return [Link(OBJECT, named, who, place=place, does="uses")]
 
-    def _awaits(self) -> tuple[tuple[_Task, ...], tuple[_Task, ...]]:
+    def _awaits(self, lead: _Thread) -> tuple[tuple[_Task, ...], tuple[_Task, ...]]:
         """The task that the loop runs until it is done, and those for which it waits, one for the
         other, the last one at the end; and all others. Only those that run code of the program."""
+        runs = (file for file, name in lead.stack if file.endswith(_TRIO) and name == _TRIO_RUNS)
+        if (file := next(runs, None)) is not None:
+            return self._of_trio(lead, file)
         module = sys.modules.get("asyncio.tasks")
         held = vars(module) if module is not None else {}
         known = held.get("_scheduled_tasks", held.get("_all_tasks"))
@@ -589,7 +594,7 @@ class WaitChain(Probe):
             if task is None or task.done():
                 break
             del tasks[id(task)]
-            chain += self._awaited_at(task)
+            chain += self._awaited_at(task.get_name(), task.get_coro())
             awaited = peek(task, "_fut_waiter")
             gathers = awaited is not None and type(awaited) is held.get("_GatheringFuture")
             parts = object.__getattribute__(awaited, "_children") if gathers else ()
@@ -597,7 +602,26 @@ class WaitChain(Probe):
             task = tasks.get(id(awaited)) or next(open_, None)
         waits = chain and chain[-1].wants[0]
         pending = [one for one in tasks.values() if waits and not one.done()][:OTHERS_MAX]
-        return tuple(chain), tuple(other for one in pending for other in self._awaited_at(one))
+        others = (self._awaited_at(one.get_name(), one.get_coro()) for one in pending)
+        return tuple(chain), tuple(one for found in others for one in found)
+
+    def _of_trio(self, lead: _Thread, file: str) -> tuple[tuple[_Task, ...], tuple[_Task, ...]]:
+        """As `_awaits`, of trio: the main task, and those that the nursery in which it waits has
+        started."""
+        walk = self._rank.frames.walk
+        runner = walk.of_library(lead.ident, file, _TRIO_RUNS, "runner")
+        task, chain = peek(runner, "main_task"), list[_Task]()
+        left = list(peek(runner, "tasks", default=()))[:OTHERS_MAX]
+        while task in left:
+            left.remove(task)
+            chain += self._awaited_at(text(peek(task, "name")) or "", peek(task, "coro"))
+            ends = chain and any(name == _NURSERY_ENDS for _, name in chain[-1].inside)
+            nursery = next(reversed(peek(task, "_child_nurseries", default=())), None)
+            task = next(iter(peek(nursery, "_children", default=()) if ends else ()), None)
+        others = (
+            self._awaited_at(text(peek(one, "name")) or "", peek(one, "coro")) for one in left
+        )
+        return tuple(chain), tuple(one for found in others for one in found)
 
     def _note_failed(self, tasks: Iterable[Any]) -> None:
         """Tell of a task that has ended with an exception for which nobody has asked, as of a
@@ -607,14 +631,13 @@ class WaitChain(Probe):
             if tell is not None and task.done() and peek(task, "_log_traceback"):
                 tell(peek(task, "_exception"), OF_TASK + _shown(task.get_name()))
 
-    def _awaited_at(self, task: Task[Any]) -> Iterator[_Task]:
-        """What is read of the task, if it runs code of the program."""
+    def _awaited_at(self, named: str, coroutine: Any) -> Iterator[_Task]:
+        """What is read of the task with this coroutine, if it runs code of the program."""
         spots: list[_Spot] = []
         holds: list[set[int]] = []
         inside: list[tuple[str, str]] = []
         uses: set[int] = set()
         classes, ending = _shared_by_tasks()
-        coroutine: Any = task.get_coro()
         wants = NOTHING
         for _ in range(AWAITS_MAX):
             stands = type(coroutine) is CoroutineType
@@ -632,19 +655,21 @@ class WaitChain(Probe):
                 wants = wants if wants != NOTHING else next(found, NOTHING)
             coroutine = coroutine.cr_await
         if spots:
-            yield _Task(task.get_name(), tuple(spots), tuple(inside), tuple(holds), uses, wants)
+            yield _Task(named, tuple(spots), tuple(inside), tuple(holds), uses, wants)
 
 
 def _shared_by_tasks() -> tuple[Mapping[int, str], object]:
     """The names of asyncio's classes for what tasks share, by the ids of the classes; the function
     that ends an `async with` of its lock."""
-    modules = [(vars(sys.modules[name]), kinds) for name, kinds in _SHARED.items()]
-    found = [(module[kind], kind.lower()) for module, kinds in modules for kind in kinds]
+    modules = [
+        (vars(sys.modules[name]) if name in sys.modules else {}, kinds)
+        for name, kinds in _SHARED.items()
+    ]
+    found = [(module.get(kind), kind.lower()) for module, kinds in modules for kind in kinds]
     # A program may put a class of its own there.
-    known = {name: kind for kind, name in found if type(kind) is type}
-    return {id(kind): name for name, kind in known.items()}, getattr(
-        known.get("lock"), "__aexit__", None
-    )
+    known = [(kind, name) for kind, name in found if type(kind) is type]
+    lock = next((kind for kind, name in known if name == "lock"), None)
+    return {id(kind): name for kind, name in known}, getattr(lock, "__aexit__", None)
 
 
 def locked_by(path: str) -> int | None:

@@ -457,6 +457,35 @@ def stands_in(chain, function):
     return chain[0].resource == "task" and chain[0].place.function == function
 
 
+def runs_trio(release):
+    trio = pytest.importorskip("trio")
+    send, receive = trio.open_memory_channel(0)
+
+    async def take(stop):
+        with stop:
+            await receive.receive()
+
+    async def whole():
+        stop, token = trio.CancelScope(), trio.lowlevel.current_trio_token()
+        threading.Thread(
+            target=lambda: (release.acquire(), token.run_sync_soon(stop.cancel))
+        ).start()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(take, stop, name="taker")
+
+    trio.run(whole)
+    return send
+
+
+def test_the_task_of_a_nursery_of_trio_that_does_not_end_is_told(ended):
+    pytest.importorskip("trio")
+    link, *_ = chain_of(
+        ended(runs_trio, "lead").ident, lambda found: found and stands_in(found, "take")
+    )[0]
+
+    assert (link.who, link.named) == ("taker", "await receive.receive()")
+
+
 class Rows(list):
     """A list of the program, as long as its data."""
 
