@@ -24,6 +24,8 @@ STAT_FIELDS_MIN = 22
 _STACK_START = 25
 """Field 28 of the line, of those from the third on."""
 
+SOURCE_BYTES_MAX = 1 << 20
+"""A larger source file is generated, and its lines have no meaning for a reader."""
 CLOCK_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 """The unit of the times in /proc/PID/stat."""
 
@@ -90,6 +92,20 @@ def environment_of(pid: int) -> dict[str, str] | None:
         return None
     entries = (entry.partition("=") for entry in data.decode(errors="replace").split("\0"))
     return {name: value for name, _, value in entries if name}
+
+
+def program_lines(pid: int, file: str) -> list[str] | None:
+    """The lines of a source file as that process sees it; None where it was changed since. A file
+    server that does not answer holds it up."""
+    path = f"{ROOT}/{pid}/root/{os.path.join(link(pid, 'cwd') or '/', file).lstrip('/')}"
+    try:
+        known, started = os.stat(path), os.stat(f"{ROOT}/{pid}").st_mtime
+        if known.st_size > SOURCE_BYTES_MAX or known.st_mtime > started:
+            return None
+        with open(path, encoding="utf-8", errors="replace") as source:
+            return source.read().splitlines()
+    except OSError:
+        return None
 
 
 def is_python(pid: int) -> bool:

@@ -10,7 +10,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import msgspec
 
@@ -21,7 +20,7 @@ from ddtop.procfs import (
     children,
     command_name,
     io_bytes,
-    link,
+    program_lines,
     read,
     stat_fields,
     switches,
@@ -106,8 +105,6 @@ def _ran_at(task: str) -> float | None:
 # -- What is remembered of one rank between two samples
 
 
-LINE_BYTES_MAX = 1 << 20
-"""A larger source file is generated, and its lines have no meaning for a reader."""
 POLLS_MAX = 1
 """A DataLoader waits for a batch for five seconds, looks at its workers and waits again. One that
 gets a batch sleeps more often until it waits for the next."""
@@ -349,7 +346,7 @@ class Surroundings:
 
     def _lines_of(self, frame: StackFrame) -> list[str]:
         if frame.file not in self._lines:
-            self._lines[frame.file] = _read_lines(self.pid, frame.file)
+            self._lines[frame.file] = program_lines(self.pid, frame.file)
         return self._lines[frame.file] or []
 
 
@@ -358,19 +355,6 @@ def _state_then(now: ThreadMoment, asleep: bool | None) -> str:
     if asleep is None or asleep is (now.state in _ASLEEP):
         return now.state
     return "S" if asleep else "R"
-
-
-def _read_lines(pid: int, file: str) -> list[str] | None:
-    """The text of a source file as that process sees it; None where it was changed since."""
-    try:
-        path = Path(f"/proc/{pid}/root", os.path.join(link(pid, "cwd") or "/", file).lstrip("/"))
-        status = path.stat()
-        started = Path(f"/proc/{pid}").stat().st_mtime
-        if status.st_size > LINE_BYTES_MAX or status.st_mtime > started:
-            return None
-        return path.read_text(errors="replace").splitlines()
-    except OSError:
-        return None
 
 
 def _libraries(pid: int) -> frozenset[bytes]:

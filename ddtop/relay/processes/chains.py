@@ -15,11 +15,14 @@ import os
 import signal
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import takewhile
+from time import monotonic
 from typing import NamedTuple
 
 import msgspec
 
+from ddtop.patience import LatestResult
 from ddtop.procfs import (
     children,
     command_line,
@@ -38,6 +41,7 @@ from ddtop.procfs import (
     wchan,
 )
 from ddtop.relay.processes import cgroup, shared_locks, sockets
+from ddtop.relay.processes.inside import Inside, inside
 from ddtop.relay.processes.pyspy import PySpy
 from ddtop.relay.processes.sample import Watched, ending, stands_for
 from ddtop.wire.names import is_birth
@@ -125,6 +129,8 @@ class Chains:
         self._served: dict[str, tuple[Link, ...]] = {}
         self._reads: dict[int, PySpy] = {}
         self._places: dict[int, _Found] = {}
+        self._texts: dict[int, LatestResult[Inside]] = {}
+        self._inside: dict[int, Inside] = {}
         self._alike: set[int] = set()
 
     def look(
@@ -139,6 +145,7 @@ class Chains:
         hosts wait."""
         if not waiting and not asked:
             self._due, self._found, self._served, self._places = 0.0, {}, {}, {}
+            self._texts, self._inside = {}, {}
         elif now_mono_ns >= self._due:
             self._due = now_mono_ns + EVERY_S * 1e9
             ranks = {state.pid: state.rank for state in states}
@@ -205,7 +212,8 @@ class Chains:
             if found is None:
                 continue
             del self._reads[pid]
-            threads = found if not isinstance(found, str) else ()
+            every = found if not isinstance(found, str) else ()
+            threads = tuple(thread for thread in every if thread.frames)
             own = _line_in(_is_programs, threads)
             at = own or _line_in(_is_packages, threads)
             if at is not None:
@@ -216,6 +224,14 @@ class Chains:
                 if known is None or known[1:] != now[1:]:
                     # The chain goes on there.
                     self._due = 0.0
+            if threads:
+                waits = own[0] if own is not None else None
+                self._texts[pid] = LatestResult(partial(inside, pid, waits, threads, spy.tids))
+                self._texts[pid].ask(monotonic())
+        for pid, texts in self._texts.items():
+            within = texts.result(monotonic(), EVERY_S)
+            if within is not None and within != self._inside.get(pid, Inside()):
+                self._inside[pid], self._due = within, 0.0
 
     def _busy_child(self, pid: int, awaited: int) -> tuple[Link, ...]:
         """Of several children that sleep alike, the one in which py-spy has found the program's
@@ -229,10 +245,12 @@ class Chains:
         """The chain, on through the thread that counts in the process at its end. `first`: the
         process that waits."""
         pid = links[-1].pid if links and not links[-1].circle else None
+        passed = [*first, *(link.pid for link in links[:-1] if link.pid is not None)]
+        if pid is not None and (within := self._inside.get(pid, Inside())) != Inside():
+            return (*links, *_within(pid, within, passed))
         known = self._places.get(pid or 0)
         if pid is None or known is None or not known.own:
             return links
-        passed = [*first, *(link.pid for link in links[:-1] if link.pid is not None)]
         # A child that runs code of the program does not wait for the next order of its parent.
         busy = links[-1].resource == CHILD and not links[-1].does
         if known.tid == pid and not busy:
@@ -246,6 +264,22 @@ class Chains:
             else link
             for link in links
         )
+
+
+def _within(pid: int, within: Inside, passed: Sequence[int]) -> Iterator[Link]:
+    """The links inside this process, and those of the thread or the client that has the lock."""
+    yield from within.links
+    if within.tid:
+        yield from _follow(pid, within.tid, _Budget(DESCRIPTORS_MAX), passed)
+    others = _clients(pid) - {pid, *passed} if within.of_client else ()
+    if len(others) == 1:
+        yield _held(Link(SHARED, does=MAY), *others)
+
+
+def _clients(pid: int) -> set[int]:
+    """The processes that have a connection with this server over unix sockets."""
+    peers = [sockets.unix_peer(inode)[0] for inode in sockets.inodes(pid) or ()]
+    return {user for inode in filter(None, peers) for user in sockets.sharers(inode)}
 
 
 def _with_ranks(chain: Sequence[Link], ranks: Mapping[int, int | None]) -> tuple[Link, ...]:
@@ -362,17 +396,22 @@ def _talking_threads(pid: int) -> Iterator[int]:
 def _of_children(pid: int, theirs: bool, budget: _Budget) -> tuple[Link, ...]:
     """The child that holds it up, and what that one waits for: the first that a signal or an error
     has ended, else one that waits for another process than its parent. `theirs`: only children can
-    end the wait, so it is one that runs, or the only one."""
+    end the wait, so it is one that runs, or the only one; what they wait for among each other may
+    be their next task."""
     if (ended := _ended_child(pid)) is not None:
         return (ended,)
     states = {child: (stat_fields(child) or "Z")[0] for child in children(pid)}
     living = [child for child, state in states.items() if state != "Z"]
+    waits: list[tuple[Link, ...]] = []
     for child in living:
         found = tuple(_follow(child, child, budget, [pid]))
         if found and not found[-1].circle:
-            return (_held(Link(CHILD), child), *found)
+            waits.append((_held(Link(CHILD), child), *found))
     busy = (child for child in living if states[child] == "R")
     child = next(busy, living[0] if len(living) == 1 else 0) if theirs else 0
+    outwards = [chain for chain in waits if not child or chain[-1].pid not in living]
+    if outwards:
+        return outwards[0]
     if child:
         return (_held(Link(CHILD), child),)
     # What it waits for may have been the work of a child that has ended well.

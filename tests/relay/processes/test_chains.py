@@ -303,6 +303,58 @@ def test_of_several_children_the_one_that_waits_for_a_third_process_is_told(star
     assert (child.resource, lock.resource, lock.pid) == ("child", "file lock", os.getpid())
 
 
+def test_of_a_pool_the_worker_that_computes_is_told_and_not_one_that_waits_for_its_next_task(start):
+    """Each worker has both ends of the pipe in which the tasks come."""
+    code = (
+        "import os, time\n"
+        "read, write = os.pipe()\n"
+        "if not os.fork(): os.read(read, 1)\n"
+        "busy = os.fork()\n"
+        "while not busy: pass\n"
+        "time.sleep(99)"
+    )
+    pool = start(code)
+    chain = once(
+        lambda: (
+            len(children(pool.pid)) == 2
+            and sleeping_in(children(pool.pid)[0]).call == "read"
+            and chain_of(pool.pid, ITS_CHILDREN)
+        )
+    )
+
+    assert tuple(link.pid for link in chain) == tuple(children(pool.pid)[1:])
+
+
+def test_the_only_other_client_of_a_manager_may_have_the_lock_that_it_waits_for(
+    start, tmp_path, monkeypatch
+):
+    path = tmp_path / "manager"
+    code = (
+        "import socket, sys, time; one = socket.socket(socket.AF_UNIX); one.bind(sys.argv[1])\n"
+        "one.listen(); kept = one.accept(), one.accept(); print(flush=True); time.sleep(99)"
+    )
+    manager = start(code, path, stdout=subprocess.PIPE)
+    once(path.exists)
+    asks = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); "
+    rank, other = start(asks + "s.recv(1)", path), start(asks + SLEEPS, path)
+    with manager.stdout:
+        manager.stdout.readline()
+    told(rank)
+    serves = StackFrame("serve_client", "/lib/python3.11/multiprocessing/managers.py", 7)
+    thread = ThreadStack((serves,), "", thread_id=7)
+    spy = SimpleNamespace(poll=lambda: (thread,), tids={}, kill=lambda: None)
+    monkeypatch.setattr("ddtop.relay.processes.chains.PySpy", lambda *_, **__: spy)
+    chains, state = Chains(), ProcessState(0, rank.pid, "S")
+    found = once(
+        lambda: len(chain := chains.look({rank.pid: 0}, [state], 10**9)[0].chain) == 2 and chain
+    )
+
+    assert [(link.pid, link.does) for link in found] == [
+        (manager.pid, ""),
+        (other.pid, "may"),
+    ]
+
+
 def test_the_only_connection_of_an_event_loop_is_followed(start):
     code = (
         "import asyncio, sys\n"

@@ -1,0 +1,80 @@
+"""What a thread of another Python waits for inside its process: a lock, and the thread that has it,
+by the text of its program; the other client of its manager that may have a lock of it.
+
+Source: the stacks of all its threads (py-spy), its source files, the sockets of the manager.
+Caveat: "is inside `with lock`" is what the text says. Check: `py-spy dump --pid PID`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import NamedTuple
+
+from ddtop.procfs import program_lines
+from ddtop.program_text import held_at, statement, taken_at
+from ddtop.relay.processes.sockets import sleeping_in
+from ddtop.wire.names import word_of
+from ddtop.wire.records import LOCK, TWICE, Link, Place, StackFrame, ThreadStack
+
+_SERVES = ("multiprocessing/managers.py", "serve_client")
+Lines = Callable[[str], Sequence[str]]
+
+
+class Inside(NamedTuple):
+    """`links`: the lock, and who has it. `tid`: the kernel's number of the thread that has it, 0 if
+    the chain ends here. `of_client`: a client of this manager waits for an object that another one
+    may have."""
+
+    links: tuple[Link, ...] = ()
+    tid: int = 0
+    of_client: bool = False
+
+
+def inside(
+    pid: int, waits: ThreadStack | None, threads: Sequence[ThreadStack], tids: Mapping[int, int]
+) -> Inside:
+    """What the thread `waits`, which runs the program, waits for. It reads files, so it may hang.
+    `tids`: the kernel's number of each thread."""
+    innermost = [thread.frames[0] for thread in threads]
+    if any(at.file.endswith(_SERVES[0]) and _name(at) == _SERVES[1] for at in innermost):
+        return Inside(of_client=True)
+    if waits is None:
+        return Inside()
+    lines_of = cache(lambda file: program_lines(pid, file) or ())
+    here, tid = waits.frames[0], tids.get(waits.thread_id or 0, pid)
+    taken = taken_at(lines_of(here.file), here.line)
+    # The line is the innermost one, so that its `with` waits in C: in a futex, for a lock.
+    if not taken or sleeping_in(pid, tid).call != "futex":
+        return Inside()
+    before = _holding(here.file, taken, lines_of, waits.frames[1:])
+    if before is not None and "[" not in taken:
+        place = Place(before.function, before.file, before.line)
+        return Inside((Link(LOCK, taken, waits.name, place=place, circle=True, does=TWICE),))
+    for other in threads:
+        at = _holding(here.file, taken, lines_of, other.frames) if other is not waits else None
+        if at is not None:
+            stands = next(frame for frame in other.frames if frame.file == here.file)
+            inner = other.frames[: other.frames.index(stands)]
+            words = [word_of(frame.file, _name(frame)) for frame in inner]
+            word = next(filter(None, reversed(words)), None)
+            place = Place(stands.function, stands.file, stands.line, word)
+            tid = tids.get(other.thread_id or 0, 0)
+            return Inside((Link(LOCK, taken, other.name or "?", place=place),), tid)
+    return Inside((Link(LOCK, taken),))
+
+
+def _name(frame: StackFrame) -> str:
+    return frame.function.rpartition(".")[2]
+
+
+def _holding(
+    file: str, taken: str, lines_of: Lines, frames: Sequence[StackFrame]
+) -> StackFrame | None:
+    """Where this thread is inside a `with` of that name in that file; None if it is not, or waits
+    there for a condition, which gives the lock back."""
+    spots = [(frame, lines_of(file)) for frame in frames if frame.file == file]
+    if any(f"{taken}.wait" in statement(lines, frame.line) for frame, lines in spots):
+        return None
+    found = (frame for frame, lines in spots if taken in held_at(lines, frame.line))
+    return next(found, None)
