@@ -424,6 +424,31 @@ class Walk:
         )
         return found
 
+    def attribute(self, thread_id: int, name: str, deep: int) -> int | None:
+        """The id of this attribute of a variable, `self.lock`, of a frame; None if it is not known.
+        `deep` as in `values`."""
+        root, _, of_root = name.partition(".")
+        frames: list[FrameType] = []
+        seen: list[Any] = []
+        held: list[object] = []
+        found: list[int] = []
+        fits = _readable(frames)
+        own = map(eq, map(sys.getrefcount, seen), repeat(_UNSHARED))
+        known = compress(held, map(not_, map(eq, map(id, held), repeat(id(...)))))
+        self._run(
+            frames,
+            _collect(thread_id, deep + 1, frames),
+            starmap(frames.__delitem__, ((slice(deep),),)),
+            starmap(seen.extend, ((map(attrgetter("f_locals"), compress(frames, fits)),),)),
+            starmap(held.extend, ((map(methodcaller("get", root), seen),),)),
+            *_to_attribute(held, of_root),
+            starmap(found.extend, ((map(id, known),),)),
+            starmap(held.clear, _ONCE),
+            starmap(dict.clear, compress(zip(seen, strict=True), own) if _LOCALS_STAY else ()),
+            starmap(seen.clear, _ONCE),
+        )
+        return next(iter(found), None)
+
     def held(self, thread_id: int, most: int) -> set[int]:
         """The ids of what its functions hold: their variables, and the attributes of those that
         are objects of a class written in Python.

@@ -493,9 +493,13 @@ class WaitChain(Probe):
             yield self._lead
 
     def _holder(self, thread: _Thread, taken: str, texts: _Texts) -> _Thread | None:
-        """The first other thread that is inside a `with` of the same name. One that waits there for
-        a condition does not have its lock meanwhile."""
+        """The first other thread that is inside a `with` of the same name, and has that object. One
+        that waits there for a condition does not have its lock meanwhile."""
+        walk = self._rank.frames.walk
+        lock = walk.attribute(thread.ident, taken, thread.depth)
         for other in self._every() if taken else ():
+            if lock is not None and lock not in walk.held(other.ident, FRAMES_MAX):
+                continue
             at = [(texts.of(spot), spot.line) for spot in other.spots]
             waits = any(f"{taken}.wait" in lines.statement(*one) for one in at)
             if (

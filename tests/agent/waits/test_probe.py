@@ -110,6 +110,33 @@ def test_the_thread_that_is_inside_a_with_of_the_same_lock_has_it(ended):
     assert (link.place.function, awaited) == ("holds", holder.thread.native_id)
 
 
+class Cabinet:
+    """A program's object with a lock, of its own or of several."""
+
+    def __init__(self, lock=None):
+        self.lock = lock or threading.Lock()
+
+    def keep(self, release):
+        with self.lock:
+            release.acquire()
+
+    def take(self, release):
+        with self.lock:
+            release.release()
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_lock_of_the_same_name_is_had_only_by_a_thread_that_has_that_object(ended, shared):
+    first, second = Cabinet(), Cabinet()
+    keeper, other = ended(first.keep, "keeper"), ended(second.keep, "other")
+    while not (first.lock.locked() and second.lock.locked()):
+        time.sleep(0.01)
+    lead = ended((Cabinet(second.lock) if shared else second).take, "lead")
+    (link,), _ = chain_of(lead.ident, among=[keeper.ident, other.ident])
+
+    assert (link.named, link.who) == ("self.lock", "other")
+
+
 class Journal:
     """A program's object with a lock that counts no owner."""
 
