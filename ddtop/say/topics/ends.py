@@ -55,8 +55,8 @@ _OF_SIGNALS = {
     ),
     6: (
         "a C++ abort: read the reason on the rank's stderr; gloo aborts when a peer sends a"
-        " different size or dtype: check that all ranks make the same calls with the same sizes,"
-        " and that only one thread uses a group"
+        " different size or dtype: check that all ranks make the same calls with the same sizes"
+        " (look for a branch that only some ranks take), and that only one thread uses a group"
     ),
     7: "a bus error usually means that /dev/shm is full: df -h /dev/shm",
     11: "native code crashed: run the rank with PYTHONFAULTHANDLER=1",
@@ -313,10 +313,19 @@ def _evidence(first: RankFacts, at: Context) -> list[str]:
         *map(_call_text, first.comm.mpi.calls[:1] if first.comm.mpi else ()),
         *(
             f"{(went_unix_ns(rank) - went_unix_ns(first)) / 1e9:+.2f} s:"
-            f" {end_line(rank, at.snapshot)}"
+            f" {end_line(rank, at.snapshot)}{_elsewhere(rank, first)}"
             for rank in later[:6]
         ),
     ]
+
+
+def _elsewhere(rank: RankFacts, first: RankFacts) -> str:
+    """Where it stood, if that is another place than that of the first one, which has crashed: a
+    peer with another call may be why."""
+    place, theirs = rank.reported.own_place, first.reported.own_place
+    same = place and theirs and (place.file, place.line) == (theirs.file, theirs.line)
+    crashed = first.process.exit is not None and first.process.exit.signal in _CRASHES
+    return spot_text(place, ", last seen at ", "") if crashed and not same else ""
 
 
 def _call_text(call: MpiCall) -> str:
