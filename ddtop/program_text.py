@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from typing import NamedTuple
 
 LINES_BACK = 400
 """The head of a block is looked for up to this many lines above the line."""
 CONDITION_MAX = 160
 _PAUSES = re.compile(r"\b(?:sleep|wait|poll)\(|^pass$|^continue$")
+_SLEEPS = re.compile(r"(?:await )?(?:time\.|asyncio\.|trio\.)?sleep\(|pass$|continue$|#")
 _TAKES = re.compile(r"([\w.\[\]'\"]+)\.acquire\(")
 _FORMATTED = re.compile(r"""\b[fF](["'])(?:\\.|(?!\1).)*\1""")
 _STRING = re.compile(r"""(["'])(?:\\.|(?!\1).)*\1""")
@@ -37,12 +39,12 @@ _CLOCK = re.compile(
 
 
 def condition_of(lines: Sequence[str], line: int) -> str | None:
-    """`len(seen) < need`: while that holds, the innermost loop around the line goes on. None if it
-    stands in no loop that pauses there."""
+    """`len(seen) < need`: while that holds, the innermost loop around the line goes on; `True` of
+    one that only sleeps. None if it stands in no loop that pauses there."""
     here = _text(lines, line)
     if here.startswith("while "):
         found = _head(here, "while ")
-        return found if found not in _ALWAYS else None
+        return found if found not in _ALWAYS else _endless(lines, line)
     for number, text in _heads(lines, line):
         if text.startswith(("def ", "class ", "async def ")):
             return None
@@ -51,7 +53,9 @@ def condition_of(lines: Sequence[str], line: int) -> str | None:
         if not _PAUSES.search(here) and not here.startswith("if "):
             return None
         found = _head(text, "while ") if text.startswith("while ") else None
-        return found if found is not None and found not in _ALWAYS else _until(lines, number)
+        if found is not None and found not in _ALWAYS:
+            return found
+        return _until(lines, number) or (_endless(lines, number) if found else None)
     return None
 
 
@@ -162,6 +166,14 @@ def _until(lines: Sequence[str], head: int) -> str | None:
     """`not (ready)`, of a loop that ends by `if ready: break`."""
     found = next((condition for condition, how in _leaves(lines, head) if how != "raise"), "")
     return f"not ({found})" if found else None
+
+
+def _endless(lines: Sequence[str], head: int) -> str | None:
+    """`True`, if this loop has nothing but sleeps; else None."""
+    deep, inside = _indent(lines[head - 1]), _text(lines, head).partition(":")[2]
+    block = takewhile(lambda text: not text.strip() or _indent(text) > deep, lines[head:])
+    every = filter(None, map(str.strip, (inside, *block)))
+    return _ALWAYS[0] if all(map(_SLEEPS.match, every)) else None
 
 
 def _leaves(lines: Sequence[str], head: int) -> Iterator[tuple[str, str]]:

@@ -47,10 +47,10 @@ def collect():
         (2, "len(seen) < need"),
         (9, "not (row is not None)"),
         (10, "not ready()"),
-        (24, None),
+        (24, "True"),
         (14, "not (os.path.exists(path))"),
         (16, None),
-        (18, None),
+        (18, "True"),
         (22, "step < steps"),
         (23, None),
         (0, None),
@@ -152,3 +152,20 @@ def waits():
 )
 def test_a_loop_that_a_clock_ends_has_a_time_limit(line, timed):
     assert is_timed(TIMED, line) is timed
+
+
+ENDLESS = """\
+def parks():
+    while True:
+        # forever
+        time.sleep(1)
+    while True: answer()
+def serves():
+    while True:
+        answer()
+        time.sleep(1)
+""".splitlines()
+
+
+def test_a_loop_that_only_sleeps_goes_on_while_true():
+    assert [condition_of(ENDLESS, line) for line in (4, 5, 9)] == ["True", None, None]

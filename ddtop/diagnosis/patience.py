@@ -15,22 +15,33 @@ from typing import NamedTuple
 from ddtop.diagnosis.finding import Patience
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.shortage import timeout_s
-from ddtop.diagnosis.standstill import OUTSIDE, REQUESTS, Idle, counts_steps, pauses
+from ddtop.diagnosis.standstill import (
+    OUTSIDE,
+    REQUESTS,
+    Idle,
+    counts_steps,
+    pauses,
+    sleep_left_s,
+)
 from ddtop.diagnosis.waiters import makes_by_hand
 from ddtop.model.account import NOTHING, SHORT_SLEEPS, does, wakes_often
-from ddtop.model.chain import chain_of
+from ddtop.model.chain import awaited_rank, chain_of
 from ddtop.model.facts import Blame, RankFacts, Snapshot
 from ddtop.model.peer_waits import ANSWERS, ASKED, RPC_CALL
 from ddtop.model.wait_graph import GONE, LOST, STILL, STOPPED, UNKNOWN, WORKING, waiters_of
 from ddtop.policy import Limits, Policy, Waits
 from ddtop.wire.names import FINALIZE
 from ddtop.wire.records import (
+    CHANGES,
     CHECKPOINT,
     COMPILE,
+    ENDLESS,
+    LOOP,
     SANITY_CHECK,
     TEST,
     TIMED,
     VALIDATE,
+    Link,
     TrainingProgress,
 )
 from ddtop.words.sentences import COLLECTIVE
@@ -116,8 +127,11 @@ class Case(NamedTuple):
 
     @property
     def new_place(self) -> bool:
-        """Whether it has come to a place where it has never stood while others waited, and all
-        wait."""
+        """Whether it has come to a loop in which it has never stood while others waited, and all
+        wait. Where no loop is known, or one that goes on, it may make one request after the other.
+        """
+        if not any(_stands(link) for link in chain_of(self.rank)[-1:]):
+            return False
         progress = self.rank.progress
         calls = sum(group.enqueued for group in self.rank.comm.groups)
         begun = progress.iteration is not None or calls >= self.limits.new_place_calls
@@ -160,6 +174,23 @@ def _answers(blame: Blame) -> bool:
     return blame.peer_wait is not None and blame.peer_wait.call in calls
 
 
+def _sleep_ends(case: Case) -> bool:
+    """Whether it is in a sleep that ends soon. The next one may be a step of its work."""
+    return 0 < (sleep_left_s(case.rank) or 0.0) <= case.policy.working_critical_s
+
+
+def _loop_goes_on(case: Case) -> bool:
+    """Whether a value has changed for which its loop asks."""
+    return any(link.does.endswith(CHANGES) for link in chain_of(case.rank)[-1:])
+
+
+def _stands(link: Link) -> bool:
+    """Whether this is a wait in which nothing goes on. Of a loop that needs the values of its
+    condition, or a file for which it asks, or that nothing ends it."""
+    known = bool(link.does) or "exists(" in link.named or link.named == ENDLESS
+    return not link.does.endswith((TIMED, CHANGES)) and (known or link.resource != LOOP)
+
+
 def _has_limit(case: Case) -> bool:
     """Whether the await at which its event loop stands, or the loop in which it polls, ends by
     itself."""
@@ -194,7 +225,8 @@ UNSURE = (
 )
 """It stays a warning, whatever else holds."""
 GOES_ON = (
-    Row("its sleep ends", lambda case: pauses(case.rank, case.blame, case.policy), _working_s),
+    Row("its sleep ends", lambda case: _sleep_ends(case) and not case.new_place, _working_s),
+    Row("its loop goes on", _loop_goes_on, _working_s),
     Row(
         "it polls, or works in short steps",
         lambda case: case.polls and not case.new_place,
@@ -202,7 +234,7 @@ GOES_ON = (
     ),
     Row(
         "it polls where it has never stood before",
-        lambda case: case.polls and case.new_place,
+        lambda case: (case.polls or _sleep_ends(case)) and case.new_place,
         lambda case: case.limits.new_place_s,
     ),
     Row("its wait has a time limit", _has_limit, _working_s),
@@ -265,7 +297,8 @@ class Blamed:
         self.least_s = policy.of(NotInCollective).wait_s or 0.0
         """Others wait at least this long before `not-in-collective`."""
         alive = sum(1 for rank in snapshot.ranks if not rank.gone)
-        waiting = waiters_of(snapshot.blames) | {blame.root for blame in snapshot.blames}
+        self._roots = {blame.root for blame in snapshot.blames}
+        waiting = waiters_of(snapshot.blames) | self._roots
         self._all_wait = len(waiting) >= alive
         self._by_hand = {group.name for group in snapshot.groups if group.size}
         self._habits: dict[tuple[int, str | None], Habits] = {}
@@ -282,12 +315,22 @@ class Blamed:
             or rank.hello is None
             or self._idle.gives_orders(blame)
             or _only_serves(rank, blame)
+            or self._waits_for_blamed(rank, blame)
             # The wait for an answer has no usual length, and this sleep ends by itself.
             or (_answers(blame) and pauses(rank, blame, policy))
             # Waiting for a rollout has no usual length, so it is not a fault.
             or (blame.group in self._by_hand and not still)
             or _just_left(rank, policy)
             or (still and _just_joins(rank, policy))
+        )
+
+    def _waits_for_blamed(self, rank: RankFacts, blame: Blame) -> bool:
+        """Whether it waits, in no call of a group, for another rank for which others wait too."""
+        awaited = awaited_rank(self._snapshot, rank)
+        return (
+            awaited is not None
+            and awaited.rank in self._roots
+            and awaited.rank not in blame.waiters
         )
 
     def patience(self, blame: Blame, kind: Kind) -> Patience:

@@ -48,10 +48,30 @@ def _through_itself(in_python: tuple[Link, ...], process: ProcessState | None) -
 
 
 def waiting_end(snapshot: Snapshot, rank: RankFacts, waiters: Collection[int]) -> RankFacts | None:
-    """The rank at the end of its chain, if that one waits for it; else None."""
+    """The rank at the end of its chain, if that one waits for it; else None. It must have waited,
+    and the rank have stood at its line, when the chain was looked for: before that it may have had
+    what it has given away since."""
     last = next(reversed(chain_of(rank)), None)
-    waits = last is not None and last.rank is not None and last.rank in waiters
-    return snapshot.rank(last.rank) if waits and last and last.rank is not None else None
+    if last is None or last.rank is None or last.rank not in waiters:
+        return None
+    at = rank.process.report.chain_unix_ns if rank.process.report is not None else None
+    since = [wait.since_unix_ns for wait in snapshot.waits if wait.rank == last.rank]
+    since += [wait.since_unix_ns for wait in snapshot.peer_waits if wait.rank == last.rank]
+    place = rank.reported.place
+    since += [place.line_since_unix_ns or 0] if place is not None else []
+    return snapshot.rank(last.rank) if at is None or max(since, default=0) <= at else None
+
+
+def awaited_rank(snapshot: Snapshot, rank: RankFacts) -> RankFacts | None:
+    """The living rank at which the chains end that lead on from this one; None if its own leads to
+    no rank, or if they come back."""
+    passed = [rank]
+    while (last := next(reversed(chain_of(passed[-1])), None)) and last.rank is not None:
+        following = snapshot.rank(last.rank)
+        if following in passed or following.gone:
+            return None
+        passed.append(following)
+    return passed[-1] if passed[1:] else None
 
 
 def closes_circle(rank: RankFacts, end: RankFacts | None = None) -> bool:

@@ -18,9 +18,11 @@ from ddtop.model.facts import RankFacts
 from ddtop.model.kernel_wait import short, wait_of
 from ddtop.wire.records import (
     ALONE,
+    CHANGES,
     CHILD,
     CONNECTION,
     DEBUGGER,
+    ENDLESS,
     FILE_LOCK,
     FROZEN,
     KEY,
@@ -570,6 +572,14 @@ ENDS = (
                 else "; give that await a time limit (asyncio.timeout, trio.fail_after)"
             )
         ),
+    ),
+    End(
+        lambda link: _is(link, LOOP) and link.named == ENDLESS,
+        lambda link: f"let the loop at {_spot(link)} end: nothing in it does that",
+    ),
+    End(
+        lambda link: _is(link, LOOP) and link.does.endswith(CHANGES),
+        lambda link: f"let the loop at {_spot(link)} end, or do this work on all ranks",
     ),
     End(
         lambda link: _is(link, LOOP) and link.does.endswith(TIMED),

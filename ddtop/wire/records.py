@@ -1397,7 +1397,8 @@ class ProcessState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     since its Hello; None: it is still the same program. `child_wakes_per_s`: while it waits for a
     child process, how often that one's main thread sleeps and wakes, of several the busiest.
     `far_ends`: while it makes no progress, those of `remote`; where that is not known, of all its
-    connections. `chain`: while it makes no progress, what it waits for in the kernel. `outputs`: in
+    connections. `chain`: while it makes no progress, what it waits for in the kernel, as it was at
+    `chain_unix_ns`. `outputs`: in
     some looks, what its standard output and its standard error are: the path of a file, or a name
     of the kernel ("pipe:[4711]"); empty in the others.
     """
@@ -1427,6 +1428,7 @@ class ProcessState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     far_ends: tuple[FarEnd, ...] = ()
     chain: tuple[Link, ...] = ()
     outputs: tuple[str, ...] = ()
+    chain_unix_ns: int | None = None
 
 
 CHILD, PIPE, FILE_LOCK, CONNECTION = "child", "pipe", "file lock", "connection"
@@ -1437,13 +1439,16 @@ ITSELF, RETRY, SHARED = "itself", "retry", "shared lock"
 """What a process or a thread may wait for: `Link.resource`. RETRY: that a statement, `named`, which
 has raised an exception, does not raise it the next time. SHARED: a lock in memory that processes
 share."""
-TIMED, REPLACES, UNDONE = "has a time limit", "replaces", "undone"
+TIMED, CHANGES, REPLACES, UNDONE = "has a time limit", "that changes", "replaces", "undone"
 LISTENS, TAKES, ALONE, MAY, TWICE = "listens", "takes", "alone", "may", "twice"
-"""`Link.does` of an await that ends by itself, of a worker of a pool that has taken the place of
+"""`Link.does` of an await that ends by itself, of a loop of whose condition a value has changed (of
+a loop both are its end), of a worker of a pool that has taken the place of
 one that has ended, of a queue whose taken items nobody has marked as done, of a socket to which
 nobody connects, of a key that a rank takes as a lock, of an object for which the only thread of the
 program waits, of the only process that can have a lock, and of a lock that the same thread or task
 has taken before, at `place`."""
+ENDLESS = "True"
+"""`Link.named` of a loop that only sleeps and has no end."""
 OF_TASK = "task "
 """How the name of a thread begins that is a task of asyncio."""
 

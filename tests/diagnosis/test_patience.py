@@ -12,6 +12,7 @@ from ddtop.diagnosis.finding import Patience
 from ddtop.diagnosis.patience import GOES_ON, ROWS, UNSURE
 from ddtop.present.documents import finding_json
 from ddtop.present.findings import banner_lines
+from ddtop.wire.records import CHANGES, LOOP, TIMED, Link
 from tests.diagnosis.habits import used_to
 from tests.diagnosis.rules.late import loads_in_turn, sleeping_again
 from tests.diagnosis.rules.phases import saving
@@ -36,16 +37,29 @@ def stood_before(*beside):
     return sleeping_again(*beside, stayed_s=3.0)
 
 
+def polls(does="seen is 3, need is 4", named="seen < need", *beside):
+    """The text of its loop says what it waits for."""
+    return sleeping_again(*beside, chain=(Link(LOOP, named, does=does),))
+
+
+def sleeps(ends_s, does=None):
+    """It has slept before, at the same line."""
+    job = loads_in_turn(ends_s, 5.5)
+    loop = Link(LOOP, "left > 0", does=does or "")
+    job.ranks[2].says |= {} if does is None else {"chain": (loop,)}
+    return job
+
+
 def another_goes_on():
     """Rank 3 does not wait for it, and trains on."""
-    job = sleeping_again(3)
+    job = polls("need is 4", "seen < need", 3)
     job.ranks[3].comes_back()
     return job
 
 
 def first_thing(calls):
     """It polls before it has made many collectives, and it counts no steps: each place is new."""
-    job = sleeping_again()
+    job = polls()
     for rank in job.ranks:
         rank.iteration = None
     job.ranks[1].standings[WORLD].enqueued = job.ranks[1].standings[WORLD].completed = calls
@@ -64,7 +78,21 @@ def works_after_long_waits():
     [
         (works, 8, 60.0, "it works"),
         (stood_before, 8, 60.0, "it polls, or works in short steps"),
-        (sleeping_again, 8, 15.0, "it polls where it has never stood before"),
+        (polls, 8, 15.0, "it polls where it has never stood before"),
+        (
+            lambda: polls("", "not os.path.exists('/d/ready')"),
+            8,
+            15.0,
+            "it polls where it has never stood before",
+        ),
+        # It may make one request after the other.
+        (sleeping_again, 8, 60.0, "it polls, or works in short steps"),
+        (lambda: polls("", "not todo.empty()"), 8, 60.0, "it polls, or works in short steps"),
+        (lambda: polls(f"left is 7, and {CHANGES}"), 8, 60.0, "its loop goes on"),
+        (lambda: polls(f"that {TIMED}"), 8, 60.0, "it polls, or works in short steps"),
+        (lambda: sleeps(9), 8, 60.0, "its sleep ends"),
+        (lambda: sleeps(9, "left is 7"), 8, 60.0, "its sleep ends"),
+        (lambda: sleeps(9, f"left is 7, and {CHANGES}"), 8, 60.0, "its sleep ends"),
         (another_goes_on, 8, 60.0, "it polls, or works in short steps"),
         (lambda: first_thing(15), 8, 60.0, "it polls, or works in short steps"),
         (lambda: first_thing(16), 8, 15.0, "it polls where it has never stood before"),

@@ -35,6 +35,7 @@ from ddtop.registry import start_ticks
 from ddtop.wire import page as layout
 from ddtop.wire.records import (
     ALONE,
+    CHANGES,
     CHILD,
     FILE_LOCK,
     ITSELF,
@@ -190,6 +191,7 @@ class WaitChain(Probe):
         self._failed: _Failed | None = None
         self._polls: str | None = None
         self._since = 0
+        self._shown: dict[str, str] = {}
         self._texts = LatestResult(self._read)
         self._chain: tuple[Link, ...] = ()
 
@@ -201,6 +203,8 @@ class WaitChain(Probe):
             if self._chain or page[layout.AWAITED_AT]:
                 self._chain, page[layout.AWAITED_AT] = (), 0
             self._asked_at = 0
+            if tick.now - tick.moved_at < AFTER_NS:
+                self._shown = {}
             return
         if tick.now - self._asked_at >= EVERY_NS:
             # A task may fail by design, of a rank that stands for a moment.
@@ -471,7 +475,9 @@ class WaitChain(Probe):
         place = Place(spot.function, spot.file, spot.line)
         if key is None:
             limit = f"that {TIMED}" if lines.is_timed(source, spot.line) else ""
-            does = ", and ".join(filter(None, (shown, limit)))
+            first = self._shown.setdefault(named, shown)
+            changes = CHANGES if shown != first else ""
+            does = ", and ".join(filter(None, (shown, limit or changes)))
             return Link(LOOP, redact(named), place=place, does=does)
         # Of a variable the value says more than the name.
         told = values.get(named.strip(), redact(named))

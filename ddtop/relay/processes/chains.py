@@ -17,7 +17,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import takewhile
-from time import monotonic
+from time import monotonic, time_ns
 from typing import NamedTuple
 
 import msgspec
@@ -67,8 +67,9 @@ from ddtop.wire.records import (
     ThreadStack,
 )
 
-WAITS_S, EVERY_S = 2.0, 5.0
-"""A rank that makes no progress is looked at after this time, and then this often."""
+WAITS_S, EVERY_S, OF_RANKS_EVERY_S = 2.0, 5.0, 1.0
+"""A rank that makes no progress is looked at after this time, and then this often; one that waits
+for another rank more often: that one may give it what it has, and go on."""
 LINKS_MAX, DESCRIPTORS_MAX, POLLED_MAX, ENDS_MAX = 8, 4096, 16, 8
 """Links of a chain, descriptors of other processes that are read for one rank, descriptors in a
 poll that are looked at, and addresses for which other hosts are asked."""
@@ -125,6 +126,7 @@ class Chains:
 
     def __init__(self) -> None:
         self._due = 0.0
+        self._looked_unix_ns: int | None = None
         self._found: dict[int, tuple[Link, ...]] = {}
         self._served: dict[str, tuple[Link, ...]] = {}
         self._reads: dict[int, PySpy] = {}
@@ -147,7 +149,7 @@ class Chains:
             self._due, self._found, self._served, self._places = 0.0, {}, {}, {}
             self._texts, self._inside = {}, {}
         elif now_mono_ns >= self._due:
-            self._due = now_mono_ns + EVERY_S * 1e9
+            self._looked_unix_ns = time_ns()
             ranks = {state.pid: state.rank for state in states}
             self._found = {
                 pid: _with_ranks(
@@ -160,12 +162,18 @@ class Chains:
                 address: _with_ranks(self._through(serving(address)), ranks) for address in asked
             }
             self._served = {address: chain for address, chain in served.items() if chain}
+            of_ranks = any(chain[-1].rank is not None for chain in self._found.values() if chain)
+            self._due = now_mono_ns + (OF_RANKS_EVERY_S if of_ranks else EVERY_S) * 1e9
             self._read_ends(set(ranks))
         self._take()
         if not any(self._found.values()):
             return tuple(states)
         return tuple(
-            msgspec.structs.replace(state, chain=self._with_place(self._found.get(state.pid, ())))
+            msgspec.structs.replace(
+                state,
+                chain=self._with_place(self._found.get(state.pid, ())),
+                chain_unix_ns=self._looked_unix_ns,
+            )
             for state in states
         )
 
