@@ -1,5 +1,7 @@
 """What follows from the wait chains of all ranks together."""
 
+import msgspec
+
 from ddtop.diagnosis.kinds import Kind
 from ddtop.wire.records import (
     CONNECTION,
@@ -31,13 +33,13 @@ CIRCLE = (
 )
 
 
-def stands(*links, in_kernel=()):
-    """Rank 1 waits for this while the others wait for it."""
+def stands(*links, in_kernel=(), beside=()):
+    """Rank 1 waits for this while the others wait for it, and for those `beside` it."""
     job = trained()
     job.ranks[1].stands_at("drain")
     job.ranks[1].says = {"chain": links}
     job.ranks[1].seen_outside["chain"] = in_kernel
-    job.others_wait(1)
+    job.others_wait(1, *beside)
     return job
 
 
@@ -114,6 +116,40 @@ def test_a_pipe_that_a_waiting_rank_should_write_is_a_circle():
     assert finding.kind == Kind.WAIT_CYCLE
     assert "which rank 0 writes, which waits for rank 1: a circle" in finding.summary
     assert finding.advice.startswith("they wait for each other: write what the other one waits for")
+
+
+def test_a_chain_that_is_older_than_the_wait_at_its_end_is_no_circle():
+    """That rank may have had the lock, given it away, and come to the collective."""
+    job = stands(in_kernel=(READS,)).passes(2)
+    job.ranks[1].seen_outside["chain_unix_ns"] = unix_ns(job.now - 4)
+    job.passes(6)
+    dumped(job, 0)
+    old = found(job, 2)
+    job.ranks[1].seen_outside["chain_unix_ns"] = unix_ns(job.now)
+    fresh = found(job, 2)
+
+    assert (old.kind, fresh.kind) == (Kind.NOT_IN_COLLECTIVE, Kind.WAIT_CYCLE)
+
+
+HAS = Link(FILE_LOCK, "/d/index.lock", who="train.py", pid=4801, process=ASLEEP, rank=2)
+
+
+def test_a_rank_that_waits_for_another_rank_which_works_is_not_blamed_beside_it():
+    """They take a lock in turns."""
+    job = stands(in_kernel=(HAS,), beside=(2,))
+    job.ranks[2].works_at("add")
+    (finding,) = job.passes(10).verdict().findings
+
+    assert (finding.ranks, finding.severity) == ((2,), "warning")
+
+
+def test_ranks_that_wait_for_each_other_are_both_blamed():
+    job = stands(in_kernel=(HAS,), beside=(2,))
+    job.ranks[2].stands_at("drain")
+    job.ranks[2].seen_outside["chain"] = (msgspec.structs.replace(HAS, rank=1),)
+    (finding,) = job.passes(10).verdict().findings
+
+    assert (finding.ranks, finding.severity) == ((1, 2), "critical")
 
 
 def test_where_another_thread_of_that_rank_might_write_it_is_none():

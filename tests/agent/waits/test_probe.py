@@ -27,6 +27,7 @@ from ddtop.agent.waits.probe import (
     started_in_place,
 )
 from ddtop.wire import page as layout
+from ddtop.wire.records import CHANGES
 
 LOCK, SEEN = threading.Lock(), [1]
 SECOND = 10**9
@@ -550,6 +551,23 @@ def test_a_lock_of_another_object_is_not_had_by_a_task_that_has_one_of_the_same_
     )
 
     assert [link.resource for link in chain] == ["task"]
+
+
+def counts(release):
+    left = 10**9
+    while left > 0:
+        left -= 1
+        time.sleep(0.01)
+        if release.acquire(blocking=False):
+            return
+
+
+def test_a_value_that_has_changed_since_the_first_look_shows_that_the_loop_goes_on(ended):
+    (link,), _ = chain_of(
+        ended(counts, "lead").ident, lambda found: found and found[0].does.endswith(CHANGES)
+    )
+
+    assert (link.resource, link.named) == ("loop", "left > 0")
 
 
 def asks(release):
