@@ -9,7 +9,7 @@ import msgspec
 from ddtop.model.account import other_threads
 from ddtop.model.facts import RankFacts, RankFields, Snapshot
 from ddtop.model.stacks import Owner, owner_of
-from ddtop.wire.records import ITSELF, KEY, LOCK, PROCESS, RPC, Link, Place, ProcessState
+from ddtop.wire.records import BACKLOG, ITSELF, KEY, LOCK, PROCESS, RPC, Link, Place, ProcessState
 
 
 def chain_of(rank: RankFields) -> tuple[Link, ...]:
@@ -81,7 +81,7 @@ def closes_circle(rank: RankFacts, end: RankFacts | None = None) -> bool:
     a thread might go on.
     """
     last = next(reversed(chain_of(rank)), None)
-    if last is None or not (last.circle or end is not None):
+    if last is None or not (last.circle or end is not None) or last.does == BACKLOG:
         return False
     stacks = (end or rank).dump.stacks
     alone = stacks is not None and bool(stacks.method) and not other_threads(stacks)
@@ -102,13 +102,14 @@ def follow_rpc(facts: Collection[RankFields]) -> None:
 def awaits_rpc(rank: RankFields) -> bool:
     """Whether it only waits for an answer. The wait of a future of torch has no frame in Python."""
     place, rpc = rank.reported.place, rank.comm.rpc
-    waits = rpc is not None and bool(rpc.waits) and not rpc.serves
+    waits = rpc is not None and bool(rpc.waits)
     return waits and place is not None and place.waits_on in ("rpc", None)
 
 
 def serving_rank(facts: Iterable[RankFields]) -> RankFields | None:
-    """The rank that runs calls of other workers, if only one does."""
-    serving = [one for one in facts if one.comm.rpc is not None and one.comm.rpc.serves]
+    """The rank that runs calls of other workers, and waits for none, if only one does."""
+    every = ((one, one.comm.rpc) for one in facts)
+    serving = [one for one, rpc in every if rpc is not None and rpc.serves and not rpc.waits]
     return serving[0] if len(serving) == 1 and not serving[0].gone else None
 
 

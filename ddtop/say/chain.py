@@ -18,13 +18,17 @@ from ddtop.model.facts import RankFacts
 from ddtop.model.kernel_wait import short, wait_of
 from ddtop.wire.records import (
     ALONE,
+    BACKLOG,
+    CALL,
     CHANGES,
     CHILD,
     CONNECTION,
     DEBUGGER,
     ENDLESS,
+    ENDS_AGAIN,
     FILE_LOCK,
     FROZEN,
+    INHERITED,
     KEY,
     LISTENS,
     LOCK,
@@ -41,6 +45,8 @@ from ddtop.wire.records import (
     RPC,
     SHARED,
     SIGNAL,
+    STARVED,
+    TAKEN,
     TAKES,
     TASK,
     THREAD,
@@ -121,7 +127,9 @@ def _at(link: Link, text: str) -> str:
 def _end_text(link: Link, rank: RankFacts, end: RankFacts | None) -> str | None:
     """What the last one does."""
     if end is not None and link.place is None:
-        return f"waits for rank {rank.rank}"
+        error = _lost_thread(end)
+        lost = f"has lost its {thread_text(error.thread)} by {error.type}, and " if error else ""
+        return f"{lost}waits for rank {rank.rank}"
     return _does(link) if not link.nobody and not link.circle else None
 
 
@@ -131,19 +139,31 @@ def chain_step(rank: RankFacts, end: RankFacts | None = None) -> str | None:
     if closes_circle(rank, end):
         return next(step for holds, step in _CIRCLES if holds(links[-1]))
     if (error := ended_thread(rank)) is not None:
-        at = f" in {function_text(error.place)} ({file_line(error.place)})" if error.place else ""
         return (
-            f"repair {error.type}{at}, with which its {thread_text(error.thread)} has ended, and"
-            " let the program notice such an end"
+            f"repair {error.type}{_raised_at(error)}, with which its {thread_text(error.thread)}"
+            " has ended, and let the program notice such an end"
         )
-    unknown = end is not None and links[-1].place is None
-    if end is not None and unknown and (threads := threads_of(end)):
-        return (
-            f"see why that thread of rank {end.rank} does not answer: {threads[0]}; rank"
-            f" {end.rank} itself waits for rank {rank.rank}"
-        )
+    if end is not None and links[-1].place is None:
+        mine = f"rank {end.rank} itself waits for rank {rank.rank}"
+        if (error := _lost_thread(end)) is not None:
+            return f"repair {error.type}{_raised_at(error)} in a thread of rank {end.rank}: {mine}"
+        if threads := threads_of(end):
+            does = "has" if links[-1].resource == FILE_LOCK else "does not answer"
+            what = f" {_named(links[-1])}, and let it release the lock" if does == "has" else ""
+            return f"see why that thread of rank {end.rank} {does}{what}: {threads[0]}; {mine}"
     known = next((one for one in ENDS if links and one.holds(links[-1])), None)
     return known.step(links[-1]) if known is not None else None
+
+
+def _raised_at(error: LastException) -> str:
+    place = error.place
+    return f" in {function_text(place)} ({file_line(place)})" if place is not None else ""
+
+
+def _lost_thread(rank: RankFacts) -> LastException | None:
+    """The exception that has ended a thread of this rank, which lives on."""
+    error = rank.reported.exception
+    return error if error is not None and not fatal_exception(rank) else None
 
 
 def threads_of(rank: RankFacts) -> list[str]:
@@ -177,6 +197,8 @@ def _who(link: Link) -> str:
 
 
 def _of_pipe(link: Link) -> str:
+    if link.does == INHERITED:
+        return "reads its standard input, which is that of its parent, and nothing comes"
     what = f"waits for the pipe {short(link.named)}" if link.named else "waits for a pipe"
     return (
         f"{what}, which no other process {link.does}"
@@ -188,6 +210,9 @@ def _of_pipe(link: Link) -> str:
 def _of_connection(link: Link) -> str:
     if link.does == LISTENS:
         return f"waits for a connection at {link.named or 'its socket'}, and nobody connects"
+    if link.does == BACKLOG:
+        whose = f"{_who(link)} listens" if link.pid is not None or link.rank is not None else "it"
+        return f"waits for an answer of {link.named}, where {whose} has not accepted its connection"
     if link.does != _CONNECTS:
         # A socket between a process and its child has no name.
         whose = f"waits for an answer on a socket, whose other end {_who(link)} has"
@@ -203,11 +228,21 @@ def _of_task(link: Link) -> str:
     return f"waits for {_who(link)}, which stands at `{link.named}`{at}{limit}"
 
 
+_OBJECTS: dict[str, Callable[[Link], str]] = {
+    ALONE: lambda link: (
+        f"waits for the {link.named}, and no other thread of it runs code of the program"
+    ),
+    CALL: lambda link: f"waits in `{link.named}`",
+    STARVED: lambda _: "waits for a future, and all threads of that pool wait for futures too",
+    TAKEN: lambda _: "waits for a free connection of a pool, and all are in use",
+    UNDONE: lambda _: "waits for items of a queue that were taken, and never marked as done",
+}
+"""By `Link.does`."""
+
+
 def _of_object(link: Link) -> str:
-    if link.does == UNDONE:
-        return "waits for items of a queue at which no thread or task works"
-    if link.does == ALONE:
-        return f"waits for the {link.named}, and no other thread of it runs code of the program"
+    if link.does in _OBJECTS:
+        return _OBJECTS[link.does](link)
     if not link.named:
         return f"depends on {_who(link)}"
     return f"waits for the {link.named} that {_who(link)} {link.does}"
@@ -233,7 +268,9 @@ def _of_shared_lock(link: Link) -> str:
 
 
 _WAITS: dict[str, Callable[[Link], str]] = {
-    CHILD: lambda link: f"waits for {'' if link.does == REPLACES else 'its child '}{_who(link)}",
+    CHILD: lambda link: (
+        f"waits for {'' if link.does in (REPLACES, ENDS_AGAIN) else 'its child '}{_who(link)}"
+    ),
     CONNECTION: _of_connection,
     FILE_LOCK: lambda link: _owned(f"waits for the lock on {short(link.named)}", link, "has"),
     DEBUGGER: lambda link: f"is held by {_who(link)}, which traces it",
@@ -283,12 +320,18 @@ def _spot(link: Link) -> str:
     return file_line(link.place) if link.place is not None else "?"
 
 
+_WORKERS = {
+    REPLACES: "has taken the place of one that ended, whose task is lost",
+    ENDS_AGAIN: "has taken the place of one that ended: each worker ends as it starts",
+}
+
+
 def _does(link: Link) -> str | None:
     """What the one does that has it: `is asleep`, `computes`; None where that is not known."""
-    if link.resource in (TASK, MOUNT, LOOKUP, DEBUGGER, RETRY):
+    if link.resource in (TASK, MOUNT, LOOKUP, DEBUGGER, RETRY) or link.does == CALL:
         return None
-    if link.does == REPLACES:
-        return "has taken the place of one that ended, whose task is lost"
+    if link.does in _WORKERS:
+        return _WORKERS[link.does]
     if link.resource == CHILD and link.does:
         return f"ended with {link.does}"
     if link.place is not None and link.pid is None:
@@ -434,6 +477,41 @@ ENDS = (
         ),
     ),
     End(
+        lambda link: link.does == CALL,
+        lambda link: (
+            f"find out which thread should end `{link.named}` ({_spot(link)}), and why it has not;"
+            " give that wait a time limit"
+        ),
+    ),
+    End(
+        lambda link: link.does == STARVED,
+        lambda _: (
+            "let no task of a pool wait for another task of the same pool: use another pool for the"
+            " inner ones, or more threads"
+        ),
+    ),
+    End(
+        lambda link: link.does == TAKEN,
+        lambda _: (
+            "give each connection back: read the answer to its end, or close it, also after an"
+            " exception (with, async with); or raise the limit of that pool"
+        ),
+    ),
+    End(
+        lambda link: link.does == INHERITED,
+        lambda _: (
+            "give that process its input (is a file missing in its command?), or start it with"
+            " stdin=subprocess.DEVNULL"
+        ),
+    ),
+    End(
+        lambda link: link.does == BACKLOG and link.pid is not None,
+        lambda link: (
+            f"find out why {_who(link)} does not accept at {link.named}: the thread that should has"
+            " ended, or serves another client; give that call a timeout"
+        ),
+    ),
+    End(
         lambda link: link.does == UNDONE,
         lambda _: (
             "call task_done for each item that get returns, also after an exception (try, finally):"
@@ -452,6 +530,13 @@ ENDS = (
         lambda link: (
             f"{_REPAIRS.get(link.who or '', f'repair the cause of {link.who}')} ({_spot(link)});"
             " let it give up after some tries"
+        ),
+    ),
+    End(
+        lambda link: link.does == ENDS_AGAIN,
+        lambda _: (
+            "read what the workers of that pool print: each ends as it starts (an exception in the"
+            " initializer, or at import), and multiprocessing.Pool starts the next one for ever"
         ),
     ),
     End(

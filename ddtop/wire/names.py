@@ -157,6 +157,8 @@ ORDERS, RESULTS = "orders", "results"
 """The wait of a worker that gets all its work as messages, and that of the master of such workers.
 A worker may poll for its work."""
 
+CONNECTIONS = "connections"
+"""The wait for a connection of a pool that has a limit."""
 # (end of the file's path, or a folder in it; functions, None for any; word). The first that fits.
 _MEANINGS: tuple[tuple[str, frozenset[str] | None, str], ...] = (
     ("torch/utils/data/dataloader.py", None, "DataLoader"),
@@ -210,6 +212,7 @@ _MEANINGS: tuple[tuple[str, frozenset[str] | None, str], ...] = (
     ("multiprocessing/popen_fork.py", None, "child"),
     ("multiprocessing/process.py", frozenset({"join"}), "child"),
     ("multiprocessing/pool.py", None, "pool"),
+    ("joblib/parallel.py", frozenset({"_retrieve", "retrieve"}), "pool"),
     ("mpi4py/futures/_core.py", frozenset({"recv"}), ORDERS),
     ("mpi4py/futures/pool.py", frozenset({"result_iterator"}), RESULTS),
     ("concurrent/futures/_base.py", None, "future"),
@@ -224,6 +227,14 @@ _MEANINGS: tuple[tuple[str, frozenset[str] | None, str], ...] = (
     ("multiprocessing/synchronize.py", None, "lock"),
     ("torch/utils/file_baton.py", None, "lock"),
     ("filelock/", None, "lock"),
+    ("aiohttp/connector.py", frozenset({"_wait_for_available_connection"}), CONNECTIONS),
+    ("httpcore/_sync/connection_pool.py", frozenset({"wait_for_connection"}), CONNECTIONS),
+    ("httpcore/_async/connection_pool.py", frozenset({"wait_for_connection"}), CONNECTIONS),
+    ("urllib3/connectionpool.py", frozenset({"_get_conn"}), CONNECTIONS),
+    ("sqlalchemy/pool/impl.py", frozenset({"_do_get"}), CONNECTIONS),
+    ("psycopg_pool/pool.py", frozenset({"getconn"}), CONNECTIONS),
+    ("asyncpg/pool.py", frozenset({"_acquire"}), CONNECTIONS),
+    ("redis/connection.py", frozenset({"get_connection"}), CONNECTIONS),
     # Locks of libraries, in a database, a file or a server.
     ("site-packages/", frozenset({"acquire"}), "lock"),
     # vLLM: a worker waits for the next call of its engine.
@@ -237,6 +248,7 @@ _MEANINGS: tuple[tuple[str, frozenset[str] | None, str], ...] = (
     ("socket.py", None, "socket"),
     ("ssl.py", None, "socket"),
     ("http/client.py", None, "socket"),
+    ("grpc/_channel.py", None, "socket"),
     ("getpass.py", None, "stdin"),
     ("code.py", frozenset({"interact", "raw_input"}), "stdin"),
     ("bdb.py", None, "debugger"),

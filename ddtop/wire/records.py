@@ -1441,12 +1441,17 @@ has raised an exception, does not raise it the next time. SHARED: a lock in memo
 share."""
 TIMED, CHANGES, REPLACES, UNDONE = "has a time limit", "that changes", "replaces", "undone"
 LISTENS, TAKES, ALONE, MAY, TWICE = "listens", "takes", "alone", "may", "twice"
+BACKLOG, INHERITED, STARVED, TAKEN = "backlog", "inherited", "starved", "taken"
+ENDS_AGAIN, CALL = "ends again", "call"
 """`Link.does` of an await that ends by itself, of a loop of whose condition a value has changed (of
 a loop both are its end), of a worker of a pool that has taken the place of
 one that has ended, of a queue whose taken items nobody has marked as done, of a socket to which
 nobody connects, of a key that a rank takes as a lock, of an object for which the only thread of the
-program waits, of the only process that can have a lock, and of a lock that the same thread or task
-has taken before, at `place`."""
+program waits, of the only process that can have a lock, of a lock that the same thread or task
+has taken before, at `place`, of a connection that its server has not accepted, of the standard
+input of a parent, of a future of a pool of threads that all wait for futures, of connections of a
+pool that are all in use, of a worker of a pool that ends again and again, and of
+a call in which a thread waits for another one of its process."""
 ENDLESS = "True"
 """`Link.named` of a loop that only sleeps and has no end."""
 OF_TASK = "task "

@@ -10,7 +10,7 @@ from math import prod
 from typing import NamedTuple
 
 from ddtop.grouped import grouped
-from ddtop.wire.names import FRAMEWORKS, ORDERS, RECEIVES, RESULTS
+from ddtop.wire.names import CONNECTIONS, FRAMEWORKS, ORDERS, RECEIVES, RESULTS
 from ddtop.wire.records import (
     BESIDE,
     CHECKPOINT,
@@ -362,6 +362,7 @@ WAITS: dict[str, Activity] = {
     "future": Activity("lock", "future", "waiting for a future of another thread or process"),
     "lock": Activity("lock", "lock", "waiting for a lock"),
     "queue": Activity("queue", "queue", "waiting for a queue"),
+    CONNECTIONS: Activity("lock", "connection", "waiting for a free connection of a pool"),
     ORDERS: Activity("queue", "next task", "waiting for the next task"),
     RESULTS: Activity("lock", "results", "waiting for results of the workers"),
     "pipe": Activity("pipe", "pipe", "waiting on a pipe"),

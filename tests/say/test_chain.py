@@ -222,7 +222,7 @@ CASES = {
     ),
     "a queue whose items are not marked as done": (
         (Link(OBJECT, "queue", nobody=True, does=UNDONE),),
-        ": it waits for items of a queue at which no thread or task works",
+        ": it waits for items of a queue that were taken, and never marked as done",
         "call task_done for each item that get returns",
     ),
     "a child at the other end of a socket without a name": (

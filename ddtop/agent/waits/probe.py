@@ -33,10 +33,12 @@ from ddtop.procfs import CLOCK_TICK_NS, children
 from ddtop.redaction import redact, redacted_start, redacted_variable
 from ddtop.registry import start_ticks
 from ddtop.wire import page as layout
+from ddtop.wire.names import CONNECTIONS, word_of
 from ddtop.wire.records import (
     ALONE,
     CHANGES,
     CHILD,
+    ENDS_AGAIN,
     FILE_LOCK,
     ITSELF,
     KEY,
@@ -46,6 +48,8 @@ from ddtop.wire.records import (
     OF_TASK,
     REPLACES,
     RETRY,
+    STARVED,
+    TAKEN,
     TAKES,
     TASK,
     THREAD,
@@ -58,6 +62,7 @@ from ddtop.wire.records import (
 )
 
 if TYPE_CHECKING:
+    from asyncio import Task
     from collections.abc import Mapping, Sequence
 
     from ddtop.agent.rank import Rank
@@ -79,6 +84,7 @@ _SEMAPHORE = "multiprocessing/synchronize.py"
 _OBJECTS = ("/threading.py", "/queue.py", "concurrent/futures/_base.py")
 """Files whose classes let threads wait for each other."""
 POOL = ("concurrent/futures/thread.py", "_worker")
+_ASYNCIO_RUN, _GROUP = "asyncio/runners.py", ("asyncio/taskgroups.py", "__aexit__")
 _ON_THREADS = ("run_in_executor", "to_thread")
 _LOOP_THREADS = (("fsspec/asyn.py", "fsspecIO"),)
 """Libraries that talk on a thread of their own: a file on the stack of the thread that waits for
@@ -164,11 +170,12 @@ class _Thread(NamedTuple):
 
 
 class _Texts(NamedTuple):
-    """What was read from files: the lines of the program, and `link`, the process that has the lock
-    file for which it polls, or that has replaced a worker of its pool."""
+    """What was read from files: the lines of the program, `link`, the process that has the lock
+    file for which it polls, or that has replaced a worker of its pool, and the children."""
 
     files: Mapping[str, Sequence[str]]
     link: Link | None
+    children: Sequence[int] = ()
 
     def of(self, spot: _Spot) -> Sequence[str]:
         """The lines of its file."""
@@ -192,6 +199,7 @@ class WaitChain(Probe):
         self._polls: str | None = None
         self._since = 0
         self._shown: dict[str, str] = {}
+        self._new: int | None = None
         self._texts = LatestResult(self._read)
         self._chain: tuple[Link, ...] = ()
 
@@ -204,7 +212,7 @@ class WaitChain(Probe):
                 self._chain, page[layout.AWAITED_AT] = (), 0
             self._asked_at = 0
             if tick.now - tick.moved_at < AFTER_NS:
-                self._shown = {}
+                self._shown, self._new = {}, None
             return
         if tick.now - self._asked_at >= EVERY_NS:
             # A task may fail by design, of a rank that stands for a moment.
@@ -294,10 +302,14 @@ class WaitChain(Probe):
         found = {file: _lines_of(file) for file in {spot.file for spot in spots}}
         pid = locked_by(self._polls) if self._polls else None
         link = Link(FILE_LOCK, self._polls or "", pid=pid) if pid else None
+        every_child = children(os.getpid())
         if self._lead is not None and self._lead.waits_on == "pool":
-            new = started_in_place(children(os.getpid()), self._since)
-            link = Link(CHILD, who="its worker", pid=new, does=REPLACES) if new else link
-        return _Texts(found, link)
+            new = started_in_place(every_child, self._since)
+            again = new is not None and self._new not in (None, new)
+            self._new = new or self._new
+            does = ENDS_AGAIN if again else REPLACES
+            link = Link(CHILD, who="its worker", pid=new, does=does) if new else link
+        return _Texts(found, link, every_child)
 
     # -- What it means
 
@@ -370,8 +382,13 @@ class WaitChain(Probe):
         """What this thread waits for, and the thread that has it."""
         spot = thread.spots[0]
         taken = lines.taken_at(texts.of(spot), spot.line) or ""
+        ends = any(file.endswith(_ASYNCIO_RUN) for file, _ in thread.stack)
+        pooled = [one for one in self._threads if one.pooled]
         if thread is self._lead and self._tasks:
             found = self._of_task(self._tasks[-1], texts)
+        elif thread is self._lead and ends and pooled:
+            # All tasks are done: it waits for the threads of its executor.
+            found = [_of_thread(THREAD, pooled[0])], pooled[0]
         elif thread is self._lead and texts.link is not None:
             found = [texts.link], None
         elif (other := self._joined(thread)) is not None:
@@ -382,7 +399,7 @@ class WaitChain(Probe):
         elif (other := self._holder(thread, taken, texts)) is not None:
             found = [_of_thread(LOCK, other, taken)], other
         else:
-            found = self._of_loop(thread, texts) if spot.inner else self._of_object(thread)
+            found = self._of_loop(thread, texts) if spot.inner else self._of_object(thread, texts)
         return found
 
     def _of_loop(self, thread: _Thread, texts: _Texts) -> tuple[list[Link], _Thread | None]:
@@ -402,14 +419,17 @@ class WaitChain(Probe):
         other = self._user_of(objects, thread)
         return [found, *([_of_thread(OBJECT, other)] if other is not None else [])], other
 
-    def _of_object(self, thread: _Thread) -> tuple[list[Link], _Thread | None]:
+    def _of_object(self, thread: _Thread, texts: _Texts) -> tuple[list[Link], _Thread | None]:
         """The queue, future or the like for which it waits, and the thread that has it too."""
+        pooled = [one for one in self._threads if one.pooled]
+        if (none_free := _none_free(thread, pooled, texts)) is not None:
+            return [none_free], None
         selves = self._named(thread, "self", thread.depth) if thread.depth else []
         awaited = [one for one in selves if one[0].endswith(_OBJECTS)]
         other = self._user_of({number for _, number, _ in awaited}, thread)
         of_future = thread.waits_on == "future"
         if other is None and of_future:
-            other = next((one for one in self._threads if one.pooled), None)
+            other = next(iter(pooled), None)
         named = awaited[-1][2].lower() if awaited else "future"
         if other is not None:
             return [_of_thread(OBJECT, other, named, "computes" if of_future else "uses")], other
@@ -541,6 +561,8 @@ class WaitChain(Probe):
         link = Link(TASK, awaited, _shown(task.name), place=place, does=TIMED if timed else "")
         on_thread = any(word in awaited for word in _ON_THREADS)
         pooled = [one for one in self._threads if one.pooled and on_thread]
+        if any(word_of(*at) == CONNECTIONS for at in task.inside):
+            return [link, Link(OBJECT, "connection", nobody=True, does=TAKEN)], None
         having = (
             [_of_thread(THREAD, one) for one in pooled[:1]]
             or self._task_with(task, texts)
@@ -608,8 +630,10 @@ class WaitChain(Probe):
             awaited = peek(task, "_fut_waiter")
             gathers = awaited is not None and type(awaited) is held.get("_GatheringFuture")
             parts = object.__getattribute__(awaited, "_children") if gathers else ()
+            parts = parts or (tasks.values() if _of_group(chain[-1:]) else ())
             open_ = (one for one in parts if id(one) in tasks and not tasks[id(one)].done())
-            task = tasks.get(id(awaited)) or next(open_, None)
+            group = (one for one in open_ if gathers or _tells(one, awaited))
+            task = tasks.get(id(awaited)) or next(group, None)
         waits = chain and chain[-1].wants[0]
         pending = [one for one in tasks.values() if waits and not one.done()][:OTHERS_MAX]
         others = (self._awaited_at(one.get_name(), one.get_coro()) for one in pending)
@@ -666,6 +690,29 @@ class WaitChain(Probe):
             coroutine = coroutine.cr_await
         if spots:
             yield _Task(named, tuple(spots), tuple(inside), tuple(holds), uses, wants)
+
+
+def _none_free(thread: _Thread, pooled: Sequence[_Thread], texts: _Texts) -> Link | None:
+    """What it waits for of a pool that has none left: a connection, or a thread for its task, where
+    all threads of pools wait for tasks in turn. Children may do tasks too."""
+    if thread.waits_on == CONNECTIONS:
+        return Link(OBJECT, "connection", nobody=True, does=TAKEN)
+    waits = thread.waits_on == "future" and not texts.children
+    starved = waits and pooled and all(one.waits_on == "future" for one in pooled)
+    return Link(OBJECT, "future", nobody=True, does=STARVED) if starved else None
+
+
+def _of_group(chain: Sequence[_Task]) -> bool:
+    """Whether the last of these tasks waits for those of its TaskGroup."""
+    return any(
+        file.endswith(_GROUP[0]) and name == _GROUP[1] for one in chain for file, name in one.inside
+    )
+
+
+def _tells(task: Task[Any], awaited: object) -> bool:
+    """Whether the end of this task is told to the TaskGroup that ends with this future."""
+    told = (peek(one[0], "__self__") for one in peek(task, "_callbacks", default=None) or ())
+    return any(peek(group, "_on_completed_fut") is awaited for group in told if group is not None)
 
 
 def _shared_by_tasks() -> tuple[Mapping[int, str], object]:

@@ -47,11 +47,13 @@ from ddtop.relay.processes.sample import Watched, ending, stands_for
 from ddtop.wire.names import is_birth
 from ddtop.wire.page import ENDED_CHILD, ITS_CHILDREN, OF_CHILDREN
 from ddtop.wire.records import (
+    BACKLOG,
     CHILD,
     CONNECTION,
     DEBUGGER,
     FILE_LOCK,
     FROZEN,
+    INHERITED,
     LISTENS,
     LOOKUP,
     MAY,
@@ -548,9 +550,12 @@ def _of_descriptor(call: _Call, budget: _Budget) -> Link | None:
     """The other end of the pipe or the socket that it reads or writes, or of those that it polls,
     if all lead to the same."""
     first = call.arguments[0] & 0xFFFFFFFF
+    above, own = parent_of(call.pid) or 0, call.target(first)
+    if call.name in _READS and not first and own and own == link(above, "fd/0"):
+        return Link(PIPE, does=INHERITED, nobody=True)
     numbers = _watched(call, first)
-    found = [link for one in numbers if (link := _far_end(call, one, budget)) is not None]
-    ends = {link.pid or link.named for link in found}
+    found = [end for one in numbers if (end := _far_end(call, one, budget)) is not None]
+    ends = {end.pid or end.named for end in found}
     return found[0] if len(ends) == 1 else None
 
 
@@ -664,11 +669,21 @@ def _file_lock(call: _Call, _budget: _Budget) -> Link | None:
 
 
 def _keeper(pid: int, path: str) -> int:
-    """Who has this lock: the process that took it, or a child that it has forked meanwhile, if only
-    that one has the file open still."""
+    """Who has this lock: the process that took it, or one that it has forked meanwhile, if only
+    that one has the file open still. The kernel says of each descriptor which locks it has."""
     every = (pid, *children(pid))
     having = (one for one in every if any(link(one, f"fd/{fd}") == path for fd in _fds(one)))
-    return next(having, pid)
+    found = next(having, pid)
+    if stat_fields(found) is not None:
+        return found
+    others = (int(name) for name in os.listdir("/proc") if name.isdigit())
+    return next((one for one in others if any(_locks_by(one, fd, path) for fd in _fds(one))), pid)
+
+
+def _locks_by(pid: int, number: str, path: str) -> bool:
+    """Whether this descriptor is of that file, and has a lock of it."""
+    opened = link(pid, f"fd/{number}") == path
+    return opened and b"\nlock:" in (read(pid, f"fdinfo/{number}") or b"")
 
 
 def _fds(pid: int) -> list[str]:
@@ -769,7 +784,8 @@ def _connection(call: _Call, number: int) -> Link | None:
         return Link(CONNECTION, own.far_end, does=own.state)
     far = next((inode for one, inode in sockets.both_ends(table) if one.inode == own.inode), None)
     pid = sockets.owner(far, ()) if far is not None else None
-    found = Link(CONNECTION, own.far_end, does=own.state)
+    waits = any(one.is_other_end(own) and not one.inode for one in table)
+    found = Link(CONNECTION, own.far_end, does=BACKLOG if waits else own.state)
     return found if pid is None else _held(found, pid)
 
 

@@ -7,16 +7,19 @@ Caveat: "is inside `with lock`" is what the text says. Check: `py-spy dump --pid
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import takewhile
 from typing import NamedTuple
 
 from ddtop.procfs import program_lines
 from ddtop.program_text import held_at, statement, taken_at
+from ddtop.redaction import redact
 from ddtop.relay.processes.sockets import sleeping_in
 from ddtop.wire.names import word_of
-from ddtop.wire.records import LOCK, TWICE, Link, Place, StackFrame, ThreadStack
+from ddtop.wire.records import CALL, LOCK, OBJECT, TWICE, Link, Place, StackFrame, ThreadStack
 
+_WAITS_INSIDE = ("/threading.py", "/queue.py", "concurrent/futures/_base.py")
 _SERVES = ("multiprocessing/managers.py", "serve_client")
 Lines = Callable[[str], Sequence[str]]
 
@@ -39,14 +42,29 @@ def inside(
     innermost = [thread.frames[0] for thread in threads]
     if any(at.file.endswith(_SERVES[0]) and _name(at) == _SERVES[1] for at in innermost):
         return Inside(of_client=True)
-    if waits is None:
+    tid = tids.get((waits.thread_id if waits is not None else 0) or 0, pid)
+    if waits is None or sleeping_in(pid, tid).call != "futex":
         return Inside()
     lines_of = cache(lambda file: program_lines(pid, file) or ())
-    here, tid = waits.frames[0], tids.get(waits.thread_id or 0, pid)
+    here = waits.frames[0]
     taken = taken_at(lines_of(here.file), here.line)
     # The line is the innermost one, so that its `with` waits in C: in a futex, for a lock.
-    if not taken or sleeping_in(pid, tid).call != "futex":
-        return Inside()
+    return (
+        _of_lock(waits, taken, lines_of, threads, tids)
+        if taken
+        else Inside(tuple(_in_memory(waits, lines_of)))
+    )
+
+
+def _of_lock(
+    waits: ThreadStack,
+    taken: str,
+    lines_of: Lines,
+    threads: Sequence[ThreadStack],
+    tids: Mapping[int, int],
+) -> Inside:
+    """The thread that has this lock: itself, or another one."""
+    here = waits.frames[0]
     before = _holding(here.file, taken, lines_of, waits.frames[1:])
     if before is not None and "[" not in taken:
         place = Place(before.function, before.file, before.line)
@@ -62,6 +80,15 @@ def inside(
             tid = tids.get(other.thread_id or 0, 0)
             return Inside((Link(LOCK, taken, other.name or "?", place=place),), tid)
     return Inside((Link(LOCK, taken),))
+
+
+def _in_memory(waits: ThreadStack, lines_of: Lines) -> Iterator[Link]:
+    """The call in which it waits for another thread of its process: of an event, a queue."""
+    inner = list(takewhile(lambda frame: frame.file.endswith(_WAITS_INSIDE), waits.frames))
+    at = waits.frames[len(inner)] if inner and len(inner) < len(waits.frames) else None
+    text = statement(lines_of(at.file), at.line) if at is not None else ""
+    if at is not None and text:
+        yield Link(OBJECT, redact(text), place=Place(at.function, at.file, at.line), does=CALL)
 
 
 def _name(frame: StackFrame) -> str:

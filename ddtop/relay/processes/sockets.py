@@ -71,6 +71,11 @@ class Tcp:
         here = self.local in (other.remote, "0.0.0.0", "::") and is_local(other.remote)
         return self.state == "LISTEN" and self.port == other.remote_port and here
 
+    def is_other_end(self, other: Tcp) -> bool:
+        """Both are ends of one connection, on this host."""
+        here, there = (self.local, self.port), (self.remote, self.remote_port)
+        return here == (other.remote, other.remote_port) and there == (other.local, other.port)
+
 
 NAME_PORTS = (53, 5353)
 """Where name servers listen."""

@@ -139,7 +139,10 @@ def test_a_child_that_a_signal_has_ended_is_told_to_who_waits_for_what_it_puts(s
         "read, write = os.pipe(); os.read(read, 1)"
     )
     process = start(code)
-    (found,) = once(lambda: chain_of(process.pid, OF_CHILDREN))
+    # Until the signal has come the pipe alone is told.
+    (found,) = once(
+        lambda: (chain := chain_of(process.pid, OF_CHILDREN)) and chain[0].pid and chain
+    )
 
     assert (found.resource, found.does) == ("child", "signal 9")
     assert [one.does for one in chain_of(process.pid)] == ["writes"]
