@@ -29,6 +29,7 @@ from ddtop.wire.frames import host_of
 from ddtop.wire.mpi import MpiState
 from ddtop.wire.names import INIT_CALLS
 from ddtop.wire.records import (
+    ENDS_AGAIN,
     LEFT,
     Collective,
     GroupProgress,
@@ -329,6 +330,9 @@ def _process(memory: RankMemory, comm: CommFacts, now: int, policy: Policy) -> P
         working = True
     if alive and memory.owing is not None and progress.moves(memory.owing, now, policy):
         working = True
+    if any(link.does == ENDS_AGAIN for link in state.chain[-1:]):
+        # That is work of processes which only start and end.
+        working = False
     measured = alive and memory.load is not None
     transfers = working is True and (
         (moves is not None and now - moves >= policy.window_s * 1e9)

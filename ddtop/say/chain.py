@@ -147,7 +147,14 @@ def chain_step(rank: RankFacts, end: RankFacts | None = None) -> str | None:
         mine = f"rank {end.rank} itself waits for rank {rank.rank}"
         if (error := _lost_thread(end)) is not None:
             return f"repair {error.type}{_raised_at(error)} in a thread of rank {end.rank}: {mine}"
-        if threads := threads_of(end):
+        threads = threads_of(end)
+        if threads and links[-1].does == BACKLOG:
+            return (
+                f"let rank {end.rank} accept at {_named(links[-1])}: its thread serves another"
+                f" client ({threads[0]}); give each client a thread of its own, and that call a"
+                " timeout"
+            )
+        if threads:
             does = "has" if links[-1].resource == FILE_LOCK else "does not answer"
             what = f" {_named(links[-1])}, and let it release the lock" if does == "has" else ""
             return f"see why that thread of rank {end.rank} {does}{what}: {threads[0]}; {mine}"
@@ -211,7 +218,8 @@ def _of_connection(link: Link) -> str:
     if link.does == LISTENS:
         return f"waits for a connection at {link.named or 'its socket'}, and nobody connects"
     if link.does == BACKLOG:
-        whose = f"{_who(link)} listens" if link.pid is not None or link.rank is not None else "it"
+        known = link.pid is not None or link.rank is not None
+        whose = f"{_who(link)} listens, and" if known else "nobody"
         return f"waits for an answer of {link.named}, where {whose} has not accepted its connection"
     if link.does != _CONNECTS:
         # A socket between a process and its child has no name.

@@ -30,7 +30,7 @@ from functools import partial
 from itertools import accumulate, chain, compress, islice, repeat, starmap, takewhile
 from operator import and_, attrgetter, eq, itemgetter, methodcaller, not_, setitem
 from pathlib import Path
-from types import CodeType, CoroutineType, FrameType, GetSetDescriptorType, MethodType
+from types import CellType, CodeType, CoroutineType, FrameType, GetSetDescriptorType, MethodType
 from typing import Any, NamedTuple
 
 from ddtop.agent.guard import guard
@@ -490,6 +490,10 @@ class Walk:
         found: set[int] = set()
         # Before Python 3.11 the frame has the variables.
         refers = chain.from_iterable(map(gc.get_referents, repeat(coroutine), frames))
+        # Variables that inner functions share are in cells.
+        cells: list[object] = []
+        of_cells = compress(every, map(eq, map(id, map(type, every)), repeat(id(CellType))))
+        inside = chain.from_iterable(map(gc.get_referents, cells))
         methods = compress(every, map(eq, map(id, map(type, every)), repeat(id(MethodType))))
         ends = map(eq, map(id, map(attrgetter("__func__"), bound)), repeat(id(ending)))
         left = map(id, map(attrgetter("__self__"), compress(bound, ends)))
@@ -499,6 +503,9 @@ class Walk:
             starmap(frames.extend, ((filter(None, map(attrgetter("cr_frame"), (coroutine,))),),)),
             starmap(at.extend, ((map(_line, frames),),)),
             starmap(every.extend, ((islice(refers, HELD_MAX),),)),
+            starmap(cells.extend, ((of_cells,),)),
+            starmap(every.extend, ((islice(inside, HELD_MAX),),)),
+            starmap(cells.clear, _ONCE),
             starmap(kinds.extend, ((pairs,),)),
             starmap(bound.extend, ((methods,),)),
             starmap(blocks.update, ((left,),)),

@@ -281,8 +281,11 @@ def _within(pid: int, within: Inside, passed: Sequence[int]) -> Iterator[Link]:
     yield from within.links
     if within.tid:
         yield from _follow(pid, within.tid, _Budget(DESCRIPTORS_MAX), passed)
-    others = _clients(pid) - {pid, *passed} if within.of_client else ()
-    if len(others) == 1:
+    others = _clients(pid) - {pid, *passed} if within.of_client else set()
+    ended = _ended_child(passed[0], well=True) if within.of_client and passed else None
+    if ended is not None:
+        yield ended
+    elif len(others) == 1:
         yield _held(Link(SHARED, does=MAY), *others)
 
 
@@ -635,7 +638,7 @@ def _locked_by_other(pid: int) -> Link | None:
     for number in names_in(pid, "fd") or ():
         text = (read(pid, f"fdinfo/{number}") or b"").decode()
         inode = next((line.split()[1] for line in text.splitlines() if line[:4] == "ino:"), "")
-        if inode in inodes:
+        if inode in inodes and "\nlock:" not in text:
             path = link(pid, f"fd/{number}") or ""
             holder = _keeper(int(inodes[inode]), path)
             return _held(Link(FILE_LOCK, path), holder) if holder != pid else None

@@ -47,7 +47,8 @@ def inside(
         return Inside()
     lines_of = cache(lambda file: program_lines(pid, file) or ())
     here = waits.frames[0]
-    taken = taken_at(lines_of(here.file), here.line)
+    of_library = here.file.endswith(_WAITS_INSIDE)
+    taken = None if of_library else taken_at(lines_of(here.file), here.line)
     # The line is the innermost one, so that its `with` waits in C: in a futex, for a lock.
     return (
         _of_lock(waits, taken, lines_of, threads, tids)
