@@ -34,6 +34,7 @@ from ddtop.wire.names import FINALIZE
 from ddtop.wire.records import (
     CHANGES,
     CHECKPOINT,
+    CHILD,
     COMPILE,
     ENDLESS,
     LOOP,
@@ -135,7 +136,8 @@ class Case(NamedTuple):
         progress = self.rank.progress
         calls = sum(group.enqueued for group in self.rank.comm.groups)
         begun = progress.iteration is not None or calls >= self.limits.new_place_calls
-        return self.all_wait and begun and progress.stayed_s is None and not self.rank.from_outside
+        new = progress.stayed_s is None or any(map(_has_failed, chain_of(self.rank)[-1:]))
+        return self.all_wait and begun and new and not self.rank.from_outside
 
     def goes_on(self) -> bool:
         """Whether the rank is not at rest."""
@@ -189,6 +191,11 @@ def _stands(link: Link) -> bool:
     condition, or a file for which it asks, or that nothing ends it."""
     known = bool(link.does) or "exists(" in link.named or link.named == ENDLESS
     return not link.does.endswith((TIMED, CHANGES)) and (known or link.resource != LOOP)
+
+
+def _has_failed(link: Link) -> bool:
+    """Whether this is a child that an error or a signal has ended."""
+    return link.resource == CHILD and bool(link.does) and link.does != "exit code 0"
 
 
 def _has_limit(case: Case) -> bool:

@@ -248,7 +248,7 @@ _MEANINGS: tuple[tuple[str, frozenset[str] | None, str], ...] = (
     ("socket.py", None, "socket"),
     ("ssl.py", None, "socket"),
     ("http/client.py", None, "socket"),
-    ("grpc/_channel.py", None, "socket"),
+    ("grpc/_channel.py", None, "rpc"),
     ("getpass.py", None, "stdin"),
     ("code.py", frozenset({"interact", "raw_input"}), "stdin"),
     ("bdb.py", None, "debugger"),

@@ -10,13 +10,14 @@ says; two objects may have one name. Check: `ddtop stacks`, the program's text.
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from functools import partial
+from functools import cache, partial
 from time import monotonic
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -29,7 +30,7 @@ from ddtop.agent.probe import Fields, Probe, Tick
 from ddtop.agent.stacks.frames import LOADER, OTHER
 from ddtop.agent.stacks.walk import FLOW
 from ddtop.patience import LatestResult
-from ddtop.procfs import CLOCK_TICK_NS, children
+from ddtop.procfs import CLOCK_TICK_NS, children, wchan
 from ddtop.redaction import redact, redacted_start, redacted_variable
 from ddtop.registry import start_ticks
 from ddtop.wire import page as layout
@@ -157,7 +158,7 @@ class _Thread(NamedTuple):
     """A thread: its name, the kernel's number, the program's lines on its stack, and what the
     innermost of them waits on. `stack`: (file, function) of its innermost frames. `depth`: how many
     of them are inside the program's innermost line. `pooled`: an executor's thread, which works for
-    a future."""
+    a future. `library`: the lines of installed packages on its stack, innermost first."""
 
     ident: int
     name: str
@@ -167,6 +168,7 @@ class _Thread(NamedTuple):
     stack: tuple[tuple[str, str], ...]
     depth: int
     pooled: bool
+    library: tuple[_Spot, ...] = ()
 
 
 class _Texts(NamedTuple):
@@ -245,11 +247,11 @@ class WaitChain(Probe):
         """The thread; None if it runs no code of the program."""
         frames = self._rank.frames
         stack = frames.walk.stack(ident, FRAMES_MAX)
-        spots = tuple(
+        every = [
             _Spot(function, file, line or 0, not deep)
             for deep, ((file, function, _, line), _) in enumerate(stack)
-            if frames.is_user(file)
-        )
+        ]
+        spots = tuple(spot for spot in every if frames.is_user(spot.file))
         if not spots:
             return None
         known = threading._active.get(ident)  # type: ignore[attr-defined]
@@ -263,6 +265,7 @@ class WaitChain(Probe):
             places,
             next(deep for deep, (file, _) in enumerate(places) if frames.is_user(file)),
             any(file.endswith(POOL[0]) and name == POOL[1] for file, name in places),
+            tuple(spot for spot in every if "/site-packages/" in spot.file),
         )
 
     def _idents(self) -> list[int]:
@@ -298,6 +301,8 @@ class WaitChain(Probe):
         every = [one for one in (self._lead, *self._threads) if one is not None]
         spots = [at for one in every for at in one.spots]
         spots += [at for one in (*self._tasks, *self._others) for at in one.spots]
+        package = _package(every[0].library[0].file) if every and every[0].library else None
+        spots += [at for one in every for at in one.library if _package(at.file) == package]
         spots += [self._failed.spot] if self._failed is not None else []
         found = {file: _lines_of(file) for file in {spot.file for spot in spots}}
         pid = locked_by(self._polls) if self._polls else None
@@ -398,6 +403,8 @@ class WaitChain(Probe):
             found = [Link(LOCK, taken, _shown(thread.name), place=place, does=TWICE)], thread
         elif (other := self._holder(thread, taken, texts)) is not None:
             found = [_of_thread(LOCK, other, taken)], other
+        elif (held := self._of_library(thread, texts)) is not None:
+            found = held
         else:
             found = self._of_loop(thread, texts) if spot.inner else self._of_object(thread, texts)
         return found
@@ -536,6 +543,28 @@ class WaitChain(Probe):
                 return other
         return None
 
+    def _of_library(
+        self, thread: _Thread, texts: _Texts
+    ) -> tuple[list[Link], _Thread | None] | None:
+        """The lock of a library in which it waits, and the thread that is inside a `with` of the
+        same name there; of a lock in C the only other thread that is in that library."""
+        if not thread.library or thread.waits_on:
+            return None
+        here = thread.library[0]
+        taken = lines.taken_at(texts.of(here), here.line) or ""
+        beside = [
+            (other, [spot for spot in other.library if _package(spot.file) == _package(here.file)])
+            for other in self._every()
+            if other is not thread
+        ]
+        for other, spots in beside if taken else ():
+            if any(taken in lines.held_at(texts.of(spot), spot.line) for spot in spots):
+                return [_of_thread(LOCK, other, taken)], other
+        there = [other for other, spots in beside if spots]
+        if len(there) == 1 and "futex" in (wchan(f"self/task/{thread.tid}") or ""):
+            return [_of_thread(OBJECT, there[0])], there[0]
+        return None
+
     def _taken_before(self, thread: _Thread, taken: str, texts: _Texts) -> _Spot | None:
         """The line further out that is inside a `with` of the same name, of the same object or in
         the same file: then it takes a lock a second time. Of `locks[key]` the text does not say
@@ -599,9 +628,12 @@ class WaitChain(Probe):
             return [Link(OBJECT, "queue", nobody=True, does=UNDONE)] if idle else []
         if len(users) != 1 or not wanted:
             return []
-        spot = users[0].spots[0]
-        place, who = Place(spot.function, spot.file, spot.line), OF_TASK + _shown(users[0].name)
-        return [Link(OBJECT, named, who, place=place, does="uses")]
+        (other,) = users
+        spot = other.spots[0]
+        place, who = Place(spot.function, spot.file, spot.line), OF_TASK + _shown(other.name)
+        back = [one for one in (task, *self._others) if other.wants[0] in one.uses]
+        circle = bool(other.wants[0]) and [one for one in back if one is not other] == [task]
+        return [Link(OBJECT, named, who, place=place, does="uses", circle=circle)]
 
     def _awaits(self, lead: _Thread) -> tuple[tuple[_Task, ...], tuple[_Task, ...]]:
         """The task that the loop runs until it is done, and those for which it waits, one for the
@@ -687,7 +719,7 @@ class WaitChain(Probe):
                 inside.append((at.file, at.function))
                 found = ((one, classes[kind]) for one, kind in at.kinds if kind in classes)
                 wants = wants if wants != NOTHING else next(found, NOTHING)
-            coroutine = coroutine.cr_await
+            coroutine = _awaited(coroutine.cr_await)
         if spots:
             yield _Task(named, tuple(spots), tuple(inside), tuple(holds), uses, wants)
 
@@ -700,6 +732,26 @@ def _none_free(thread: _Thread, pooled: Sequence[_Thread], texts: _Texts) -> Lin
     waits = thread.waits_on == "future" and not texts.children
     starved = waits and pooled and all(one.waits_on == "future" for one in pooled)
     return Link(OBJECT, "future", nobody=True, does=STARVED) if starved else None
+
+
+def _package(file: str) -> str:
+    """The package to which a file of a library belongs."""
+    return file.rpartition("/site-packages/")[2].partition("/")[0]
+
+
+def _awaited(thing: Any) -> Any:
+    """The coroutine inside what Python makes of one for an object with `__await__`."""
+    return next(iter(gc.get_referents(thing)), None) if type(thing) is _wrapper() else thing
+
+
+@cache
+def _wrapper() -> type:
+    async def nothing() -> None: ...
+
+    coroutine = nothing()
+    found = type(coroutine.__await__())
+    coroutine.close()
+    return found
 
 
 def _of_group(chain: Sequence[_Task]) -> bool:

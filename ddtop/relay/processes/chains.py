@@ -422,9 +422,10 @@ def _of_children(pid: int, theirs: bool, budget: _Budget) -> tuple[Link, ...]:
             waits.append((_held(Link(CHILD), child), *found))
     busy = (child for child in living if states[child] == "R")
     child = next(busy, living[0] if len(living) == 1 else 0) if theirs else 0
-    outwards = [chain for chain in waits if not child or chain[-1].pid not in living]
+    outwards = [chain for chain in waits if not theirs or chain[-1].pid not in living]
     if outwards:
         return outwards[0]
+    child = child or next((chain[-1].pid or 0 for chain in waits), 0)
     if child:
         return (_held(Link(CHILD), child),)
     # What it waits for may have been the work of a child that has ended well.
