@@ -1,7 +1,7 @@
 """The base classes of probes: each probe is one source, in one file, with one row in
 `ddtop.agent.sources`.
 
-A probe runs on the agent's thread. `sample` is called at every tick, two or four times a second,
+A probe runs on the agent's thread. `sample` is called at every tick, one to four times a second,
 and `fields` at every report, once or twice a second. If a probe raises, the guard switches it off
 by its name; its last values stay in the record.
 
@@ -31,7 +31,8 @@ LastEntry = tuple[str, int, int, str, "int | None"]
 WAITS_KEPT = 100
 TICK_NS = 250_000_000
 """The caches are cold at each tick, so it costs 0.3 ms of CPU, most of it to fetch some 3,700 lines
-from memory. Ten seconds still have 40 samples. In a steady rank twice as long, see `Reporter`."""
+from memory. Ten seconds still have 40 samples. In a steady rank up to four times as long, see
+`Reporter`."""
 
 PageCall = tuple[int, int, int, int, int]
 """An open call on the state page: call, since (monotonic ns), peer, tag, thread."""
@@ -49,7 +50,8 @@ class Tick:
     more than a second. `moved_at`: when any source had seen progress before this tick, monotonic
     ns, 0 if none had. `gpu`: the rank's own CUDA device, None while it is not known; `groups`: the
     process groups of the report that is being made; `activities`: how many samples have found each
-    of ACTIVITIES; `steady_since`: since when the steps have taken equally long, 0 if they do not.
+    of ACTIVITIES; `steady_since`: since when the steps have taken equally long, 0 if they do not;
+    `late_after_ns`: after a step, from when on the next one is late, 0 while no length is known.
     """
 
     __slots__ = (
@@ -59,6 +61,7 @@ class Tick:
         "groups",
         "has_peer",
         "held",
+        "late_after_ns",
         "line_since",
         "moved_at",
         "now",
@@ -73,7 +76,7 @@ class Tick:
 
     def __init__(self) -> None:
         self.now = self.unix_minus_mono = self.line_since = self.moved_at = 0
-        self.steady_since, self.held = 0, False
+        self.steady_since, self.late_after_ns, self.held = 0, 0, False
         self.seen: ThreadLook | None = None
         self.gpu: int | None = None
         self.groups: tuple[Group, ...] = ()

@@ -42,7 +42,10 @@ CALM_NS = 1_000_000_000
 """A rank is calm if it has progressed within this time, has no stuck collective and does not wait
 for data."""
 ASKED_NS = 20_000_000_000
-"""For this time after a question of the relay about waits, a rank takes all samples."""
+"""For this time after a question of the relay about waits, a rank takes all samples; after it has
+said that somebody looks, half of them."""
+_NOTED = (layout.SOURCE_OPTIMIZER, layout.SOURCE_USER)
+"""What counts these steps notes the end of each when it comes, and not at the next tick."""
 RELAY_SILENT_NS = 6_000_000_000
 """The relay sends `alive` every 2 s. An agent that misses three of them tries to start another."""
 SPAWN_EVERY_NS, LOG_BYTES_MAX = 6_000_000_000, 1 << 16
@@ -61,10 +64,10 @@ class Reporter:
         self._fields: dict[str, Any] = {}
         self._late_probes, self._tick = 0, Tick()
         self._report_at = self._moved = 0
-        self._pause_ns, self._asked_at = TICK_NS, -ASKED_NS
+        self._pause_ns, self._asked_at, self._closer_at = TICK_NS, -ASKED_NS, -ASKED_NS
         self._sent_groups: tuple[object, ...] | None = None
         self._relay: str | None = None
-        self._complained = self._said_silent = False
+        self._complained = self._said_silent = self._is_rung = False
         self._heard_at = self._spawn_at = time.monotonic_ns()
         self._sender = registry.relay_identity(rank.run)
         self._script_digest = init_args.script_digest(sys.orig_argv)
@@ -109,8 +112,9 @@ class Reporter:
 
     def pause_ns(self) -> int:
         """How long to sleep before the next tick, but for the jitter: twice as long in a rank whose
-        steps are steady, that waits little, and that nobody has asked."""
-        limits, tick = self._rank.limits, self._tick
+        steps are steady, that waits little, and that nobody has asked. Four times, until the next
+        report, where besides nobody looks, and the relay rings when a step does not end."""
+        limits, tick, words = self._rank.limits, self._tick, self._rank.page.words
         sleeps = (
             tick.steady_since
             and tick.now - tick.steady_since >= limits.steady_ns
@@ -122,7 +126,13 @@ class Reporter:
                 for source in self._communication
             )
         )
-        self._pause_ns = 2 * TICK_NS if sleeps else TICK_NS
+        alone = sleeps and tick.now - self._closer_at >= ASKED_NS
+        # The relay answers this by a first ring.
+        words[layout.LATE_AFTER_AT] = (
+            tick.late_after_ns if alone and words[layout.ITERATION_SOURCE_AT] in _NOTED else 0
+        )
+        sleeps_on = self._is_rung and words[layout.LATE_AFTER_AT]
+        self._pause_ns = TICK_NS * (4 if sleeps_on else 2 if sleeps else 1)
         return self._pause_ns
 
     def _is_calm(self, now: int) -> bool:
@@ -135,8 +145,12 @@ class Reporter:
         """When any source last saw progress, monotonic ns; 0 if none has."""
         return max(filter(None, map(_MOVED_AT, self._probes.values())), default=0)
 
-    def listen(self, now: int) -> None:
-        """Receive the relay's commands; start another relay if it has been silent for long."""
+    def listen(self, now: int) -> bool:
+        """Receive the relay's commands; start another relay if it has been silent for long.
+
+        Returns whether the relay has rung, because a step does not end.
+        """
+        rung = False
         while (data := self._link.receive()) is not None:
             self._heard_at = now
             try:
@@ -147,11 +161,15 @@ class Reporter:
                 guard.run("stacks", self._on_dump, record)
             elif isinstance(record, Command) and record.name == "arrivals" and record.arguments:
                 guard.run("arrivals", self._on_arrivals, record)
+            elif isinstance(record, Command) and record.name == "ring":
+                rung = self._is_rung = True
+                self._closer_at = now if record.arguments else self._closer_at
             elif isinstance(record, Command):
                 self._on_alive(record)
         if now - self._heard_at > RELAY_SILENT_NS and now - self._spawn_at > SPAWN_EVERY_NS:
             self._spawn_at = now
             guard.run("relay restart", self._start_relay)
+        return rung
 
     def _start_relay(self) -> None:
         """Start another relay. If none has ever answered, say once why."""
@@ -269,8 +287,11 @@ class Reporter:
         if rank.collectives_paused or rank.destroyed:
             return
         self._asked_at, words = self._tick.now, rank.page.words
-        counts = words[layout.ITERATION_SOURCE_AT] in layout.STEP_SOURCES
-        iteration = words[layout.ITERATION_AT] if counts else None
+        iteration = (
+            words[layout.ITERATION_AT]
+            if words[layout.ITERATION_SOURCE_AT] in layout.STEP_SOURCES
+            else None
+        )
         self._send(collectives.take(self._communication, command.arguments[0][:64], iteration))
 
     def _send_hello(self) -> None:
@@ -341,8 +362,7 @@ class Reporter:
         calls = self._open_calls()
         waits = [wait / 1e6 for source in communication for wait in source.longest_waits_ns()]
         # A wait that has happened twice is normal.
-        waits.sort(reverse=True)
-        longest_ms, usual_ms, *_ = (*waits, None, None)
+        longest_ms, usual_ms, *_ = (*sorted(waits, reverse=True), None, None)
         self._send(
             RankState(
                 phase=self._phase(calls),

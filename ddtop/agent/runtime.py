@@ -1,5 +1,5 @@
-"""The agent's one thread: samples the probes four times a second, or twice in a steady rank, and
-sends a record once a second, or twice while the rank makes no progress.
+"""The agent's one thread: samples the probes four times a second, in a steady rank twice or once,
+and sends a record once a second, or twice while the rank makes no progress.
 
 Theory of operation. The program's threads only write words to the state page and leave notes. This
 thread reads them, torch's own counters and the frames of the rank's thread, and sends a record
@@ -55,8 +55,7 @@ class Runtime:
         self._over = threading.Lock()
         self._over.acquire()
         self._thread = OwnThread(self._run)
-        self._collector_timer = collector.timer(rank.page.words)
-        self._truce = collector.Truce()
+        self._collector_timer, self._truce = collector.timer(rank.page.words), collector.Truce()
 
     def start(self) -> bool:
         """Install the hooks and start the thread, on the main thread and before user code runs.
@@ -120,8 +119,7 @@ class Runtime:
                 with rank.tick:
                     if self._stop or not self._is_here():
                         return
-                    if readable:
-                        reporter.listen(now)
+                    woken = (readable and reporter.listen(now)) or woken
                     if woken or now >= planned:
                         self._fork_warning.end()
                         rank.page.words[layout.HEARTBEAT_AT] = now

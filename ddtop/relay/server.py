@@ -81,8 +81,7 @@ class Viewers:
         )
         self._peers: dict[bytes, float] = {}
         self._joining: dict[bytes, tuple[float, float]] = {}
-        self._may_admit = True
-        self.dropped = 0
+        self._may_admit, self.dropped = True, 0
 
     def __len__(self) -> int:
         return len(self._peers) + len(self._joining)
@@ -181,7 +180,7 @@ class Viewers:
 # -- The loop of the relay
 
 
-HOST_EVERY_S, ALIVE_EVERY_S = 1.0, 2.0
+HOST_EVERY_S, ALIVE_EVERY_S, RING_EVERY_S = 1.0, 2.0, 0.25
 ROSTER_AFTER_S = 0.5
 """How soon a new rank or an exit is written to the roster. Several within this time need one
 write."""
@@ -216,12 +215,10 @@ class Server:
             sender or registry.relay_identity(run),
         )
         self._link = RelayLink(registry.socket_path(job, run), registry.secret(), "127.0.0.1")
-        self._history = FrameHistory()
-        self._probe = HostProbe()
+        self._history, self._probe = FrameHistory(), HostProbe()
         self.host = self._probe.host
         self._rendezvous, self._helpers = RendezvousWatch(), HelperWatch()
-        self._far_ends = FarEnds()
-        self._chains = Chains()
+        self._far_ends, self._chains = FarEnds(), Chains()
         self._ranks = Ranks(self._link, self.seal)
         automatic = os.environ.get("DDTOP_AUTODUMP", "1") != "0"
         self._requests = RelayRequests(self, self._ranks, automatic, policy)
@@ -251,11 +248,11 @@ class Server:
             "host": 0.0,
             "alive": 0.0,
             "entry": 0.0,
+            "ring": float("inf"),
             "roster": float("inf"),
             "sweep": self._started + SWEEP_AFTER_S,
         }
-        self._waiting_parent = WaitingParent()
-        self.stopping = False
+        self._waiting_parent, self.stopping = WaitingParent(), False
 
     def serve(self) -> None:
         """Serve until stopped, or until the job is over and no viewer came for the linger time."""
@@ -548,9 +545,16 @@ class Server:
             if self._waiting_parent.look():
                 self.stopping = True
             self._look_at_host()
+            # A viewer shows shares of time, for which there have to be more samples.
+            self._ranks.ring(time.monotonic_ns(), closer=bool(self._viewers))
+            self._due["ring"] = now + RING_EVERY_S
             if self._helpers.changed and self._ended_unix_ns is not None:
                 # A launcher ends after its ranks.
                 self._state_files.write_last_state()
+        if now >= self._due["ring"]:
+            self._due["ring"] = (
+                now + RING_EVERY_S if self._ranks.ring(time.monotonic_ns()) else float("inf")
+            )
         if now >= self._due["alive"]:
             self._due["alive"] = now + ALIVE_EVERY_S
             self._ranks.say_all(self._alive())

@@ -56,6 +56,10 @@ FOR_CHILDREN = {
 }
 """What stands there for waits that children of the process may have to end, by `Place.waits_on`."""
 
+# ns after a step in which the next one has to end: if it does not, the relay wakes the agent.
+# 0: it wakes up often enough by itself.
+LATE_AFTER_AT = 25
+
 WHEREABOUTS_SEQUENCE_AT, WHEREABOUTS_BYTES_AT = 30, 31
 
 SOURCE_NONE, SOURCE_BATCH, SOURCE_OPTIMIZER, SOURCE_USER, SOURCE_COLLECTIVES = 0, 1, 2, 3, 4
@@ -112,7 +116,8 @@ class PageView(msgspec.Struct, frozen=True):
     """What a state page says, all clocks monotonic ns of that host; 0 stands for "never".
 
     `mpi`: read by `wire.mpi`. `iteration`: how many it has finished; None while nothing counts
-    them.
+    them. `late_after_ns`: how long a step may take before its agent wants to be woken, 0: it does
+    not.
     """
 
     heartbeat_mono_ns: int
@@ -129,6 +134,7 @@ class PageView(msgspec.Struct, frozen=True):
     walking: bool = False
     calls: tuple[LastCall, ...] = ()
     whereabouts: Whereabouts | None = None
+    late_after_ns: int = 0
 
 
 def read_page(page: memoryview | bytes) -> PageView:
@@ -159,6 +165,7 @@ def read_page(page: memoryview | bytes) -> PageView:
         walking=bool(words[WALKING_AT]),
         calls=tuple(last_calls(page)),
         whereabouts=_read_part(page, words, WHEREABOUTS, Whereabouts),
+        late_after_ns=words[LATE_AFTER_AT],
     )
 
 

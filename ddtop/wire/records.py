@@ -1647,14 +1647,14 @@ NATIVE, BY_SIGNAL = "native", "signal"
 class Command(Record, frozen=True, array_like=True):
     """A request: a viewer's to the relay, or a relay's to its agents.
 
-    A viewer sends `join`, `ping`, `stacks`, `signal` and `mute`; a relay sends `alive`, `dump` and
-    `arrivals`. `history_s`: how many seconds of history a joining viewer wants. `arguments`: of
-    `stacks` the name of the request, the ranks ("0,3-5", empty for all) and NATIVE, BY_SIGNAL or
-    neither; of `signal` the rank, the pid and the number of the signal; of `mute` the kind, the
-    ranks, for how many seconds (0 ends it) and the reason; of `dump` the name of the request and
-    "auto" where nobody asked; of `arrivals` the name of the request; of `alive` what the relay
-    cannot do. `pid`: the relay's own. In a viewer's order `instance` and `pid` say who gives it, in
-    its own words.
+    A viewer sends `join`, `ping`, `stacks`, `signal` and `mute`; a relay sends `alive`, `dump`,
+    `arrivals` and `ring`. `history_s`: how many seconds of history a joining viewer wants.
+    `arguments`: of `stacks` the name of the request, the ranks ("0,3-5", empty for all) and NATIVE,
+    BY_SIGNAL or neither; of `signal` the rank, the pid and the number of the signal; of `mute` the
+    kind, the ranks, for how many seconds (0 ends it) and the reason; of `dump` the name of the
+    request and "auto" where nobody asked; of `arrivals` the name of the request; of `ring` "closer"
+    where somebody looks; of `alive` what the relay cannot do. `pid`: the relay's own. In a viewer's
+    order `instance` and `pid` say who gives it, in its own words.
     """
 
     name: str

@@ -7,7 +7,8 @@ from ddtop.agent.probe import Probe, WaitsProbe
 from ddtop.agent.rank import Rank
 from ddtop.agent.report import Reporter
 from ddtop.wire import page as layout
-from ddtop.wire.frames import open_envelope
+from ddtop.wire.frames import open_envelope, seal
+from ddtop.wire.records import Command
 
 MS = 1_000_000
 TICK = 250 * MS
@@ -19,13 +20,15 @@ class Sent:
     drops = 0
 
     def __init__(self):
-        self.kinds = []
+        self.kinds, self.commands = [], []
 
     def send(self, frame):
         self.kinds.append(open_envelope(frame).kind)
 
     def receive(self):
-        return None
+        if not self.commands:
+            return None
+        return seal(self.commands.pop(), sender="relay", unix_ns=1, mono_ns=1)
 
 
 class Mover(Probe):
@@ -112,6 +115,11 @@ class Steady:
             self.reporter.tick(self.now, False, False)
         return ticks
 
+    def is_rung(self, *arguments):
+        """The relay rings. Returns whether that wakes the agent."""
+        self.reporter._link.commands.append(Command("ring", arguments=arguments))
+        return self.reporter.listen(self.now)
+
 
 @pytest.fixture
 def steady(rank):
@@ -157,3 +165,47 @@ def test_a_rank_that_waits_much_takes_all_samples(steady):
         waits.count_sample(True)
 
     assert steady.reporter.pause_ns() == TICK
+
+
+def test_a_steady_rank_for_which_the_relay_rings_wakes_up_only_to_report(steady):
+    steady.passes(70)
+    sent = steady.reporter._link.kinds
+
+    assert steady.rank.page.words[layout.LATE_AFTER_AT] == 300 * MS
+    assert steady.is_rung()
+    steady.passes(2)
+    sent.clear()
+    assert steady.passes(20) == pytest.approx(20, abs=1)
+    assert sent.count("RankState") == pytest.approx(20, abs=1)
+
+
+def test_a_ring_for_a_step_that_does_not_end_brings_all_samples_back(steady):
+    steady.passes(70)
+    steady.is_rung()
+    steady.passes(5)
+
+    steady.now += 500 * MS
+    assert steady.is_rung()
+    steady.reporter.tick(steady.now, False, False)
+
+    assert steady.reporter.pause_ns() == TICK
+    assert steady.rank.page.words[layout.LATE_AFTER_AT] == 0
+
+
+def test_while_somebody_looks_a_rank_takes_half_the_samples(steady):
+    steady.passes(70)
+    steady.is_rung("closer")
+
+    assert steady.passes(19) == pytest.approx(38, abs=2)
+    steady.passes(2)
+    assert steady.passes(10) == pytest.approx(10, abs=1)
+
+
+def test_a_rank_whose_steps_are_noted_at_its_own_ticks_is_not_rung_for(steady):
+    words = steady.rank.page.words
+    words[layout.ITERATION_SOURCE_AT] = layout.SOURCE_BATCH
+    steady.is_rung()
+    steady.passes(70)
+
+    assert words[layout.LATE_AFTER_AT] == 0
+    assert steady.passes(10) == pytest.approx(20, abs=2)

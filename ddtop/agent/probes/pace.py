@@ -98,8 +98,7 @@ class Paces:
 
     def _forget(self) -> None:
         """Start again: what follows cannot be compared with what was counted."""
-        self._piece = Piece()
-        self._ended = 0
+        self._piece, self._ended = Piece(), 0
         self._start: list[Piece] = []
         self._recent: deque[Piece] = deque(maxlen=KEPT)
         self._told: Pace | None = None
@@ -205,12 +204,14 @@ class IterationsProbe(Probe):
     def sample(self, tick: Tick) -> None:
         """Count batches or MPI's pattern if nothing better counts; remember when steps ended."""
         self._count(tick)
-        tick.steady_since = self._steady(tick.now)
+        step_ms = self._step_ms()
+        tick.late_after_ns = int(2e6 * step_ms) + TICK_NS if step_ms is not None else 0
+        tick.steady_since = self._steady(tick.now, step_ms, tick.late_after_ns)
 
-    def _steady(self, now: int) -> int:
+    def _steady(self, now: int, step_ms: float | None, late_after_ns: int) -> int:
         """Since when steps have taken equally long; 0 if they do not, or if one does not end."""
-        usual, step_ms, factor = self._usual_ms, self._step_ms(), self._rank.limits.steady_factor
-        if step_ms is None or now - self._steps[-1][1] > 1e6 * (2 * step_ms) + TICK_NS:
+        usual, factor = self._usual_ms, self._rank.limits.steady_factor
+        if step_ms is None or now - self._steps[-1][1] > late_after_ns:
             self._steady_since = 0
         elif not self._steady_since or not usual / factor <= step_ms <= usual * factor:
             self._usual_ms, self._steady_since = step_ms, now

@@ -38,8 +38,9 @@ from ddtop.wire.records import Hello, StackFrame, ThreadStack
 from ddtop.wire.truncation import fit_threads
 
 DUMP_BYTES_MAX = 1 << 20
-AGENT_STUCK_STEP_S = 1.0
-"""A step so long after the agent's last tick: Python runs, so the agent waits for no GIL."""
+AGENT_STUCK_STEP_S = 1.5
+"""A step so long after the agent's last tick: Python runs, so the agent waits for no GIL. Ticks are
+up to 1.2 s apart."""
 
 
 def dump_path(hello: Hello) -> Path | None:
@@ -313,11 +314,9 @@ class _Thread:
     """One thread while its lines are read."""
 
     def __init__(self, thread_id: int | None, name: str | None) -> None:
-        self._thread_id = thread_id
-        self._name = name
+        self._thread_id, self._name = thread_id, name
         self._history: list[StackFrame] = []
-        self._omitted = 0
-        self._cut = False
+        self._omitted, self._cut = 0, False
 
     @property
     def started_by_another(self) -> bool:

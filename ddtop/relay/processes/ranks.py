@@ -17,7 +17,7 @@ from ddtop.link.relay_side import RANK, RelayLink
 from ddtop.procfs import link, status, status_of
 from ddtop.relay.processes import sample
 from ddtop.relay.processes.sample import Watched, is_gone
-from ddtop.wire.records import AnyRecord, Hello
+from ddtop.wire.records import AnyRecord, Command, Hello
 
 EXIT_UNSEEN_S = 2.5
 """A rank not in /proc has ended if its agent is silent this long. It reports every second."""
@@ -280,6 +280,22 @@ class Ranks:
         self.sweep()
         for peer in list(self._peers):
             self.say(peer, record)
+
+    def ring(self, now_mono_ns: int, closer: bool = False) -> bool:
+        """Wake the agents that sleep until a step does not end, as their pages said at the last
+        look: each once before that, so that it knows that somebody will, and all of them where
+        somebody looks closer. Returns whether there are any.
+        """
+        sleeping = False
+        for pid, watched in self.watched.items():
+            if watched.page is None or not (late_after_ns := watched.page.late_after_ns):
+                continue
+            sleeping, ended, rung_for = True, sample.step_ended(watched), watched.rung_for
+            late = rung_for is None or now_mono_ns - (ended or now_mono_ns) > late_after_ns
+            if closer or (late and ended != rung_for):
+                watched.rung_for = ended
+                self.ask(pid, Command("ring", arguments=("closer",) if closer else ()))
+        return sleeping
 
     def ask(self, pid: int, record: AnyRecord) -> bool:
         """Tell the agent of this process; False if it could not be handed over."""

@@ -38,7 +38,7 @@ from ddtop.procfs import (
 )
 from ddtop.relay.processes import cgroup, sockets
 from ddtop.wire.mpi import MpiState, read_mpi
-from ddtop.wire.page import PAGE_BYTES, PageError, PageView, read_page
+from ddtop.wire.page import PAGE_BYTES, STEP_AT, PageError, PageView, read_page
 from ddtop.wire.records import Exit, Hello, Limit, ProcessLoad, ProcessState
 
 # -- How a process ended that is not our child: pidfd, then PIDFD_GET_INFO, then the zombie in
@@ -296,7 +296,8 @@ class Watched:
     said Hello to this relay itself, over a connection that it made. `stack_start`: where its stack
     began after that Hello, 0 before the first look. `lead_tid`: the thread that trains, of a rank
     without a state page; None for the main thread. `child_switches`: by pid, at the last look, of
-    the children for which it may wait.
+    the children for which it may wait. `rung_for`: the end of the step after which its agent was
+    woken, monotonic ns; None before that.
     """
 
     hello: Hello
@@ -321,6 +322,7 @@ class Watched:
     stack_start: int = 0
     lead_tid: int | None = None
     child_switches: dict[int, int] = field(default_factory=dict)
+    rung_for: int | None = None
 
     def note_cpu(self, now_mono_ns: int, cpu_ns: int) -> None:
         """Keep the cores used (its children included) between the last two looks, `cpu_ratio`."""
@@ -615,6 +617,15 @@ def page(hello: Hello) -> PageView | None:
         return read_page(private.read(path, PAGE_BYTES))
     except (OSError, PageError):
         return None
+
+
+def step_ended(watched: Watched) -> int | None:
+    """When its last step ended, monotonic ns; None if its page does not say."""
+    # Its owner may have made the file shorter.
+    with contextlib.suppress(OSError, LookupError, TypeError):
+        head = private.read(page_path(watched.hello) or Path(), 8 * (STEP_AT + 1))
+        return memoryview(head).cast("q")[STEP_AT]
+    return None
 
 
 def abandoned_files() -> list[Path]:
