@@ -12,7 +12,9 @@ import sys
 import time
 from collections.abc import Callable
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import msgspec
 
 import ddtop
 from ddtop import plugins, private, registry
@@ -61,7 +63,9 @@ class Reporter:
         self._samples: tuple[tuple[str, Callable[[Tick], object]], ...] = ()
         self._reports: tuple[tuple[str, Callable[[Tick], Fields]], ...] = ()
         self._communication: tuple[WaitsProbe, ...] = ()
-        self._fields: dict[str, Any] = {}
+        # In the order of the record, which is then made without names: those of so many fields take
+        # longer to match than all else.
+        self._fields = msgspec.structs.asdict(RankState(phase="starting"))
         self._late_probes, self._tick = 0, Tick()
         self._report_at = self._moved = 0
         self._pause_ns, self._asked_at, self._closer_at = TICK_NS, -ASKED_NS, -ASKED_NS
@@ -363,24 +367,22 @@ class Reporter:
         waits = [wait / 1e6 for source in communication for wait in source.longest_waits_ns()]
         # A wait that has happened twice is normal.
         longest_ms, usual_ms, *_ = (*sorted(waits, reverse=True), None, None)
-        self._send(
-            RankState(
-                phase=self._phase(calls),
-                open_calls=calls,
-                wait_samples=sum(source.wait_samples for source in communication),
-                all_samples=sum(source.all_samples for source in communication),
-                exception=rank.exception,
-                failed_save=rank.failed_save,
-                progress_unix_ns=self._moved + tick.unix_minus_mono if self._moved else None,
-                healthy_wait_max_ms=longest_ms,
-                usual_wait_ms=usual_ms,
-                agent_cpu_ns=time.thread_time_ns() + OwnThread.ended_cpu_ns,
-                drops=self._link.drops,
-                probes_off=tuple(f"{name}: {redact(reason)}" for name, reason in guard.off.items()),
-                gc_total_ns=rank.page.words[layout.GC_TOTAL_AT],
-                **self._fields,
-            )
+        self._fields.update(
+            phase=self._phase(calls),
+            open_calls=calls,
+            wait_samples=sum(source.wait_samples for source in communication),
+            all_samples=sum(source.all_samples for source in communication),
+            exception=rank.exception,
+            failed_save=rank.failed_save,
+            progress_unix_ns=self._moved + tick.unix_minus_mono if self._moved else None,
+            healthy_wait_max_ms=longest_ms,
+            usual_wait_ms=usual_ms,
+            agent_cpu_ns=time.thread_time_ns() + OwnThread.ended_cpu_ns,
+            drops=self._link.drops,
+            probes_off=tuple(f"{name}: {redact(reason)}" for name, reason in guard.off.items()),
+            gc_total_ns=rank.page.words[layout.GC_TOTAL_AT],
         )
+        self._send(RankState(*self._fields.values()))
 
     def _collect(self, fields: Callable[[Tick], Fields]) -> None:
         self._fields.update(fields(self._tick).keywords)

@@ -145,7 +145,8 @@ def _without_secrets(record: AnyRecord) -> bytes:
     new = [
         value
         for value, last in zip_longest(fields, _last.get(type(record), ()))
-        if type(value) is dict or (type(value) not in _NO_TEXT and value != last)
+        if (value is not last and type(value) not in _NO_TEXT and value != last)
+        or type(value) is dict
     ]
     values = msgspec.msgpack.decode(encode(new))
     if redaction.redact_in(values) != values:

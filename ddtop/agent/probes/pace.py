@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from functools import partial
-from operator import sub
+from functools import partial, reduce
+from operator import add, sub
 from typing import NamedTuple
 
 from ddtop.agent.limits import AgentLimits
@@ -56,6 +56,17 @@ class Counts(NamedTuple):
             tuple(map(sub, self.activities, before.activities)),
         )
 
+    def plus(self, other: Counts) -> Counts:
+        """Both together. None counts as 0."""
+        return Counts(
+            self.at + other.at,
+            self.steps + other.steps,
+            self.loader_ns + other.loader_ns,
+            (self.samples or 0.0) + (other.samples or 0.0),
+            (self.tokens or 0.0) + (other.tokens or 0.0),
+            tuple(map(add, self.activities, other.activities)),
+        )
+
     @property
     def step_ns(self) -> float:
         """The length of a step."""
@@ -69,15 +80,8 @@ class Counts(NamedTuple):
 
 
 def sum_of(counts: Sequence[Counts]) -> Counts:
-    """All of them together. None counts as 0."""
-    return Counts(
-        sum(one.at for one in counts),
-        sum(one.steps for one in counts),
-        sum(one.loader_ns for one in counts),
-        sum(one.samples or 0.0 for one in counts),
-        sum(one.tokens or 0.0 for one in counts),
-        tuple(map(sum, zip(*[one.activities for one in counts], strict=False))),
-    )
+    """All of them together."""
+    return reduce(Counts.plus, counts)
 
 
 class Piece:
@@ -117,7 +121,7 @@ class Paces:
             return
         piece, more = self._piece, counts.since(last[1])
         piece.began = piece.began or last[1].at
-        piece.counts = sum_of((piece.counts, more)) if piece.looks else more
+        piece.counts = piece.counts.plus(more) if piece.looks else more
         piece.looks += 1
         piece.waits += waits
         limits, whole = self._limits, piece.counts

@@ -13,6 +13,7 @@ import sys
 import sysconfig
 from collections import deque
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from types import CodeType
 from typing import Any
 
@@ -46,6 +47,9 @@ _DEPTH_MAX = 200
 """Frames that are read, from the innermost on. More frames of a deep recursion cost more than they
 show."""
 
+KNOWN_MAX = 64
+"""Stacks whose meaning is remembered, some 3 KB each. A training is found at the same few again and
+again."""
 _USER, _LIBRARY = "its own", "a library"
 """Kinds of files; a third kind is the package of a training framework."""
 
@@ -94,24 +98,8 @@ class ThreadLook:
     else it has called the user frame. `asked`: the actor for whose answer it waits.
     """
 
-    __slots__ = (
-        "activity",
-        "asked",
-        "callee",
-        "file",
-        "frame_id",
-        "framework",
-        "framework_call",
-        "function",
-        "inside",
-        "line",
-        "qualname",
-        "waits_for",
-        "waits_on",
-    )
-
     def __init__(self) -> None:
-        self.activity = UNSEEN
+        self.activity, self.inside = UNSEEN, False
         self.function: str | None = None
         self.qualname: str | None = None
         self.file, self.line, self.frame_id = "", 0, 0
@@ -120,8 +108,13 @@ class ThreadLook:
         self.waits_for: str | None = None
         self.framework: str | None = None
         self.framework_call: str | None = None
-        self.inside = False
         self.asked: Asked | None = None
+
+    def again(self, frame_id: int) -> ThreadLook:
+        """The same, found once more; the user frame may be another one."""
+        seen = ThreadLook.__new__(ThreadLook)
+        seen.__dict__.update(self.__dict__, frame_id=frame_id)
+        return seen
 
     @property
     def owner(self) -> str | None:
@@ -161,6 +154,7 @@ class FrameReader:
         self.walk = walk or Walk(memoryview(bytearray(8)).cast("q"), 0)
         self._kinds: dict[str, str] = {}
         self._meanings: dict[tuple[str, str], tuple[int | None, str | None]] = {}
+        self._means = lru_cache(KNOWN_MAX)(self._read)
         paths = sysconfig.get_paths()
         self._library = tuple(
             {
@@ -177,9 +171,22 @@ class FrameReader:
         stack = self.walk.stack(thread_id, _DEPTH_MAX)
         if not stack:
             return None
+        places, ids = zip(*stack, strict=True)
+        known = self._means(places)
+        seen = known.again(ids[known.frame_id - 1] if known.frame_id else 0)
+        if seen.waits_for is not None:
+            # It waits until that file is gone, and the process that made it may have died.
+            path = self.walk.text_of_self(thread_id, seen.waits_for, BATON_WAITS, BATON_PATH)
+            seen.waits_for = path and path[:LOCK_PATH_MAX]
+        return seen
+
+    def _read(self, places: tuple[Place, ...]) -> ThreadLook:
+        """What a stack with these places means. `frame_id`: which of them is the user frame, from
+        1 on; `waits_for`: the file of the code that waits for the path that one of its objects has.
+        """
         seen, kinds = ThreadLook(), self._kinds
         inner: Place | None = None
-        for place, frame_id in _own_frames(stack):
+        for number, place in enumerate(_own_frames(places), 1):
             file, function, qualname, line_now = place
             line = line_now or 0
             try:
@@ -197,11 +204,9 @@ class FrameReader:
             elif kind is not _USER:
                 self._pass_library(seen, file, function, line)
                 if function == BATON_WAITS and file.endswith(BATON_FILE):
-                    # It waits until that file is gone, and the process that made it may have died.
-                    path = self.walk.text_of_self(thread_id, file, function, BATON_PATH)
-                    seen.waits_for = path and path[:LOCK_PATH_MAX]
+                    seen.waits_for = file
             elif seen.function is None:
-                seen.function, seen.file, seen.line, seen.frame_id = function, file, line, frame_id
+                seen.function, seen.file, seen.line, seen.frame_id = function, file, line, number
                 seen.qualname = qualname
         if seen.activity == UNSEEN:
             seen.activity = OTHER
@@ -271,12 +276,12 @@ class FrameReader:
         return not (installed or file.startswith((self._own, *self._library)))
 
 
-def _own_frames(stack: list[tuple[Place, int]]) -> Iterator[tuple[Place, int]]:
+def _own_frames(places: tuple[Place, ...]) -> Iterator[Place]:
     """Without those of the parent that has forked this process, which are further out."""
-    for place, frame_id in stack:
+    for place in places:
         if place[1] == "_bootstrap" and place[0].endswith("multiprocessing/process.py"):
             return
-        yield place, frame_id
+        yield place
 
 
 def _place_without_own_code(seen: ThreadLook, inner: Place | None) -> None:
