@@ -50,10 +50,13 @@ class AgentLimits:
     many. Before that, the program may have been in another loop."""
     step_window_ns = 2_000_000_000
     """The length of a step is the mean over this time, but of two steps at least."""
-    steady_factor, steady_ns, steady_wait_ratio = 1.25, 60_000_000_000, 0.25
+    steady_factor, steady_wait_ratio = 1.25, 0.25
+    steady_ns, steady_odd_ns = 60_000_000_000, 10_000_000_000
     """Steps are steady while they take this much longer or shorter at most. In a rank whose steps
-    have been steady for this time, and that waits for a smaller part of it, half as many samples
-    say the same. The rules that compare waits need more of them."""
+    have been steady for this time, and that waits for a smaller part of it, fewer samples say the
+    same. The rules that compare waits need more of them. After a pause, or other steps, of less
+    than `steady_odd_ns`, steps are as steady as before: a save, or a moment in which the machine is
+    busy, makes no other training of it."""
     speed_window_ns = 30_000_000_000
     """Speeds are the mean over this time."""
     speed_silent_ns = 5_000_000_000

@@ -148,6 +148,16 @@ def test_steps_that_end_bring_all_samples_back_at_the_next_tick(steady):
     assert steady.passes(10, steps_ms=0) == pytest.approx(40, abs=2)
 
 
+@pytest.mark.parametrize(("seconds", "ticks"), [(7, 20), (12, 40)])
+def test_a_short_pause_makes_a_steady_rank_no_less_steady(steady, seconds, ticks):
+    """Its steps are the usual ones again two seconds after it."""
+    steady.passes(70)
+    assert steady.passes(seconds, steps_ms=0) == pytest.approx(4 * seconds, abs=2)
+
+    steady.passes(3)
+    assert steady.passes(10) == pytest.approx(ticks, abs=2)
+
+
 def test_a_question_of_the_relay_brings_all_samples_back_for_a_while(steady):
     steady.passes(70)
     steady.reporter._asked_at = steady.now

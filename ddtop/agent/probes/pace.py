@@ -200,10 +200,10 @@ class IterationsProbe(Probe):
     name = "iterations"
 
     def __init__(self, rank: Rank) -> None:
-        self._rank, self._batches = rank, 0
+        self._rank, self._batches, self._usual_ms = rank, 0, 0.0
+        self._steady_since = self._odd_since = 0
         # (iteration, when it ended in monotonic ns).
         self._steps: list[tuple[int, int]] = []
-        self._usual_ms, self._steady_since = 0.0, 0
 
     def sample(self, tick: Tick) -> None:
         """Count batches or MPI's pattern if nothing better counts; remember when steps ended."""
@@ -213,13 +213,20 @@ class IterationsProbe(Probe):
         tick.steady_since = self._steady(tick.now, step_ms, tick.late_after_ns)
 
     def _steady(self, now: int, step_ms: float | None, late_after_ns: int) -> int:
-        """Since when steps have taken equally long; 0 if they do not, or if one does not end."""
-        usual, factor = self._usual_ms, self._rank.limits.steady_factor
-        if step_ms is None or now - self._steps[-1][1] > late_after_ns:
-            self._steady_since = 0
-        elif not self._steady_since or not usual / factor <= step_ms <= usual * factor:
-            self._usual_ms, self._steady_since = step_ms, now
-        return self._steady_since
+        """Since when steps have taken equally long; 0 if they do not, or if one does not end. A
+        pause and the steps around it do not count once the usual length is back."""
+        usual, limits = self._usual_ms, self._rank.limits
+        if (
+            step_ms is not None
+            and now - self._steps[-1][1] <= late_after_ns
+            and usual / limits.steady_factor <= step_ms <= usual * limits.steady_factor
+        ):
+            self._odd_since = 0
+            return self._steady_since
+        self._odd_since = self._odd_since or now
+        if not usual or now - self._odd_since >= limits.steady_odd_ns:
+            self._usual_ms, self._steady_since, self._odd_since = step_ms or 0.0, now, 0
+        return 0
 
     def _count(self, tick: Tick) -> None:
         words, steps = self._rank.page.words, self._steps
@@ -230,11 +237,10 @@ class IterationsProbe(Probe):
                 words[layout.ITERATION_SOURCE_AT] = layout.SOURCE_BATCH
                 words[layout.ITERATION_AT], words[layout.STEP_AT] = batches, tick.now
         # A counter of steps is better than a pattern.
-        silent = words[layout.ITERATION_SOURCE_AT] in (
+        if tick.pattern is not None and words[layout.ITERATION_SOURCE_AT] in (
             layout.SOURCE_NONE,
             layout.SOURCE_COLLECTIVES,
-        )
-        if silent and tick.pattern is not None:
+        ):
             words[layout.ITERATION_SOURCE_AT] = layout.SOURCE_COLLECTIVES
             words[layout.ITERATION_AT], words[layout.STEP_AT] = tick.pattern
         iteration, at = words[layout.ITERATION_AT], words[layout.STEP_AT]
@@ -252,11 +258,10 @@ class IterationsProbe(Probe):
         """The count, its source, the length of a step, and what is trained without a group."""
         words = self._rank.page.words
         source = words[layout.ITERATION_SOURCE_AT]
-        known = 0 <= source < len(layout.SOURCES)
         return partial(
             RankState,
             iteration=words[layout.ITERATION_AT] if source else None,
-            iteration_source=layout.SOURCES[source] if known else None,
+            iteration_source=layout.SOURCES[source] if 0 <= source < len(layout.SOURCES) else None,
             step_ms=self._step_ms(),
             step_unix_ns=self._steps[-1][1] + tick.unix_minus_mono if self._steps else None,
             trains=None if tick.groups else self._rank.notes[GradientNotes].trains,
