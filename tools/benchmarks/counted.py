@@ -53,6 +53,7 @@ each move.
 """
 
 
+_Run = Callable[[], object]
 _SOME = {"one": [1.5, "two"], "three": SimpleNamespace(four=(5,))}
 
 
@@ -139,7 +140,6 @@ class Parts:
 
     def steps(self) -> None:
         """The hooks of one step of DDP: the one of the optimizer."""
-        self.calls_once()
         self.hook(self._optimizer, (), {})
 
     def reduces(self) -> None:
@@ -150,13 +150,14 @@ class Parts:
         """The same without the wrapper."""
         self.all_reduce.__wrapped__(self._tensor)  # type: ignore[attr-defined]
 
-    def each(self) -> Iterator[tuple[str, Callable[[], object], Callable[[], object]]]:
-        """Name, part, and what of it is not ddtop's."""
-        yield "a wake-up of the agent's thread", self.wakes, self.moves
-        yield "a wake-up that reports", self.reports, self.moves
-        yield "hooks of a DDP step", self.steps, self.calls_once
-        yield "a collective made in Python", self.reduces, self.bare
-        yield "a call of MPI (Allreduce)", self._mpi, self._bare_mpi
+    def each(self) -> Iterator[tuple[str, _Run, _Run, _Run]]:
+        """Name, part, what of it is not ddtop's, and what comes before each."""
+        yield "a wake-up of the agent's thread", self.wakes, self.moves, _nothing
+        yield "a wake-up that reports", self.reports, self.moves, _nothing
+        # Each step has made one call, as it does in a training.
+        yield "hooks of a DDP step", self.steps, _nothing, self.calls_once
+        yield "a collective made in Python", self.reduces, self.bare, _nothing
+        yield "a call of MPI (Allreduce)", self._mpi, self._bare_mpi, _nothing
 
     def drain(self) -> None:
         """Read what the relay has been sent."""
@@ -298,15 +299,17 @@ def times(rounds: int) -> Iterator[tuple[str, float, float]]:
     """Name of each part, and its CPU time in us: cold, warm. Medians of the differences."""
     objects = doubles() if find_spec("torch") is None else of_torch()
     parts, walked = Parts(*objects), bytearray(EVICTED_BYTES)
-    for name, part, other in parts.each():
+    for name, part, other, before in parts.each():
         cold: tuple[list[int], list[int]] = ([], [])
         warm: tuple[list[int], list[int]] = ([], [])
-        for _ in range(rounds):
-            for run, colds, warms in zip((part, other), cold, warm, strict=True):
+        # Not in turns: then there would be more calls before some steps than before others.
+        for run, colds, warms in zip((part, other), cold, warm, strict=True):
+            for _ in range(rounds):
                 parts.drain()
-                # Reads each line of it, and of what is in the caches leaves nothing.
-                walked.find(1)
                 for found in (colds, warms):
+                    before()
+                    # Reads each line of it, and of what is in the caches leaves nothing.
+                    walked.find(1 if found is colds else 0)
                     began = time.thread_time_ns()
                     run()
                     found.append(time.thread_time_ns() - began)
@@ -325,8 +328,8 @@ def main() -> None:
         walked.find(1)
         deepcopy(_SOME)
 
-    for _, part, other in parts.each():
-        for before in (_nothing, cold):
+    for _, part, other, before in parts.each():
+        for evicts in (_nothing, cold):
             for run in (part, other):
                 for times in (4 * ROUNDS, ROUNDS, 2 * ROUNDS):
                     gc.collect()
@@ -334,6 +337,7 @@ def main() -> None:
                     os.getloadavg()
                     for _ in range(times):
                         before()
+                        evicts()
                         run()
                     os.getloadavg()
     parts.close()
