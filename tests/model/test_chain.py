@@ -4,7 +4,9 @@ import msgspec
 
 from ddtop.diagnosis.kinds import Kind
 from ddtop.wire.records import (
+    CHILD,
     CONNECTION,
+    ENDS_AGAIN,
     FILE_LOCK,
     ITSELF,
     LOCK,
@@ -195,6 +197,28 @@ def test_a_wait_for_an_rpc_goes_on_at_the_only_rank_that_runs_one():
 
     assert "it waits for a call that rank 2 runs, which is in feed (feed.py:3)" in finding.summary
     assert finding.advice.startswith("see why rank 2 does not go on: it is in feed (feed.py:3)")
+
+
+def test_of_ranks_that_run_rpcs_the_one_is_meant_that_waits_for_none():
+    """Rank 1 waits for rank 3, which runs a call of rank 2, which waits for rank 1."""
+    job = trained()
+    job.ranks[1].stands_at("drain", waits_on="rpc")
+    job.ranks[1].says = {"rpc": RpcState("w1", 1, waits=1, serves=1)}
+    job.ranks[2].says = {"rpc": RpcState("w2", 2, serves=1)}
+    job.others_wait(1)
+    dumped(job.passes(8), 2, WORKS)
+
+    assert "it waits for a call that rank 2 runs" in found(job, 2).summary
+
+
+def test_a_pool_whose_workers_end_as_they_start_does_not_work():
+    """Its children use the CPU all the time."""
+    again = Link(CHILD, who="its worker", pid=88, does=ENDS_AGAIN)
+    job = stands(again)
+    job.ranks[1].cores = 0.6
+    job.passes(10)
+
+    assert job.finding().severity == "critical"
 
 
 def test_where_two_ranks_run_rpcs_none_of_them_is_meant():

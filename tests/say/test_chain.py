@@ -5,10 +5,16 @@ import pytest
 from ddtop.say.chain import chain_clause, chain_lines, chain_step
 from ddtop.wire.records import (
     ALONE,
+    BACKLOG,
+    CALL,
+    CHANGES,
     CHILD,
     CONNECTION,
     DEBUGGER,
+    ENDLESS,
+    ENDS_AGAIN,
     FILE_LOCK,
+    INHERITED,
     KEY,
     LOCK,
     LOOKUP,
@@ -21,8 +27,11 @@ from ddtop.wire.records import (
     RETRY,
     SHARED,
     SIGNAL,
+    STARVED,
+    TAKEN,
     TASK,
     THREAD,
+    TIMED,
     TWICE,
     UNDONE,
     Link,
@@ -224,6 +233,60 @@ CASES = {
         (Link(OBJECT, "queue", nobody=True, does=UNDONE),),
         ": it waits for items of a queue that were taken, and never marked as done",
         "call task_done for each item that get returns",
+    ),
+    "a connection that its server has not accepted": (
+        (Link(CONNECTION, "127.0.0.1:80", "serve.py", 88, ASLEEP, does=BACKLOG),),
+        ": it waits for an answer of 127.0.0.1:80, where serve.py (pid 88) listens, and has not"
+        " accepted its connection, which is asleep",
+        "find out why serve.py (pid 88) does not accept at 127.0.0.1:80",
+    ),
+    "the standard input of its parent": (
+        (
+            Link(CHILD, who="gzip", pid=88, process=ASLEEP),
+            Link(PIPE, does=INHERITED, nobody=True),
+        ),
+        ": gzip (pid 88) reads its standard input, which is that of its parent, and nothing comes",
+        "give that process its input",
+    ),
+    "a pool whose threads wait for each other": (
+        (Link(OBJECT, "future", nobody=True, does=STARVED),),
+        ": it waits for a future, and all threads of that pool wait for futures too",
+        "let no task of a pool wait for another task of the same pool",
+    ),
+    "a pool whose connections are in use": (
+        (Link(OBJECT, "connection", nobody=True, does=TAKEN),),
+        ": it waits for a free connection of a pool, and all are in use",
+        "give each connection back",
+    ),
+    "workers that end as they start": (
+        (Link(CHILD, who="its worker", pid=88, does=ENDS_AGAIN),),
+        ": its worker (pid 88) has taken the place of one that ended: each worker ends as it"
+        " starts",
+        "read what the workers of that pool print",
+    ),
+    "the call in which a thread of a server waits": (
+        (
+            Link(CONNECTION, "127.0.0.1:80", "serve.py", 88, ASLEEP, COLLECT),
+            Link(OBJECT, "self.loaded.wait()", place=COLLECT, does=CALL),
+        ),
+        ": it waits for an answer of 127.0.0.1:80, which serve.py (pid 88) serves, which waits in"
+        " `self.loaded.wait()`",
+        "find out which thread should end `self.loaded.wait()` (train.py:31)",
+    ),
+    "a loop that a clock ends": (
+        (Link(LOOP, "time.time() < until", place=COLLECT, does=f"that {TIMED}"),),
+        ": it goes on while `time.time() < until` (train.py:31), and that has a time limit",
+        "let the loop at train.py:31 end, or give it a shorter time limit",
+    ),
+    "a loop that goes on": (
+        (Link(LOOP, "left > 0", place=COLLECT, does=f"left is 7, and {CHANGES}"),),
+        ": it goes on while `left > 0` (train.py:31), and left is 7, and that changes",
+        "let the loop at train.py:31 end, or do this work on all ranks",
+    ),
+    "a loop that nothing ends": (
+        (Link(LOOP, ENDLESS, place=COLLECT),),
+        ": it goes on while `True` (train.py:31)",
+        "let the loop at train.py:31 end: nothing in it does that",
     ),
     "a child at the other end of a socket without a name": (
         (Link(CONNECTION, who="env.py", pid=88, process=ASLEEP, does="ESTABLISHED"),),

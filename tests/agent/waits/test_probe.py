@@ -27,7 +27,7 @@ from ddtop.agent.waits.probe import (
     started_in_place,
 )
 from ddtop.wire import page as layout
-from ddtop.wire.records import CHANGES
+from ddtop.wire.records import CHANGES, STARVED
 
 LOCK, SEEN = threading.Lock(), [1]
 SECOND = 10**9
@@ -722,6 +722,160 @@ def test_a_queue_whose_items_are_taken_and_not_marked_as_done_is_told(ended):
     worker.thread.join(20)
 
     assert (link.resource, link.named, link.who, link.does) == ("object", "queue", None, "undone")
+
+
+def starves(release):
+    """Each thread of the pool waits for a task that only a thread of the pool could do."""
+    with concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="tiles") as pool:
+        inner = []
+
+        def outer():
+            inner.append(concurrent.futures.Future())
+            inner[0].result()
+
+        task = pool.submit(outer)
+        threading.Thread(target=lambda: (release.acquire(), inner[0].set_result(1))).start()
+        task.result()
+
+
+def test_a_pool_whose_threads_all_wait_for_its_own_tasks_is_told(ended, monkeypatch):
+    monkeypatch.setattr("ddtop.agent.waits.probe.children", lambda _: [])
+    chain, _ = chain_of(
+        ended(starves, "lead").ident, lambda found: found and found[-1].does == STARVED
+    )
+
+    assert [link.resource for link in chain] == ["object"]
+
+
+def test_of_a_future_that_a_child_may_compute_nothing_is_said(ended, monkeypatch):
+    monkeypatch.setattr("ddtop.agent.waits.probe.children", lambda _: [1])
+    chain, _ = chain_of(ended(starves, "lead").ident)
+
+    assert STARVED not in [link.does for link in chain]
+
+
+def closes_its_executor(release):
+    async def main():
+        asyncio.get_running_loop().run_in_executor(None, computes, release)
+
+    asyncio.run(main())
+
+
+def test_a_loop_that_ends_waits_for_the_thread_of_its_executor(ended):
+    (link,), awaited = chain_of(ended(closes_its_executor, "lead").ident)
+
+    assert (link.resource, link.place.function) == ("thread", "computes")
+    assert awaited
+
+
+async def groups(_gate):
+    async with asyncio.TaskGroup() as group:
+        group.create_task(Feed().fill(), name="filler")
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="TaskGroup came with Python 3.11")
+def test_the_task_for_which_a_task_group_waits_is_told(ended):
+    (link, *_), _ = chain_of(
+        ended(awaited(groups), "lead").ident, lambda found: found and stands_in(found, "fill")
+    )
+
+    assert (link.who, link.named) == ("filler", "await self.rows.get()")
+
+
+class Handshake:
+    """A program's object whose two tasks wait for each other."""
+
+    def __init__(self):
+        self.first, self.second = asyncio.Event(), asyncio.Event()
+
+    async def one(self):
+        await self.second.wait()
+        self.first.set()
+
+    async def other(self):
+        await self.first.wait()
+        self.second.set()
+
+
+async def shakes_hands(_gate):
+    await asyncio.gather(*map(asyncio.create_task, (Handshake().one(), asyncio.sleep(0))))
+
+
+async def shakes_hands_with_each_other(_gate):
+    both = Handshake()
+    await asyncio.gather(*map(asyncio.create_task, (both.one(), both.other())))
+
+
+@pytest.mark.parametrize(
+    ("main", "circle"), [(shakes_hands, False), (shakes_hands_with_each_other, True)]
+)
+def test_two_tasks_that_wait_for_what_the_other_one_sets_are_a_circle(ended, main, circle):
+    chain, _ = chain_of(
+        ended(awaited(main), "lead").ident, lambda found: found and stands_in(found, "one")
+    )
+
+    assert [link.circle for link in chain[1:]] == [True] * circle
+
+
+class Request:
+    """What a library returns for `await`: an object that is no coroutine."""
+
+    def __init__(self, made):
+        self._made = made
+
+    def __await__(self):
+        return self._made.__await__()
+
+
+async def requests(_gate):
+    await Request(Feed().fill())
+
+
+def test_the_coroutine_behind_an_object_with_await_is_read(ended):
+    (link, *_), _ = chain_of(
+        ended(awaited(requests), "lead").ident, lambda found: found and stands_in(found, "fill")
+    )
+
+    assert link.named == "await self.rows.get()"
+
+
+LIBRARY = """\
+import threading
+gate = threading.Lock()
+def read(wait):
+    with gate:
+        wait()
+"""
+
+
+@pytest.mark.parametrize("package", ["h5", "other"])
+def test_the_thread_that_is_inside_a_lock_of_the_same_library_has_it(ended, tmp_path, package):
+    """Two libraries may have locks of one name."""
+    scopes = {}
+    for name in ("h5", package):
+        path = tmp_path / f"site-packages/{name}/files.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(LIBRARY)
+        if name not in scopes:
+            scopes[name] = {}
+            exec(compile(LIBRARY, str(path), "exec"), scopes[name])
+    has, wants = scopes["h5"], scopes[package]
+    wants["gate"] = has["gate"]
+
+    def prefetches(release):
+        has["read"](release.acquire)
+
+    def reads(_release):
+        wants["read"](lambda: None)
+
+    holder = ended(prefetches, "prefetch")
+    while not has["gate"].locked():
+        time.sleep(0.01)
+    lead = ended(reads, "lead")
+    known = package == "h5"
+    chain, _ = chain_of(lead.ident, lambda found: bool(found) or not known, among=[holder.ident])
+
+    assert [(link.named, link.who) for link in chain] == [("gate", "prefetch")] * known
 
 
 class Watched(asyncio.Task):

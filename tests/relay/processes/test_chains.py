@@ -231,6 +231,52 @@ def test_a_server_that_accepts_nobody(start):
     assert (link.named, link.pid) == (f"127.0.0.1:{address[1]}", os.getpid())
 
 
+def test_a_connection_that_its_server_has_not_accepted(start):
+    """The kernel has made it, and so it looks like any other from the client's side."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        process = start(f"import socket; socket.create_connection(('127.0.0.1', {port})).recv(1)")
+        (waits,) = told(process)
+        client, _ = server.accept()
+        with client:
+            (served,) = chain_of(process.pid)
+
+    assert (waits.does, waits.pid, served.does) == ("backlog", os.getpid(), "ESTABLISHED")
+
+
+def test_a_child_that_reads_the_standard_input_of_its_parent(start):
+    code = "import subprocess; subprocess.run(['cat'])"
+    process = start(code, stdin=subprocess.PIPE)
+    with process.stdin:
+        child, reads = once(lambda: found if len(found := chain_of(process.pid)) == 2 else None)
+
+    assert (child.who, reads.resource, reads.does) == ("cat", "pipe", "inherited")
+
+
+def test_the_keeper_of_a_lock_whose_taker_has_ended(start, tmp_path):
+    """The kernel names a process that is not there any more. What has inherited the descriptor, and
+    does not wait for the lock, has it."""
+    path = tmp_path / "staging.lock"
+    taker = start(
+        "import fcntl, os, subprocess, sys; f = open(sys.argv[1], 'w')\n"
+        "fcntl.flock(f, fcntl.LOCK_EX)\n"
+        "child = subprocess.Popen(['sleep', '99'], pass_fds=[f.fileno()])\n"
+        "print(child.pid, flush=True)",
+        path,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with taker.stdout:
+        keeper = int(taker.stdout.readline())
+    try:
+        taker.wait()
+        (found,) = told(start(LOCKS, path))
+    finally:
+        os.kill(keeper, signal.SIGKILL)
+
+    assert (found.resource, found.pid) == ("file lock", keeper)
+
+
 def test_a_child_that_writes_what_its_parent_does_not_read_is_a_circle(start):
     code = "import subprocess as s; p = s.Popen(['yes'], stdout=s.PIPE); p.wait()"
     process = start(code)

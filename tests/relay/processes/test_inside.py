@@ -25,6 +25,8 @@ def other():
     begun = threading.Event()
     threading.Thread(target=refresh, args=(begun,), daemon=True).start()
     begun.wait(); shard(1)
+def wakes():
+    threading.Event().wait()
 def alone():
     guard.acquire(); shard(1)
 def sleeps():
@@ -49,7 +51,12 @@ def waits(start, tmp_path):
         once(lambda: sleeping_in(pid).call in calls)
         threads = tuple(
             ThreadStack(
-                tuple(StackFrame(at, str(path), line) for at, line in one), f"thread {n}", n
+                tuple(
+                    StackFrame(at, str(path) if line else threading.__file__, line or 1)
+                    for at, line in one
+                ),
+                f"thread {n}",
+                n,
             )
             for n, one in enumerate(frames)
         )
@@ -73,15 +80,26 @@ def test_the_other_thread_that_is_inside_a_with_of_the_lock_has_it(waits):
 
 
 def test_a_lock_that_no_thread_is_seen_to_have_is_only_named(waits):
-    (link,), tid, _ = waits("alone", (SHARD, ("alone", 17)), (("refresh", 9),))
+    (link,), tid, _ = waits("alone", (SHARD, ("alone", 19)), (("refresh", 9),))
 
     assert (link.named, link.who, link.place, tid) == ("guard", None, None, 0)
+
+
+def test_the_call_in_which_it_waits_for_another_thread_is_told(waits):
+    (link,), tid, _ = waits("wakes", (("wait", None), ("wakes", 17)))
+
+    assert (link.resource, link.named, link.does, tid) == (
+        "object",
+        "threading.Event().wait()",
+        "call",
+        0,
+    )
 
 
 def test_a_thread_that_waits_for_no_lock_has_none(waits):
     calls = ("clock_nanosleep", "select", "pselect6")
 
-    assert waits("sleeps", (("sleeps", 20),), calls=calls) == Inside()
+    assert waits("sleeps", (("sleeps", 22),), calls=calls) == Inside()
 
 
 @pytest.mark.parametrize(("innermost", "waits"), [("serve_client", True), ("recv", False)])
