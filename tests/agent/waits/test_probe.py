@@ -744,7 +744,7 @@ def test_a_pool_whose_threads_all_wait_for_its_own_tasks_is_told(ended, monkeypa
         ended(starves, "lead").ident, lambda found: found and found[-1].does == STARVED
     )
 
-    assert [link.resource for link in chain] == ["object"]
+    assert (chain[-1].resource, chain[-1].nobody) == ("object", True)
 
 
 def test_of_a_future_that_a_child_may_compute_nothing_is_said(ended, monkeypatch):

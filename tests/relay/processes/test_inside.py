@@ -1,6 +1,7 @@
 """What a thread of another Python waits for inside its process, by its stacks and its text."""
 
 import os
+import threading
 
 import pytest
 
