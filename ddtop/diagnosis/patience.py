@@ -274,6 +274,7 @@ ROWS = (
         lambda case: phase_patience_s(case.rank, case.goes_on(), case.policy),
     ),
 )
+NO_REASON = "nothing explains a longer wait"
 OF_TIMEOUT, HAS_LEFT = "of the timeout of that call", "it has left"
 
 
@@ -286,6 +287,8 @@ def _patience(case: Case) -> Patience:
         return Patience(0.0, HAS_LEFT)
     found = [Patience(row.seconds(case), row.because) for row in ROWS if row.holds(case)]
     longest, policy = max(found, key=lambda patience: patience.seconds), case.policy
+    if not longest.seconds:
+        longest = Patience(0.0, NO_REASON)
     given_s = case.habits.timeout_s
     if given_s is None:
         return longest

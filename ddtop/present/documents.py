@@ -17,7 +17,7 @@ from ddtop.model.facts import Ended, RankFacts, Snapshot
 from ddtop.model.progress import as_it_stands, probes_off
 from ddtop.model.stacks import Merged, StackClass
 from ddtop.present.now import heard_age_s
-from ddtop.say.chain import waits_text
+from ddtop.say.chain import OF_CHAIN, waits_text
 from ddtop.wire.records import (
     Expectation,
     Group,
@@ -209,6 +209,7 @@ def finding_json(finding: Finding, snapshot: Snapshot | None = None) -> Json:
         "advice": finding.advice,
         "patience_s": _number(finding.patience.seconds) if finding.patience else None,
         "because": finding.patience.because if finding.patience else None,
+        "chain": _first_chain(finding, snapshot),
         "group": finding.group,
         "op": finding.op,
         "seq": finding.seq,
@@ -216,6 +217,13 @@ def finding_json(finding: Finding, snapshot: Snapshot | None = None) -> Json:
         "group_name": _name_of(snapshot, finding.group),
         "group_ranks": list(group.ranks) if group is not None else None,
     }
+
+
+def _first_chain(finding: Finding, snapshot: Snapshot | None) -> list[Json]:
+    """What the first of its ranks waits for, to the end."""
+    if snapshot is None or not finding.ranks or finding.kind not in OF_CHAIN:
+        return []
+    return [_link(link) for link in chain_of(snapshot.rank(finding.ranks[0]))]
 
 
 def _name_of(snapshot: Snapshot | None, group: str | None) -> str | None:

@@ -20,6 +20,34 @@ Keys = Mapping[str, tuple[str, str]]
 """By path, `ranks[].place.line`: (type, meaning). A type is one of `_PLAIN`, with ` or null`
 where it may be missing.
 """
+_CHAIN: Keys = {
+    "chain": (
+        "array of object",
+        "what it waits for while it makes no progress, to the end; empty if not known",
+    ),
+    "chain[].resource": (
+        "string",
+        (
+            "`child`, `process`, `pipe`, `file lock`, `connection`, `mount`, `name lookup`,"
+            " `signal`, `debugger`, `lock`, `object` (a queue, a future, an event), `thread`,"
+            " `task`, `loop`, `retry`, `rpc` or `store key`"
+        ),
+    ),
+    "chain[].named": (
+        "string",
+        "a path, an address, the text of a condition or of a statement",
+    ),
+    "chain[].who": (
+        "string or null",
+        "the program, the thread or the task that has it; of a retry the exception",
+    ),
+    "chain[].pid": ("int or null", "of a process"),
+    "chain[].host": ("string or null", "of a process on another host than the rank"),
+    "chain[].rank": ("int or null", "of a process that is a rank of this job"),
+    "chain[].nobody": ("bool", "all were looked at, and none has it"),
+    "chain[].circle": ("bool", "the one that has it stands earlier in the chain"),
+    "chain[].text": ("string", "the step in words"),
+}
 _FINDING: Keys = {
     "kind": ("string", "the kind; its name never changes"),
     "severity": ("string", "`critical`, `warning` or `info`"),
@@ -35,6 +63,7 @@ _FINDING: Keys = {
         " findings that know no such time",
     ),
     "because": ("string or null", "why the others may wait so long"),
+    **_CHAIN,
     "group": ("string or null", "the process group"),
     "op": ("string or null", "the collective"),
     "seq": ("int or null", "the number of the collective in its group"),
@@ -161,32 +190,7 @@ KEYS: Mapping[str, Keys] = {
             "the package of a training framework that calls it, or that it has called",
         ),
         "ranks[].place.framework_call": ("string or null", "the function of that framework"),
-        "ranks[].chain": (
-            "array of object",
-            "what it waits for while it makes no progress, to the end; empty if not known",
-        ),
-        "ranks[].chain[].resource": (
-            "string",
-            (
-                "`child`, `process`, `pipe`, `file lock`, `connection`, `mount`, `name lookup`,"
-                " `signal`, `debugger`, `lock`, `object` (a queue, a future, an event), `thread`,"
-                " `task`, `loop`, `retry`, `rpc` or `store key`"
-            ),
-        ),
-        "ranks[].chain[].named": (
-            "string",
-            "a path, an address, the text of a condition or of a statement",
-        ),
-        "ranks[].chain[].who": (
-            "string or null",
-            "the program, the thread or the task that has it; of a retry the exception",
-        ),
-        "ranks[].chain[].pid": ("int or null", "of a process"),
-        "ranks[].chain[].host": ("string or null", "of a process on another host than the rank"),
-        "ranks[].chain[].rank": ("int or null", "of a process that is a rank of this job"),
-        "ranks[].chain[].nobody": ("bool", "all were looked at, and none has it"),
-        "ranks[].chain[].circle": ("bool", "the one that has it stands earlier in the chain"),
-        "ranks[].chain[].text": ("string", "the step in words"),
+        **_below("ranks[]", _CHAIN),
         "ranks[].iteration": ("int or null", "iterations that the rank has finished"),
         "ranks[].iteration_source": (
             "string or null",
