@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -53,6 +53,7 @@ from ddtop.wire.records import (
     TIMED,
     TWICE,
     UNDONE,
+    Handling,
     LastException,
     Link,
     ProcessState,
@@ -143,23 +144,37 @@ def chain_step(rank: RankFacts, end: RankFacts | None = None) -> str | None:
             f"repair {error.type}{_raised_at(error)}, with which its {thread_text(error.thread)}"
             " has ended, and let the program notice such an end"
         )
-    if end is not None and links[-1].place is None:
-        mine = f"rank {end.rank} itself waits for rank {rank.rank}"
-        if (error := _lost_thread(end)) is not None:
-            return f"repair {error.type}{_raised_at(error)} in a thread of rank {end.rank}: {mine}"
-        threads = threads_of(end)
-        if threads and links[-1].does == BACKLOG:
-            return (
-                f"let rank {end.rank} accept at {_named(links[-1])}: its thread serves another"
-                f" client ({threads[0]}); give each client a thread of its own, and that call a"
-                " timeout"
-            )
-        if threads:
-            does = "has" if links[-1].resource == FILE_LOCK else "does not answer"
-            what = f" {_named(links[-1])}, and let it release the lock" if does == "has" else ""
-            return f"see why that thread of rank {end.rank} {does}{what}: {threads[0]}; {mine}"
-    known = next((one for one in ENDS if links and one.holds(links[-1])), None)
-    return known.step(links[-1]) if known is not None else None
+    if end is not None and links[-1].place is None and (step := _step_of_rank(end, links, rank)):
+        return step
+    tried, last = rank.reported.handling, links[-1] if links else None
+    if tried is not None and last is not None and last.resource == RETRY:
+        last = msgspec.structs.replace(last, who=_cause_of(tried) or last.who)
+    known = next((one for one in ENDS if last is not None and one.holds(last)), None)
+    return known.step(last) if known is not None and last is not None else None
+
+
+def _step_of_rank(end: RankFacts, links: Sequence[Link], rank: RankFacts) -> str | None:
+    """What to do about a rank at the end of the chain that waits for this one itself."""
+    mine = f"rank {end.rank} itself waits for rank {rank.rank}"
+    if (error := _lost_thread(end)) is not None:
+        return f"repair {error.type}{_raised_at(error)} in a thread of rank {end.rank}: {mine}"
+    threads, named = threads_of(end), _named(links[-1])
+    if not threads:
+        return None
+    if links[-1].does == BACKLOG:
+        return (
+            f"let rank {end.rank} accept at {named}: its thread serves another client"
+            f" ({threads[0]}); give each client a thread of its own, and that call a timeout"
+        )
+    has = links[-1].resource == FILE_LOCK
+    does = f"has {named}, and let it release the lock" if has else "does not answer"
+    return f"see why that thread of rank {end.rank} {does}: {threads[0]}; {mine}"
+
+
+def _cause_of(tried: Handling) -> str | None:
+    """The exception of Python that says the same, of one of a library."""
+    known = (name for text, name in _BY_TEXT.items() if text in tried.text)
+    return next(known, None) if tried.type not in _REPAIRS else None
 
 
 def _raised_at(error: LastException) -> str:
@@ -429,6 +444,12 @@ _REPAIRS = {
     "PermissionError": "give this user the right to that file",
 }
 """What to do about a statement that fails again and again, by its exception."""
+_BY_TEXT = {
+    "refused": "ConnectionRefusedError",
+    "Name or service not known": "gaierror",
+    "No such file": "FileNotFoundError",
+}
+"""... of a library's own exception, by what it says."""
 
 ENDS = (
     End(

@@ -34,6 +34,7 @@ from ddtop.wire.records import (
     TIMED,
     TWICE,
     UNDONE,
+    Handling,
     Link,
     Place,
     Sleeper,
@@ -346,6 +347,14 @@ def test_a_chain_is_told_to_its_end_with_the_next_step(case):
     assert chain_step(rank).startswith(step)
     assert chain_lines(rank)[0].startswith("rank 2 ")
     assert len(chain_lines(rank)) >= len(links)
+
+
+def test_the_exception_of_a_library_is_told_by_what_it_says():
+    tries = Link(RETRY, "psycopg.connect(at)", "OperationalError", place=COLLECT)
+    tried = Handling("OperationalError", "port 5432 failed: Connection refused")
+    rank = replace(builders.healthy_rank(2), reported={"chain": (tries,), "handling": tried})
+
+    assert chain_step(rank).startswith("start the server that should listen there")
 
 
 def test_without_a_chain_nothing_is_said():
