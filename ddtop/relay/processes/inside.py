@@ -80,7 +80,8 @@ def _of_lock(
             place = Place(stands.function, stands.file, stands.line, word)
             tid = tids.get(other.thread_id or 0, 0)
             return Inside((Link(LOCK, taken, other.name or "?", place=place),), tid)
-    return Inside((Link(LOCK, taken),))
+    # A fork may have copied it as taken, which the text cannot tell.
+    return Inside()
 
 
 def _in_memory(waits: ThreadStack, lines_of: Lines) -> Iterator[Link]:
