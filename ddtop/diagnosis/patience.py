@@ -38,6 +38,7 @@ from ddtop.wire.records import (
     COMPILE,
     ENDLESS,
     LOOP,
+    RETRY,
     SANITY_CHECK,
     TEST,
     TIMED,
@@ -70,6 +71,10 @@ class NotInCollective(Waits, of=Kind.NOT_IN_COLLECTIVE):
     new_place_calls: int = 16
     """... once it has made this many collectives, or counts steps. Before that each place is
     new."""
+    moved_s: float = 3.0
+    """A rank that came to its line so short ago is a warning."""
+    child_pause_s: float = 10.0
+    """... as is one whose child has read or written something within this time."""
     last_report_s: float = 2.0
     """A rank on its way out is not judged before its last report, which says what it did last."""
 
@@ -181,16 +186,33 @@ def _sleep_ends(case: Case) -> bool:
     return 0 < (sleep_left_s(case.rank) or 0.0) <= case.policy.working_critical_s
 
 
-def _loop_goes_on(case: Case) -> bool:
-    """Whether a value has changed for which its loop asks."""
-    return any(link.does.endswith(CHANGES) for link in chain_of(case.rank)[-1:])
+def _goes_on(case: Case) -> bool:
+    """Whether a value has changed for which its loop asks, or another thread has the lock now, or
+    the child for which it waits has read or written something."""
+    report = case.rank.process.report
+    moved = report.child_moved_unix_ns if report is not None else None
+    recent = moved is not None and _ago_s(case, moved) <= case.limits.child_pause_s
+    return recent or any(link.does.endswith(CHANGES) for link in chain_of(case.rank)[-2:])
+
+
+def _has_moved(case: Case) -> bool:
+    """Whether it has been at another line a moment ago, in the program's own code."""
+    place = case.rank.reported.place
+    since = place.line_since_unix_ns if place is not None and not place.waits_on else None
+    return since is not None and _ago_s(case, since) <= case.limits.moved_s
+
+
+def _ago_s(case: Case, unix_ns: int) -> float:
+    return (case.snapshot.time_unix_ns - unix_ns) / 1e9
 
 
 def _stands(link: Link) -> bool:
     """Whether this is a wait in which nothing goes on. Of a loop that needs the values of its
-    condition, or a file for which it asks, or that nothing ends it."""
+    condition, or a file for which it asks, or that nothing ends it. What is tried again may work
+    the next time."""
     known = bool(link.does) or "exists(" in link.named or link.named == ENDLESS
-    return not link.does.endswith((TIMED, CHANGES)) and (known or link.resource != LOOP)
+    known = known if link.resource == LOOP else link.resource != RETRY
+    return known and not link.does.endswith((TIMED, CHANGES))
 
 
 def _has_failed(link: Link) -> bool:
@@ -233,7 +255,8 @@ UNSURE = (
 """It stays a warning, whatever else holds."""
 GOES_ON = (
     Row("its sleep ends", lambda case: _sleep_ends(case) and not case.new_place, _working_s),
-    Row("its loop goes on", _loop_goes_on, _working_s),
+    Row("what it waits for goes on", _goes_on, _working_s),
+    Row("it has just come to its line", _has_moved, _working_s),
     Row(
         "it polls, or works in short steps",
         lambda case: case.polls and not case.new_place,

@@ -1395,7 +1395,8 @@ class ProcessState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     `exiting`, the interpreter has begun to exit; `init_since_unix_ns`, it is inside
     init_process_group since then. `became`: the name of the program that has replaced it by exec
     since its Hello; None: it is still the same program. `child_wakes_per_s`: while it waits for a
-    child process, how often that one's main thread sleeps and wakes, of several the busiest.
+    child process, how often that one's main thread sleeps and wakes, of several the busiest;
+    `child_moved_unix_ns`: when one of them last read or wrote some KB between two looks.
     `far_ends`: while it makes no progress, those of `remote`; where that is not known, of all its
     connections. `chain`: while it makes no progress, what it waits for in the kernel, as it was at
     `chain_unix_ns`. `outputs`: in
@@ -1429,6 +1430,7 @@ class ProcessState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     chain: tuple[Link, ...] = ()
     outputs: tuple[str, ...] = ()
     chain_unix_ns: int | None = None
+    child_moved_unix_ns: int | None = None
 
 
 CHILD, PIPE, FILE_LOCK, CONNECTION = "child", "pipe", "file lock", "connection"

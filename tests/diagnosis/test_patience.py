@@ -12,11 +12,12 @@ from ddtop.diagnosis.finding import Patience
 from ddtop.diagnosis.patience import GOES_ON, ROWS, UNSURE
 from ddtop.present.documents import finding_json
 from ddtop.present.findings import banner_lines
-from ddtop.wire.records import CHANGES, LOOP, TIMED, Link
+from ddtop.wire.records import CHANGES, LOCK, LOOP, RETRY, TIMED, Link
 from tests.diagnosis.habits import used_to
 from tests.diagnosis.rules.late import loads_in_turn, sleeping_again
 from tests.diagnosis.rules.phases import saving
 from tests.jobs import WORLD, trained
+from tests.ranks import unix_ns
 
 
 def works(**wait):
@@ -47,6 +48,29 @@ def sleeps(ends_s, does=None):
     job = loads_in_turn(ends_s, 5.5)
     loop = Link(LOOP, "left > 0", does=does or "")
     job.ranks[2].says |= {} if does is None else {"chain": (loop,)}
+    return job
+
+
+def retries():
+    return sleeping_again(chain=(Link(RETRY, "connect(at)", "ConnectionRefusedError"),))
+
+
+def waits_for_child(moved_s):
+    """Its child sleeps between two parts of its work."""
+    job = trained()
+    job.ranks[1].stands_at("copy", waits_on="child")
+    job.others_wait(1)
+    job.ranks[1].seen_outside["child_moved_unix_ns"] = unix_ns(job.now + moved_s)
+    return job
+
+
+def takes_turns():
+    """Its threads have a lock one after the other."""
+    job = trained()
+    has = Link(LOCK, "self.guard", "fetch_2", does=CHANGES)
+    job.ranks[1].stands_at("next_rows")
+    job.ranks[1].says = {"chain": (has,)}
+    job.others_wait(1)
     return job
 
 
@@ -88,7 +112,10 @@ def works_after_long_waits():
         # It may make one request after the other.
         (sleeping_again, 8, 60.0, "it polls, or works in short steps"),
         (lambda: polls("", "not todo.empty()"), 8, 60.0, "it polls, or works in short steps"),
-        (lambda: polls(f"left is 7, and {CHANGES}"), 8, 60.0, "its loop goes on"),
+        (lambda: polls(f"left is 7, and {CHANGES}"), 8, 60.0, "what it waits for goes on"),
+        (retries, 8, 60.0, "it polls, or works in short steps"),
+        (lambda: waits_for_child(3.0), 8, 60.0, "what it waits for goes on"),
+        (takes_turns, 8, 60.0, "what it waits for goes on"),
         (lambda: polls(f"that {TIMED}"), 8, 60.0, "it polls, or works in short steps"),
         (lambda: sleeps(9), 8, 60.0, "its sleep ends"),
         (lambda: sleeps(9, "left is 7"), 8, 60.0, "its sleep ends"),

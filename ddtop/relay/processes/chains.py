@@ -256,6 +256,9 @@ class Chains:
         process that waits."""
         pid = links[-1].pid if links and not links[-1].circle else None
         passed = [*first, *(link.pid for link in links[:-1] if link.pid is not None)]
+        state = links[-1].process.state if links and links[-1].process is not None else ""
+        if state in _WAITS_FOR_NOBODY and state:
+            return links
         if pid is not None and (within := self._inside.get(pid, Inside())) != Inside():
             return (*links, *_within(pid, within, passed))
         known = self._places.get(pid or 0)
@@ -560,7 +563,9 @@ def _of_descriptor(call: _Call, budget: _Budget) -> Link | None:
     numbers = _watched(call, first)
     found = [end for one in numbers if (end := _far_end(call, one, budget)) is not None]
     ends = {end.pid or end.named for end in found}
-    return found[0] if len(ends) == 1 else None
+    # Of a shell and what it has started, the latter.
+    below = (one for one in found if ends - {one.pid} <= set(parents(one.pid or 0, ABOVE_MAX)))
+    return found[0] if len(ends) == 1 else next(below, None)
 
 
 def _watched(call: _Call, number: int) -> list[int]:
@@ -789,7 +794,9 @@ def _connection(call: _Call, number: int) -> Link | None:
     far = next((inode for one, inode in sockets.both_ends(table) if one.inode == own.inode), None)
     pid = sockets.owner(far, ()) if far is not None else None
     waits = any(one.is_other_end(own) and not one.inode for one in table)
-    found = Link(CONNECTION, own.far_end, does=BACKLOG if waits else own.state)
+    serves = any(one.state == "LISTEN" and one.port == own.port for one in table)
+    named = "" if serves and pid is not None else own.far_end
+    found = Link(CONNECTION, named, does=BACKLOG if waits else own.state)
     return found if pid is None else _held(found, pid)
 
 
@@ -804,7 +811,9 @@ def _unix_socket(call: _Call, inode: int) -> Link | None:
         # What has started it, and its own copy of the other end, do not answer.
         above = {call.pid, *parents(call.pid, ABOVE_MAX)}
         users = tuple(pid for pid in users if pid not in above) or users[:1]
-    return _held(Link(CONNECTION, path), users[0]) if len(users) == 1 else None
+    # The server's own end: it waits for a client, which serves nothing.
+    named = "" if sockets.is_unix_server(inode) else path
+    return _held(Link(CONNECTION, named), users[0]) if len(users) == 1 else None
 
 
 def _shared_lock(call: _Call, budget: _Budget) -> Link | None:

@@ -279,6 +279,9 @@ _CHILD_WAITS = frozenset(
 )
 """Where a thread sleeps that waits for a child: for its end, for its output, or between two looks
 at it. Others sleep there too."""
+CHILD_MOVES_BYTES = 4096
+"""A child that reads or writes this much from one look to the next moves on. One that polls, or
+writes a line to a log, does less."""
 SOCKET_EVERY = 5
 """Looks between two reads of the table of all TCP sockets: a rank that talks to servers all the
 time waits on another socket at each look."""
@@ -296,8 +299,9 @@ class Watched:
     said Hello to this relay itself, over a connection that it made. `stack_start`: where its stack
     began after that Hello, 0 before the first look. `lead_tid`: the thread that trains, of a rank
     without a state page; None for the main thread. `child_switches`: by pid, at the last look, of
-    the children for which it may wait. `rung_for`: the end of the step after which its agent was
-    woken, monotonic ns; None before that.
+    the children for which it may wait; `child_io`: the bytes that they have read and written.
+    `child_moved_unix_ns`: as in `ProcessState`. `rung_for`: the end of the step after which its
+    agent was woken, monotonic ns; None before that.
     """
 
     hello: Hello
@@ -322,6 +326,8 @@ class Watched:
     stack_start: int = 0
     lead_tid: int | None = None
     child_switches: dict[int, int] = field(default_factory=dict)
+    child_io: dict[int, int] = field(default_factory=dict)
+    child_moved_unix_ns: int | None = None
     rung_for: int | None = None
 
     def note_cpu(self, now_mono_ns: int, cpu_ns: int) -> None:
@@ -431,6 +437,7 @@ def look(watched: Watched, now_mono_ns: int) -> ProcessState | None:
         iteration=watched.page.iteration if watched.page is not None else None,
         became=_new_program(watched, fields),
         child_wakes_per_s=wakes,
+        child_moved_unix_ns=watched.child_moved_unix_ns,
         outputs=_outputs(pid) if watched.looks % OUTPUTS_EVERY == 1 else (),
     )
 
@@ -459,6 +466,12 @@ def _note_child_wakes(watched: Watched, sleep: sockets.Sleep, now_mono_ns: int) 
     seconds = (now_mono_ns - watched.cpu_seen[0]) / 1e9 if watched.cpu_seen else 0.0
     before = watched.child_switches
     watched.child_switches = {pid: switches(pid) or 0 for pid in pids}
+    read_before, watched.child_io = watched.child_io, {pid: io_bytes(pid) or 0 for pid in pids}
+    if any(
+        count - read_before.get(pid, count) >= CHILD_MOVES_BYTES
+        for pid, count in watched.child_io.items()
+    ):
+        watched.child_moved_unix_ns = time.time_ns()
     grown = [count - before[pid] for pid, count in watched.child_switches.items() if pid in before]
     return max(grown) / seconds if grown and seconds > 0 else None
 

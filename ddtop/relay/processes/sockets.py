@@ -209,6 +209,17 @@ def unix_peer(inode: int) -> tuple[int, str]:
         return 0, ""
 
 
+def is_unix_server(inode: int) -> bool:
+    """Whether this end of a unix socket has a name: that of a server, which it has from where it
+    was accepted."""
+    try:
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as asked:
+            asked.settimeout(PROBE_S)
+            return bool(_unix_diag(asked, inode)[1])
+    except (OSError, struct.error):
+        return False
+
+
 def _unix_diag(asked: socket.socket, inode: int) -> tuple[int, str]:
     """The peer of a unix socket, and its own name (linux/unix_diag.h)."""
     wanted = _UNIX_REQUEST.pack(socket.AF_UNIX, 0, 0, 0xFFFFFFFF, inode, _NAME_AND_PEER, -1, -1)

@@ -218,6 +218,27 @@ def test_the_process_at_the_other_end_of_a_unix_socket(start, tmp_path):
     assert (link.resource, link.named, link.pid) == ("connection", path, os.getpid())
 
 
+@pytest.mark.parametrize("family", ["AF_UNIX", "AF_INET"])
+def test_a_server_that_waits_for_its_client_is_not_served_by_it(start, tmp_path, family):
+    at = f"'{tmp_path}/s'" if family == "AF_UNIX" else "('127.0.0.1', 0)"
+    server = start(
+        f"import socket; s = socket.socket(socket.{family}); s.bind({at}); s.listen()\n"
+        "print(repr(s.getsockname()), flush=True); s.accept()[0].recv(1)",
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with server.stdout:
+        name = server.stdout.readline().strip()
+    client = start(
+        f"import socket; s = socket.socket(socket.{family}); s.connect({name}); s.recv(1)"
+    )
+    (waits,) = once(lambda: sleeping_in(server.pid).call == "recvfrom" and chain_of(server.pid)[:1])
+    asks = told(client)[0]
+
+    assert (waits.named, waits.pid) == ("", client.pid)
+    assert (bool(asks.named), asks.pid) == (True, server.pid)
+
+
 def test_a_server_that_accepts_nobody(start):
     """Its queue is full, so the kernel does not answer."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as server:
