@@ -163,11 +163,11 @@ def test_a_launcher_whose_job_will_be_in_another_state_folder_is_not_announced_h
 def found_on(monkeypatch):
     """What `--pid` selects on a made-up host."""
 
-    def find(pid, *processes, whole=True, talking=()):
+    def find(pid, *processes, of_job=True, talking=()):
         monkeypatch.setattr(jobs, "read", lambda: host(*processes, talking=talking))
         monkeypatch.setattr(targets, "is_python", lambda _pid: True)
         monkeypatch.setattr(targets, "_is_foreign", lambda _pid: False)
-        found = targets.find(str(pid), whole)
+        found = targets.find(str(pid), of_job)
         return [one.pid for one in found.found], found.notes, found.job
 
     return find
@@ -236,7 +236,7 @@ def test_of_several_hosts_the_ranks_of_this_one_are_looked_at(found_on):
 
 
 def test_stacks_of_a_rank_are_those_of_that_process_alone(found_on):
-    assert found_on(12, *SIDE_BY_SIDE, whole=False)[0] == [12]
+    assert found_on(12, *SIDE_BY_SIDE, of_job=False)[0] == [12]
 
 
 def test_the_only_rank_of_this_host_is_looked_at_as_it_is(found_on):

@@ -94,9 +94,9 @@ def numbers(text: str) -> tuple[int, ...]:
     return tuple(found)
 
 
-def find(text: str, whole: bool = False) -> Targets:
-    """The processes that `text` selects; a launcher selects its ranks. `whole`: a single rank, or a
-    process that it has started, selects all ranks of its job on this host.
+def find(text: str, of_job: bool = False) -> Targets:
+    """The processes that `text` selects; a launcher selects its ranks. `of_job`: a single rank, or
+    a process that it has started, selects all ranks of its job on this host.
 
     Raises:
         PidsError: the text has no process ids.
@@ -113,7 +113,7 @@ def find(text: str, whole: bool = False) -> Targets:
         if isinstance(seen, str):
             missing.append((pid, seen))
             continue
-        job, own = _job_of(host, pid, whole and len(asked) == 1, _is_rank(seen))
+        job, named = _job_of(host, pid, of_job and len(asked) == 1, _is_rank(seen))
         ranks = list(job.ranks) if job is not None else _ranks_of(host, seen)
         if not ranks and seen.rank < 0:
             unmet = job = job_with(host, pid, _communicates)
@@ -123,8 +123,8 @@ def find(text: str, whole: bool = False) -> Targets:
             notes.append(
                 f"pid {pid} ({launcher_name(seen)}) stands for its {plural(len(ranks), 'rank')}:"
                 f" pid {pids}"
-                if job is None or own is None
-                else _of_rank(pid, own, job)
+                if job is None or named is None
+                else _of_rank(pid, named, job)
             )
             notes += job.notes if job is not None else ()
             spawned = spawned or any(target.guessed for target in ranks)
@@ -158,11 +158,11 @@ def find(text: str, whole: bool = False) -> Targets:
 
 
 def _job_of(
-    host: HostProcesses, pid: int, whole: bool, numbered: bool
+    host: HostProcesses, pid: int, of_rank: bool, numbered: bool
 ) -> tuple[OutsideJob | None, OutsideTarget | None]:
-    """The job for which this process stands: it is its launcher, or (`whole`) one of several ranks,
-    which is told too, or below one. `numbered`: it is no launcher, by its environment."""
-    around = [pid, *(above.pid for above in host.ancestors(pid))] if whole else []
+    """The job for which this process stands: it is its launcher, or (`of_rank`) one of several
+    ranks, which is told too, or below one. `numbered`: it is no launcher, by its environment."""
+    around = [pid, *(above.pid for above in host.ancestors(pid))] if of_rank else []
     ranks = {rank.pid: (job, rank) for job in jobs_of(host) for rank in job.ranks}
     launched = None if numbered or pid in ranks else job_with(host, pid)
     found = next((ranks[one] for one in around if one in ranks), None)
