@@ -94,9 +94,9 @@ def stacks_of(
     return 1 if merged.unanswered else 0
 
 
-def _targets(pids: str) -> Targets:
+def _targets(pids: str, of_job: bool = False) -> Targets:
     try:
-        found = targets.find(pids)
+        found = targets.find(pids, of_job)
     except targets.PidsError as error:
         raise CommandError(f"ddtop: {error}", USAGE) from None
     except targets.NoProcessError as error:
@@ -114,7 +114,7 @@ def feed_of(pids: str, asked_by: str, arguments: bool = False) -> OutsideFeed:
     Raises:
         CommandError: 2, no process ids; 3, none of them exists.
     """
-    found = _targets(pids)
+    found = _targets(pids, of_job=True)
     needed = missing_right([target.pid for target in found.found], asked_by, pids)
     if needed is not None:
         echo(f"ddtop: {needed}", err=True)
@@ -130,7 +130,7 @@ def look_at(
     `arguments`: also read the arguments of calls that name other ranks. `named`: the name of the
     job whose launchers these are.
     """
-    found = _targets(pids)
+    found = _targets(pids, of_job=True)
     # A script may have started the launcher.
     below = [pid for each in found.found if each.guessed for pid in descendants(each.pid)]
     if waiting := outside_jobs.judge_launchers(

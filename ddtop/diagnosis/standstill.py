@@ -9,12 +9,13 @@ from math import inf
 
 from ddtop.diagnosis.finding import CRITICAL, INFO, WARNING, Patience
 from ddtop.model.account import does
+from ddtop.model.chain import chain_of
 from ddtop.model.facts import Blame, PeerWait, RankFacts, Snapshot, State, Wait
 from ddtop.model.stacks import is_own
 from ddtop.model.wait_graph import tells_nothing, waiters_of
 from ddtop.policy import Limits, Policy
 from ddtop.wire.names import ORDERS, RECEIVES, RESULTS, WAITING_CALLS, is_from_root
-from ddtop.wire.records import ACTIVITIES
+from ddtop.wire.records import ACTIVITIES, FILE_LOCK, KEY, LOCK
 from ddtop.words.sentences import COMPUTES
 
 
@@ -70,6 +71,8 @@ PROMPTS = frozenset({"stdin", "socket"})
 reads a socket.
 """
 OUTSIDE = REQUESTS | {"pipe", "rpc"}
+_OF_RANKS = frozenset({KEY, LOCK, FILE_LOCK})
+"""What another rank, thread or process of the program has to give: no request comes there."""
 _POLLING = frozenset({"sleep", "lock", "python", "unknown"})
 """Words of `activity_text` for a loop that polls. If a sample finds its thread awake, the word says
 nothing.
@@ -195,6 +198,8 @@ class Idle:
         word = does(rank).word
         if word == "debugger":
             return True
+        if any(link.resource in _OF_RANKS for link in chain_of(rank)[:1]):
+            return False
         if rank.reported.phase == "leaving" or (
             rank.reported.place is not None and rank.reported.place.waits_for is not None
         ):

@@ -9,7 +9,18 @@ import msgspec
 from ddtop.model.account import other_threads
 from ddtop.model.facts import RankFacts, RankFields, Snapshot
 from ddtop.model.stacks import Owner, owner_of
-from ddtop.wire.records import BACKLOG, ITSELF, KEY, LOCK, PROCESS, RPC, Link, Place, ProcessState
+from ddtop.wire.records import (
+    BACKLOG,
+    CALL,
+    ITSELF,
+    KEY,
+    LOCK,
+    PROCESS,
+    RPC,
+    Link,
+    Place,
+    ProcessState,
+)
 
 
 def chain_of(rank: RankFields) -> tuple[Link, ...]:
@@ -19,10 +30,10 @@ def chain_of(rank: RankFields) -> tuple[Link, ...]:
         return _through_itself(in_python, process)
     if process is None or not process.chain or (in_python and in_python[-1].resource == KEY):
         return in_python
-    if in_python and in_python[-1].resource == LOCK and in_python[-1].who is None:
+    last, first = in_python[-1:], process.chain[0]
+    if last and (last[0].does == CALL or (last[0].resource == LOCK and last[0].who is None)):
         # The kernel says more of a lock than the text of the line.
         return in_python[:-1] + process.chain
-    last, first = in_python[-1:], process.chain[0]
     if last and first.resource == PROCESS:
         # Both are the process that has what the program waits for.
         named = msgspec.structs.replace(first, resource=last[0].resource, named=last[0].named)

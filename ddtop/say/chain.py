@@ -365,8 +365,11 @@ def _does(link: Link) -> str | None:
     process = link.process
     if process is None:
         return "is a process of another user" if link.pid is not None else None
-    wait = _kernel_wait(link)
+    wait, known = _kernel_wait(link), WAITS.get((link.place.waits_on if link.place else None) or "")
     now = f"is {wait[1]}" if wait is not None else _STATES.get(process.state, "is asleep")
+    if known is not None and wait is not None and wait[0] == "sleep":
+        # It asks for that again and again.
+        now = f"is {known.phrase}"
     spot = link.place and f" in {function_text(link.place)} ({file_line(link.place)})"
     return now + (spot or "")
 

@@ -29,7 +29,6 @@ from ddtop.words.sentences import (
     rpc_text,
     stage_text,
     thread_text,
-    verb,
 )
 
 _ASKS = {
@@ -63,26 +62,25 @@ _HOW = {"agent": "by its agent", "signal": "by signal", "py-spy": "by py-spy"}
 
 
 def process_line(rank: RankFacts) -> str | None:
-    """`rank 2 (pid 4802): state D, 0% of a core, wchan nfs_wait_bit_killable, in write of
-    /ckpt/7.pt, 2 children`.
+    """`rank 2 (pid 4802): state D, 0% of a core with its 2 children, wchan nfs_wait_bit_killable,
+    in write of /ckpt/7.pt`. The CPU time of the living children counts as its own.
     """
     process = rank.process.report
     if process is None:
         return None
     seen, ratio, doing = rank.process, rank.process.cpu_ratio, does(rank)
     of = f" of {process.file}" if process.file else ""
+    number = process.children or 0
+    children = "its child" if number == 1 else f"its {number} children"
     parts = that_hold(
         (True, f"rank {rank.rank} (pid {process.pid}): state {process.state}"),
         (process.frozen, ", its cgroup is frozen"),
         (True, f", {ratio:.0%} of a core" if ratio is not None else ", CPU unknown"),
+        (number, f" with {children}"),
         (seen.lacks_cpu, " (ready to run, but other processes have the CPUs)"),
         (seen.spinning, " (spins while it waits in MPI)"),
         (process.wchan, f", wchan {process.wchan}"),
         (process.syscall and sleeps(process), f", in {process.syscall}{of}"),
-        (
-            process.children,
-            f", {process.children} {verb(process.children or 0, 'child', 'children')}",
-        ),
         (doing.source == CPU, f", {doing.text}"),
         (True, _memory_text(rank)),
     )

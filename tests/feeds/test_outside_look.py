@@ -3,17 +3,22 @@
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from ddtop import registry, thresholds
 from ddtop.feeds.outside import look as outside
 from ddtop.feeds.outside.jobs import OutsideTarget
-from ddtop.feeds.outside.rank import ThreadMoment
+from ddtop.feeds.outside.look import _Running
+from ddtop.feeds.outside.rank import ThreadMoment, switches_of
 from ddtop.feeds.outside.stacks import StackReading
 from ddtop.policy import POLICY
-from ddtop.wire.records import StackFrame
+from ddtop.relay.processes.inside import Inside
+from ddtop.relay.processes.sockets import sleeping_in
+from ddtop.wire.records import LOCK, Link, StackFrame, ThreadStack
 from tests.ranks import place
+from tests.relay.processes.once import once
 
 SECOND = 1_000_000_000
 FRAMES = (StackFrame("load", "/train.py", 9),)
@@ -68,3 +73,21 @@ def test_a_rank_that_runs_elsewhere_is_looked_at_closely_for_so_many_looks(sourc
 
     assert pause_s(source_by()) > outside.CLOSER_S
     assert pause_s(source_by(stack_apart_looks=POLICY.stack_apart_looks + 1)) == outside.CLOSER_S
+
+
+def test_a_rank_that_sleeps_is_asked_for_the_lock_of_its_stack(source_by, monkeypatch):
+    """So its chain goes on at the thread that has the lock."""
+    link = Link(LOCK, "self.guard", "vocab-renew")
+    monkeypatch.setattr(outside, "followed", lambda *_: Inside((link,), 77))
+    source = source_by()
+    one = source._ranks[0]
+    main = (ThreadStack(FRAMES, "MainThread", 1, main=True),)
+    spy = SimpleNamespace(tids={}, asleep=True)
+    pid = one.target.pid
+    once(lambda: sleeping_in(pid).call == "read")
+    running = _Running(spy, one.target, 0, None, 0.0, switches=switches_of(pid))
+    source._see(one, running, main, time.monotonic())
+
+    assert one.track.asleep
+    assert source._state_of(one, one.placed_mono_s, False).chain == (link,)
+    assert one.awaited == 77

@@ -14,6 +14,7 @@ from ddtop.feeds.outside.jobs import OutsideTarget, keeps_here
 from ddtop.feeds.outside.targets import PIDS_MAX
 from ddtop.procfs import children
 from tests.cli.outside import script_in, started
+from tests.feeds.host import TORCHRUN, TRAIN, host, process, rank
 
 
 @pytest.fixture
@@ -156,3 +157,89 @@ def test_a_launcher_whose_job_will_be_in_another_state_folder_is_not_announced_h
 
     process.environment["DDTOP_STATE"] = "/home/ada/own"
     assert keeps_here(process)
+
+
+@pytest.fixture
+def found_on(monkeypatch):
+    """What `--pid` selects on a made-up host."""
+
+    def find(pid, *processes, of_job=True, talking=()):
+        monkeypatch.setattr(jobs, "read", lambda: host(*processes, talking=talking))
+        monkeypatch.setattr(targets, "is_python", lambda _pid: True)
+        monkeypatch.setattr(targets, "_is_foreign", lambda _pid: False)
+        found = targets.find(str(pid), of_job)
+        return [one.pid for one in found.found], found.notes, found.job
+
+    return find
+
+
+SIDE_BY_SIDE = (
+    process(50, argv=("bash",), python=False),
+    *(process(10, 50, TORCHRUN), rank(11, 10, 0, 2), rank(12, 10, 1, 2), process(15, 12)),
+    *(process(20, 50, TORCHRUN), rank(21, 20, 0, 2, MASTER_PORT="29501")),
+    rank(22, 20, 1, 2, MASTER_PORT="29501"),
+)
+"""Two jobs under one shell; a rank of the first one has a child."""
+
+
+@pytest.mark.parametrize(("pid", "ranks"), [(12, [11, 12]), (21, [21, 22])])
+def test_a_rank_stands_for_the_ranks_of_its_own_job(found_on, pid, ranks):
+    pids, (note,), job = found_on(pid, *SIDE_BY_SIDE)
+
+    assert (pids, [one.pid for one in job.ranks]) == (ranks, ranks)
+    assert note == (
+        f"pid {pid} is rank {ranks.index(pid)} of 2: looking at all of them; ddtop stacks --pid"
+        f" {pid} reads it alone"
+    )
+
+
+def test_a_process_that_a_rank_has_started_stands_for_the_job_of_that_rank(found_on):
+    pids, (note,), _ = found_on(15, *SIDE_BY_SIDE)
+
+    assert pids == [11, 12]
+    assert note.startswith("pid 15 was started by pid 12, which is rank 1 of 2: looking at all")
+
+
+def test_ranks_of_mpirun_of_two_jobs_are_kept_apart(found_on):
+    """Their environments differ in nothing but the number."""
+    worlds = [
+        process(
+            pid,
+            parent,
+            OMPI_COMM_WORLD_RANK=str(number),
+            OMPI_COMM_WORLD_SIZE="2",
+            OMPI_COMM_WORLD_LOCAL_RANK=str(number),
+        )
+        for parent in (10, 20)
+        for number, pid in enumerate((parent + 1, parent + 2))
+    ]
+    mpiruns = [process(pid, argv=("mpirun", "-n", "2"), python=False) for pid in (10, 20)]
+
+    assert found_on(22, *mpiruns, *worlds)[0] == [21, 22]
+
+
+def test_a_rank_of_mp_spawn_stands_for_those_that_its_parent_has_started(found_on):
+    parent = process(9, argv=TRAIN)
+    ranks = [process(pid, 9) for pid in (11, 12, 13)]
+    pids, notes, _ = found_on(12, parent, *ranks, talking=(11, 12, 13))
+
+    assert pids == [11, 12, 13]
+    assert notes[0].startswith("pid 12 is rank 1 of 3: looking at all of them")
+
+
+def test_of_several_hosts_the_ranks_of_this_one_are_looked_at(found_on):
+    here = [rank(pid, 10, number, 4, MASTER_ADDR="10.0.0.1") for number, pid in ((2, 11), (3, 12))]
+    pids, (note,), _ = found_on(11, process(10, argv=TORCHRUN), *here)
+
+    assert pids == [11, 12]
+    assert note.startswith("pid 11 is rank 2 of 4: looking at the 2 of this host")
+
+
+def test_stacks_of_a_rank_are_those_of_that_process_alone(found_on):
+    assert found_on(12, *SIDE_BY_SIDE, of_job=False)[0] == [12]
+
+
+def test_the_only_rank_of_this_host_is_looked_at_as_it_is(found_on):
+    pids, notes, job = found_on(11, rank(11, 10, 0, 4, MASTER_ADDR="10.0.0.1"))
+
+    assert (pids, notes, job.world_size) == ([11], (), 4)

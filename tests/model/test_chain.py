@@ -4,12 +4,14 @@ import msgspec
 
 from ddtop.diagnosis.kinds import Kind
 from ddtop.wire.records import (
+    CALL,
     CHILD,
     CONNECTION,
     ENDS_AGAIN,
     FILE_LOCK,
     ITSELF,
     LOCK,
+    OBJECT,
     PIPE,
     PROCESS,
     TASK,
@@ -169,6 +171,14 @@ def test_a_process_that_the_program_names_and_the_kernel_shows_is_one_step():
     finding = found(stands(polls, in_kernel=(Link(PROCESS, who="get.py", pid=88, process=ASLEEP),)))
 
     assert "the lock on hub.lock, which get.py (pid 88) has, which is asleep" in finding.summary
+
+
+def test_what_the_kernel_says_comes_before_the_text_of_the_call():
+    call = Link(OBJECT, "tiles.get()", place=SAVES, does=CALL)
+    child = Link(CHILD, who="cat", pid=88, process=ASLEEP)
+
+    assert "waits in `tiles.get()`" in found(stands(call)).summary
+    assert "tiles.get()" not in found(stands(call, in_kernel=(child,))).summary
 
 
 def test_a_chain_goes_on_at_the_process_of_another_host():

@@ -50,6 +50,7 @@ COMPUTES = Sleeper("R")
 REFUSED = "ConnectionRefusedError"
 REFRESH = Place("refresh", "/home/ada/cache.py", 22, "socket")
 TAKE = Place("take", "/home/ada/shelf.py", 16)
+LOCKS = Place("take", "/home/ada/shelf.py", 16, "lock")
 COLLECT = Place("collect", "/home/ada/train.py", 31)
 
 
@@ -89,6 +90,11 @@ CASES = {
         ": it waits for a lock or an event that processes share (/d/lock.db), and only cut.py (pid"
         " 88) can release or set it, which is asleep in take (shelf.py:16)",
         "let cut.py (pid 88), which is asleep in take (shelf.py:16), release or set it",
+    ),
+    "a child that asks for a lock again and again": (
+        (Link(CHILD, who="cut.py", pid=88, process=ASLEEP, place=LOCKS),),
+        ": cut.py (pid 88) is waiting for a lock in take (shelf.py:16)",
+        "find out whether cut.py (pid 88) ends by itself: it is waiting for a lock in take",
     ),
     "a debugger": (
         (

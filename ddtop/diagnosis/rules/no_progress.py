@@ -40,6 +40,8 @@ from ddtop.diagnosis.standstill import (
 from ddtop.diagnosis.waiters import foreign_waits, held_by
 from ddtop.model.account import fresh_stacks, stack_line
 from ddtop.model.facts import RankFacts, Wait
+from ddtop.wire.names import RECEIVES, SENDS
+from ddtop.wire.records import P2P
 
 
 class AtOnePlace(NamedTuple):
@@ -143,6 +145,19 @@ def _needs_numbers(still: Standstill) -> bool:
     return outside and all(word_of(rank) in COMMUNICATES for rank in still.active)
 
 
+_SIDES = (("receive", RECEIVES), ("send", SENDS))
+
+
+def one_sided(still: Standstill) -> tuple[str, tuple[int, ...]] | None:
+    """`receive` or `send`, and the ranks that do so, if all others are in collectives: no rank
+    makes the call that ends theirs. A rank of another world might."""
+    looks = {one.rank: one.comm.outside for one in still.active}
+    single = {rank: one.call for rank, one in looks.items() if one and one.kind == P2P}
+    calls = set(single.values())
+    side = next((name for name, own in _SIDES if calls and calls <= own), None)
+    return (side, tuple(single)) if side is not None and _needs_numbers(still) else None
+
+
 def _parted(still: Standstill, policy: Policy) -> bool:
     """Whether all ranks sleep in communication calls at different places, and run nothing at all.
 
@@ -205,6 +220,8 @@ def _culprits(still: Standstill, classes: list[AtOnePlace]) -> tuple[int, ...]:
         # Some ranks are in a communication call, or have done what they were told. They wait for
         # all ranks that are not, however many.
         return tuple(elsewhere)
+    if (single := one_sided(still)) is not None and len(single[1]) < len(every):
+        return single[1]
     largest = set(classes[-1].ranks)
     return (
         tuple(rank for rank in every if rank not in largest)

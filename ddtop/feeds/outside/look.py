@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import msgspec
 
@@ -33,6 +34,7 @@ from ddtop.feeds.outside.rank import (
 )
 from ddtop.feeds.outside.stacks import mark, read, training_thread
 from ddtop.model import stragglers
+from ddtop.patience import at_most
 from ddtop.policy import Policy
 from ddtop.procfs import parent_of, signals_in, status, wchan
 from ddtop.relay.gpus.ras import Ras, address_of
@@ -40,6 +42,7 @@ from ddtop.relay.gpus.reader import GpuReader
 from ddtop.relay.host import HostProbe, HostWatch
 from ddtop.relay.processes import pyspy, sample
 from ddtop.relay.processes.chains import WAITS_S, Chains
+from ddtop.relay.processes.inside import Inside, followed
 from ddtop.relay.processes.pyspy import PySpy
 from ddtop.relay.processes.rendezvous import RendezvousWatch
 from ddtop.relay.processes.sample import is_gone
@@ -54,6 +57,7 @@ from ddtop.wire.records import (
     CommStatus,
     Hello,
     HostState,
+    Link,
     OpenCall,
     OutsideLook,
     ProcessState,
@@ -270,19 +274,23 @@ EAGER_AT_ONCE = max(2, min(8, os.cpu_count() or 2))
 PLACE_DEADLINE_S = 5.0
 """Deadlines for a dump on request, and for a sample of the place."""
 PY_SPY = "py-spy"
+TEXTS_S = 0.5
+"""How long the files of a program may hold up a look at it."""
 REFUSED_S = 30.0
 """The pause after a process that could not be read."""
 
 
 @dataclass
 class _Watched:
-    """One rank. `placed_mono_s`: when its stack was last read."""
+    """One rank. `placed_mono_s`: when its stack was last read. `inside`: what its thread waits for
+    inside its process, at that time."""
 
     target: OutsideTarget
     process: sample.Watched
     around: Surroundings
     track: Track = field(default_factory=Track)
     workers: Workers = field(default_factory=Workers)
+    inside: Inside = field(default_factory=Inside)
     placed_mono_s: float = 0.0
     first_mono_s: float = 0.0
     tried_mono_s: float = -PLACE_S
@@ -306,7 +314,13 @@ class _Watched:
         another one if its main thread waits for that."""
         place = self.track.reading.place if self.track.reading is not None else None
         waits_on = (place.waits_on if place is not None else None) or ""
-        return FOR_CHILDREN.get(waits_on) or self.process.lead_tid or 0
+        of_process = FOR_CHILDREN.get(waits_on) or self.process.lead_tid or 0
+        return self.inside.tid or of_process
+
+    @property
+    def chain(self) -> tuple[Link, ...]:
+        """What its thread waits for inside its process, by its stacks and its text."""
+        return self.inside.links or self.around.loop(self.track.frames)
 
     @property
     def looked_s(self) -> float:
@@ -505,7 +519,7 @@ class OutsideFeed(LocalFeed):
             loader=loader,
             progress_unix_ns=track.progress_unix_ns,
             outside=track.look() if fresh else None,
-            chain=watched.around.loop(track.frames) if fresh and reading.kind is None else (),
+            chain=watched.chain if fresh and reading.kind is None else (),
         )
 
     def _some_joins(self, living: Sequence[_Watched]) -> bool:
@@ -693,6 +707,9 @@ class OutsideFeed(LocalFeed):
         asleep = running.spy.asleep if not same and tid is None else None
         reading = read(watched.around.thread(trains.frames, now, asleep))
         watched.track.take(trains.frames, reading, before, now)
+        follow = partial(followed, watched.target.pid, trains, threads, running.spy.tids)
+        stands = reading.kind is None and watched.track.asleep
+        watched.inside = (at_most(TEXTS_S, follow) if stands else None) or Inside()
         watched.placed_mono_s = now_s
         watched.first_mono_s = watched.first_mono_s or now_s
         if reading.place is not None and reading.place.waits_on == "DataLoader":

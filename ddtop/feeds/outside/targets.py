@@ -94,8 +94,9 @@ def numbers(text: str) -> tuple[int, ...]:
     return tuple(found)
 
 
-def find(text: str) -> Targets:
-    """The processes that `text` selects; a launcher selects its ranks.
+def find(text: str, of_job: bool = False) -> Targets:
+    """The processes that `text` selects; a launcher selects its ranks. `of_job`: a single rank, or
+    a process that it has started, selects all ranks of its job on this host.
 
     Raises:
         PidsError: the text has no process ids.
@@ -112,7 +113,7 @@ def find(text: str) -> Targets:
         if isinstance(seen, str):
             missing.append((pid, seen))
             continue
-        job = None if _is_rank(seen) else job_with(host, pid)
+        job, named = _job_of(host, pid, of_job and len(asked) == 1, _is_rank(seen))
         ranks = list(job.ranks) if job is not None else _ranks_of(host, seen)
         if not ranks and seen.rank < 0:
             unmet = job = job_with(host, pid, _communicates)
@@ -122,6 +123,8 @@ def find(text: str) -> Targets:
             notes.append(
                 f"pid {pid} ({launcher_name(seen)}) stands for its {plural(len(ranks), 'rank')}:"
                 f" pid {pids}"
+                if job is None or named is None
+                else _of_rank(pid, named, job)
             )
             notes += job.notes if job is not None else ()
             spawned = spawned or any(target.guessed for target in ranks)
@@ -152,6 +155,28 @@ def find(text: str) -> Targets:
     if whole is None and unmet is not None and len(unmet.ranks) == len(targets):
         whole = unmet
     return Targets(targets, tuple(missing), tuple(text for text in texts if text), whole)
+
+
+def _job_of(
+    host: HostProcesses, pid: int, of_rank: bool, numbered: bool
+) -> tuple[OutsideJob | None, OutsideTarget | None]:
+    """The job for which this process stands: it is its launcher, or (`of_rank`) one of several
+    ranks, which is told too, or below one. `numbered`: it is no launcher, by its environment."""
+    around = [pid, *(above.pid for above in host.ancestors(pid))] if of_rank else []
+    ranks = {rank.pid: (job, rank) for job in jobs_of(host) for rank in job.ranks}
+    launched = None if numbered or pid in ranks else job_with(host, pid)
+    found = next((ranks[one] for one in around if one in ranks), None)
+    several = launched is None and found is not None and len(found[0].ranks) > 1
+    return found if several and found is not None else (launched, None)
+
+
+def _of_rank(pid: int, own: OutsideTarget, job: OutsideJob) -> str:
+    """What a user is told who has named one process, and sees all ranks."""
+    is_it = "is" if pid == own.pid else f"was started by pid {own.pid}, which is"
+    here = len(job.ranks)
+    what = "all of them" if here == job.world_size else f"the {here} of this host"
+    alone = f"ddtop stacks --pid {pid} reads it alone"
+    return f"pid {pid} {is_it} rank {own.rank} of {job.world_size}: looking at {what}; {alone}"
 
 
 def _where_to_look() -> str:

@@ -44,7 +44,7 @@ from ddtop.relay.processes import cgroup, shared_locks, sockets
 from ddtop.relay.processes.inside import Inside, inside
 from ddtop.relay.processes.pyspy import PySpy
 from ddtop.relay.processes.sample import Watched, ending, stands_for
-from ddtop.wire.names import is_birth
+from ddtop.wire.names import is_birth, word_of
 from ddtop.wire.page import ENDED_CHILD, ITS_CHILDREN, OF_CHILDREN
 from ddtop.wire.records import (
     BACKLOG,
@@ -95,6 +95,7 @@ _PACKAGES = ("/site-packages/", "/dist-packages/")
 _LIBRARIES = (*_PACKAGES, "/lib/python3", "<frozen", "/ddtop/agent/")
 _RUNS_ALL = ("/torch/", "/ddtop/agent/")
 """Of the libraries those whose code is in each process."""
+_TRACKER = "resource_tracker"
 READS_AT_ONCE, ALIKE_MAX, ABOVE_MAX, THREADS_MAX = 2, 8, 32, 64
 _CHILDS = frozenset({"wait4", "waitid"})
 _O_ACCMODE, _O_WRONLY, _ANY_CHILD = 3, 1, 0xFFFFFFFF
@@ -246,7 +247,7 @@ class Chains:
     def _busy_child(self, pid: int, awaited: int) -> tuple[Link, ...]:
         """Of several children that sleep alike, the one in which py-spy has found the program's
         code: others of a pool wait for their next task."""
-        alike = children(pid)[:ALIKE_MAX] if awaited == ITS_CHILDREN else []
+        alike = _at_work(pid)[:ALIKE_MAX] if awaited == ITS_CHILDREN else []
         known = [child for child in alike if child in self._places and self._places[child].own]
         self._alike.update(alike if not known else ())
         return (_held(Link(CHILD), known[0]),) if known else ()
@@ -352,7 +353,10 @@ def _line_in(
         # A proxy of multiprocessing has code without a file.
         at = next((one for one in found if not one.file.startswith("<")), next(iter(found), None))
         if at is not None:
-            return thread, Place(at.function, at.file, at.line or 0)
+            inner = thread.frames[: thread.frames.index(at)]
+            words = [word_of(one.file, one.function.rpartition(".")[2]) for one in inner]
+            word = next(filter(None, reversed(words)), None)
+            return thread, Place(at.function, at.file, at.line or 0, word)
     return None
 
 
@@ -416,7 +420,7 @@ def _of_children(pid: int, theirs: bool, budget: _Budget) -> tuple[Link, ...]:
     be their next task."""
     if (ended := _ended_child(pid)) is not None:
         return (ended,)
-    states = {child: (stat_fields(child) or "Z")[0] for child in children(pid)}
+    states = {child: (stat_fields(child) or "Z")[0] for child in _at_work(pid)}
     living = [child for child, state in states.items() if state != "Z"]
     waits: list[tuple[Link, ...]] = []
     for child in living:
@@ -434,6 +438,11 @@ def _of_children(pid: int, theirs: bool, budget: _Budget) -> tuple[Link, ...]:
     # What it waits for may have been the work of a child that has ended well.
     ended = _ended_child(pid, well=True) if not theirs else None
     return (ended,) if ended is not None else ()
+
+
+def _at_work(pid: int) -> list[int]:
+    """Its children, without those that only wait for its end."""
+    return [one for one in children(pid) if _TRACKER not in " ".join(command_line(one) or ())]
 
 
 class _Budget:

@@ -12,14 +12,29 @@ from functools import cache
 from itertools import takewhile
 from typing import NamedTuple
 
+import msgspec
+
 from ddtop.procfs import program_lines
 from ddtop.program_text import held_at, statement, taken_at
 from ddtop.redaction import redact
 from ddtop.relay.processes.sockets import sleeping_in
 from ddtop.wire.names import word_of
-from ddtop.wire.records import CALL, LOCK, OBJECT, TWICE, Link, Place, StackFrame, ThreadStack
+from ddtop.wire.records import (
+    CALL,
+    LOCK,
+    OBJECT,
+    STARVED,
+    TWICE,
+    Link,
+    Place,
+    StackFrame,
+    ThreadStack,
+)
 
 _WAITS_INSIDE = ("/threading.py", "/queue.py", "concurrent/futures/_base.py")
+_POOL, _FUTURE = ("concurrent/futures/thread.py", "_worker"), "future"
+_FINISHES = ("concurrent/futures/process.py", "/asyncio/")
+"""Whose threads may finish a future that no thread of a pool computes."""
 _SERVES = ("multiprocessing/managers.py", "serve_client")
 Lines = Callable[[str], Sequence[str]]
 
@@ -40,7 +55,7 @@ def inside(
     """What the thread `waits`, which runs the program, waits for. It reads files, so it may hang.
     `tids`: the kernel's number of each thread."""
     innermost = [thread.frames[0] for thread in threads]
-    if any(at.file.endswith(_SERVES[0]) and _name(at) == _SERVES[1] for at in innermost):
+    if any(_is_at(at, *_SERVES) for at in innermost):
         return Inside(of_client=True)
     tid = tids.get((waits.thread_id if waits is not None else 0) or 0, pid)
     if waits is None or sleeping_in(pid, tid).call != "futex":
@@ -53,8 +68,22 @@ def inside(
     return (
         _of_lock(waits, taken, lines_of, threads, tids)
         if taken
-        else Inside(tuple(_in_memory(waits, lines_of)))
+        else Inside(tuple(_starved(waits, threads) or _in_memory(waits, lines_of)))
     )
+
+
+def followed(
+    pid: int, waits: ThreadStack, threads: Sequence[ThreadStack], tids: Mapping[int, int]
+) -> Inside:
+    """`inside`, on through each thread that has a lock. `tid`: of the last one."""
+    by_tid = {tids.get(one.thread_id or 0): one for one in threads}
+    links: list[Link] = []
+    passed, tid, last = [waits], 0, inside(pid, waits, threads, tids)
+    while (thread := by_tid.get(last.tid) if last.tid else None) and thread not in passed:
+        links += last.links
+        passed, tid, last = [*passed, thread], last.tid, inside(pid, thread, threads, tids)
+    links += [msgspec.structs.replace(link, circle=True) if thread else link for link in last.links]
+    return Inside(tuple(links), 0 if thread else last.tid or tid)
 
 
 def _of_lock(
@@ -82,6 +111,27 @@ def _of_lock(
             return Inside((Link(LOCK, taken, other.name or "?", place=place),), tid)
     # A fork may have copied it as taken, which the text cannot tell.
     return Inside()
+
+
+def _starved(waits: ThreadStack, threads: Sequence[ThreadStack]) -> tuple[Link, ...]:
+    """The future of a pool of threads, all of which wait for futures in turn; empty if another
+    thread may finish it."""
+    pooled = [one for one in threads if any(_is_at(frame, *_POOL) for frame in one.frames)]
+    others = [one for one in threads if one is not waits and one not in pooled]
+    files = {frame.file for one in others for frame in one.frames}
+    if not pooled or any(part in file for part in _FINISHES for file in files):
+        return ()
+    starved = all(map(_awaits_future, (waits, *pooled)))
+    return (Link(OBJECT, _FUTURE, nobody=True, does=STARVED),) if starved else ()
+
+
+def _awaits_future(thread: ThreadStack) -> bool:
+    inner = takewhile(lambda frame: frame.file.endswith(_WAITS_INSIDE), thread.frames)
+    return any(word_of(frame.file, _name(frame)) == _FUTURE for frame in inner)
+
+
+def _is_at(frame: StackFrame, file: str, name: str) -> bool:
+    return frame.file.endswith(file) and _name(frame) == name
 
 
 def _in_memory(waits: ThreadStack, lines_of: Lines) -> Iterator[Link]:

@@ -318,7 +318,7 @@ def _by_rule(rank: RankFacts, blame: Blame, word: str) -> tuple[str, str]:
     if place is not None and (blame.condition == STILL or word not in (COLLECTIVE.word, P2P.word)):
         asks = "what it waits for" if polls_or_works(rank) else "why it is stuck"
         text = f"find out {asks} at {file_line(place)}"
-        if rule == EVERY_RANK:
+        if rule.startswith(OF_ALL):
             return f"{text}{_how(rank)}", ""
     elif not blame.peer_wait:
         rule += " in the same order"

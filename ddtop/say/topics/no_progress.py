@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from ddtop.diagnosis.rules.no_progress import AtOnePlace, ForOutside, NoSteps, Stands
+from ddtop.diagnosis.rules.no_progress import (
+    AtOnePlace,
+    ForOutside,
+    NoSteps,
+    Stands,
+    one_sided,
+)
 from ddtop.diagnosis.standstill import COMMUNICATES, STILL, Standstill, word_of
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.say.chain import chain_lines, chain_step
@@ -26,7 +32,6 @@ from ddtop.say.said import (
     that_hold,
 )
 from ddtop.say.waiters import OPPOSITE_ORDERS, foreign_text
-from ddtop.wire.names import SENDS
 from ddtop.words.sentences import quoted, ranks_text, verb
 from ddtop.words.units import plural
 
@@ -62,6 +67,8 @@ def stands(finding: Finding, seen: Stands, at: Context) -> Said:
     ]
     more = sum(len(place.ranks) for place in classes[CLASSES_MAX:])
     shown += [f"{plural(more, 'more rank')} elsewhere"] if more else []
+    if (single := one_sided(still)) is not None:
+        shown.append(f"no rank {'sends' if single[0] == 'receive' else 'receives'}")
     gone = [rank.rank for rank in snapshot.ranks if rank.gone]
     shown += [f"{ranks_text(gone)} {verb(gone, 'has', 'have')} ended"] if gone else []
     unseen = still.unseen
@@ -126,7 +133,7 @@ def _advice(lead: RankFacts, still: Standstill, idle: bool, shown: str, apart: b
     """`apart`: the ranks are at different places."""
     place, calls = lead.reported.place, all(word_of(rank) in COMMUNICATES for rank in still.alive)
     lock = place.waits_for if place is not None else None
-    ask = whom_to_ask(lead)
+    single, ask = one_sided(still), whom_to_ask(lead)
     about = f"; give the wait of rank {lead.rank} a timeout, and see {ask}" if ask else ""
     return that_hold(
         (
@@ -140,10 +147,7 @@ def _advice(lead: RankFacts, still: Standstill, idle: bool, shown: str, apart: b
             "find out which process holds the lock; if no process is building there, the lock is"
             f" stale: rm {quoted(lock or '')}",
         ),
-        (
-            all(map(_sends, still.alive)),
-            f"all send, and none receives: {OPPOSITE_ORDERS}",
-        ),
+        (single is not None, _ONE_SIDED.get(single[0] if single is not None else "", "")),
         (calls and apart, SAME_CALLS),
         (
             calls,
@@ -158,8 +162,12 @@ def _advice(lead: RankFacts, still: Standstill, idle: bool, shown: str, apart: b
     )[0]
 
 
-def _sends(rank: RankFacts) -> bool:
-    return rank.comm.outside is not None and rank.comm.outside.call in SENDS
-
-
+_ONE_SIDED = {
+    "send": f"let a rank receive what they send; if all send first, {OPPOSITE_ORDERS}",
+    "receive": (
+        "look for the send that a rank has left out (a branch that only some ranks take); if all"
+        f" receive first, {OPPOSITE_ORDERS}"
+    ),
+}
+"""By what the ranks do that are in a call for single ranks."""
 WRITERS: dict[type, Writer] = {Stands: stands, ForOutside: for_outside, NoSteps: no_steps}

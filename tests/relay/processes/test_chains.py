@@ -749,6 +749,28 @@ def test_of_a_server_the_thread_is_told_that_does_not_leave_it_to_others(
     assert found.chain[0].place.function == told
 
 
+def test_the_tracker_of_what_processes_share_is_no_worker(start):
+    """It reads a pipe that each worker has open, too."""
+    code = (
+        "import os, subprocess as s, sys, time\n"
+        "read, write = os.pipe()\n"
+        "name = '-c import os; os.read(0, 1) # resource_tracker'.split(maxsplit=1)\n"
+        "s.Popen([sys.executable, *name], stdin=read)\n"
+        f"s.Popen([sys.executable, '-c', {SLEEPS!r}], pass_fds=[write])\n"
+        "os.close(write); time.sleep(99)"
+    )
+    pool = start(code)
+    once(
+        lambda: (
+            [sleeping_in(one).call for one in children(pool.pid)][:1] == ["read"]
+            and sleeping_in(children(pool.pid)[-1]).call in SLEEPING
+        )
+    )
+
+    (link,) = chain_of(pool.pid, ITS_CHILDREN)
+    assert link.pid == children(pool.pid)[-1]
+
+
 def test_of_workers_that_sleep_alike_the_one_in_the_programs_code_is_told(start, monkeypatch):
     """The others of the pool wait for their next task, as a lock is waited for."""
     code = (
@@ -765,8 +787,13 @@ def test_of_workers_that_sleep_alike_the_one_in_the_programs_code_is_told(start,
     )
 
     def spy(pid, **_):
-        file = "/d/augment.py" if pid == busy else "/v/lib/python3.11/site-packages/billiard.py"
-        thread = ThreadStack((StackFrame("augment", file, 6),), "main", thread_id=7, main=True)
+        packages = "/v/lib/python3.11/site-packages"
+        file = "/d/augment.py" if pid == busy else f"{packages}/billiard.py"
+        frames = (
+            StackFrame("acquire", f"{packages}/filelock/_api.py", 9),
+            StackFrame("augment", file, 6),
+        )
+        thread = ThreadStack(frames, "main", thread_id=7, main=True)
         return SimpleNamespace(poll=lambda: (thread,), tids={7: pid}, kill=lambda: None)
 
     monkeypatch.setattr("ddtop.relay.processes.chains.PySpy", spy)
@@ -778,7 +805,7 @@ def test_of_workers_that_sleep_alike_the_one_in_the_programs_code_is_told(start,
 
     assert first == (state,)
     assert (link.resource, link.pid, link.place.function) == ("child", busy, "augment")
-    assert link.pid != idle
+    assert (link.place.waits_on, link.pid != idle) == ("lock", True)
 
 
 def test_a_worker_in_the_programs_code_that_waits_for_its_parent_is_a_circle(start, monkeypatch):

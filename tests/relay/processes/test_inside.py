@@ -5,14 +5,15 @@ import threading
 
 import pytest
 
-from ddtop.relay.processes.inside import Inside, inside
+from ddtop.procfs import names_in
+from ddtop.relay.processes.inside import Inside, followed, inside
 from ddtop.relay.processes.sockets import sleeping_in
 from ddtop.wire.records import StackFrame, ThreadStack
 from tests.relay.processes.once import once
 
 PROGRAM = """\
 import threading, sys, time
-guard, turn = threading.Lock(), threading.Condition()
+guard, inner, turn = threading.Lock(), threading.Lock(), threading.Condition()
 def shard(n):
     with guard:
         return n
@@ -33,35 +34,57 @@ def alone():
 def sleeps():
     with guard:
         time.sleep(99)
+def rests(begun):
+    with inner:
+        begun.set(); time.sleep(99)
+def outer(begun):
+    with guard:
+        begun.set(); shelf(1)
+def shelf(n):
+    with inner:
+        return n
+def through(*first):
+    for target in (rests, outer)[len(first):]:
+        begun = threading.Event()
+        threading.Thread(target=target, args=(begun,), daemon=True).start()
+        begun.wait()
+    shard(1)
+def back():
+    with inner:
+        through(1)
 globals()[sys.argv[1]]()
 """
 SHARD = ("shard", 4)
+FUTURE = ("result", 446, "/usr/lib/python3.12/concurrent/futures/_base.py")
+WAITER = ("wait", 327, "/usr/lib/python3.12/threading.py")
+WORKER = ("_worker", 83, "/usr/lib/python3.12/concurrent/futures/thread.py")
 
 
 @pytest.fixture
 def waits(start, tmp_path):
     """What the main thread of this program waits for. `frames`: of each thread, its functions and
-    their lines, innermost first."""
+    their lines, innermost first; of libraries also the file."""
     path = tmp_path / "index.py"
     path.write_text(PROGRAM)
     os.utime(path, (0, 0))
 
-    def run(name, *frames, calls=("futex",)):
+    def run(name, *frames, calls=("futex",), look=inside):
         code = f"import sys, runpy; sys.argv = ['', {name!r}]; runpy.run_path({str(path)!r})"
         pid = start(code).pid
         once(lambda: sleeping_in(pid).call in calls)
         threads = tuple(
             ThreadStack(
                 tuple(
-                    StackFrame(at, str(path) if line else threading.__file__, line or 1)
-                    for at, line in one
+                    StackFrame(at, *(of or [str(path) if line else threading.__file__]), line or 1)
+                    for at, line, *of in one
                 ),
                 f"thread {n}",
                 n,
             )
             for n, one in enumerate(frames)
         )
-        return inside(pid, threads[0], threads, {0: pid, 1: pid + 1})
+        tids = map(int, names_in(pid, "task"))
+        return look(pid, threads[0], threads, dict(enumerate(tids)))
 
     return run
 
@@ -112,3 +135,47 @@ def test_a_manager_waits_for_an_object_where_it_does_not_wait_for_a_client(inner
     found = inside(os.getpid(), None, (ThreadStack(tuple(frames), "", 1),), {})
 
     assert found.of_client is waits
+
+
+def test_the_thread_that_has_a_lock_may_wait_for_that_of_another_one(waits):
+    outer = (("shelf", 30), ("outer", 28))
+    links, tid, _ = waits(
+        "through", (SHARD, ("through", 37)), (("rests", 25),), outer, look=followed
+    )
+
+    assert [(one.named, one.who, one.circle) for one in links] == [
+        ("guard", "thread 2", False),
+        ("inner", "thread 1", False),
+    ]
+    assert tid
+
+
+def test_two_threads_that_have_the_lock_of_each_other_are_a_circle(waits):
+    outer = (("shelf", 30), ("outer", 28))
+    main = (SHARD, ("through", 37), ("back", 40))
+    links, tid, _ = waits("back", main, outer, look=followed)
+
+    assert [(one.named, one.who, one.circle) for one in links] == [
+        ("guard", "thread 1", False),
+        ("inner", "thread 0", True),
+    ]
+    assert tid == 0
+
+
+def test_tasks_of_a_pool_that_all_wait_for_tasks_have_no_thread_left(waits):
+    task = (WAITER, FUTURE, ("shard", 4), WORKER)
+    (link,), _, _ = waits("alone", (WAITER, FUTURE, ("alone", 19)), task, task)
+
+    assert (link.named, link.does, link.nobody) == ("future", "starved", True)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [(WORKER,), (("sleeps", 22), WORKER), (("run", 9, "/lib/concurrent/futures/process.py"),)],
+    ids=["a thread is free", "a task runs", "a process may compute it"],
+)
+def test_a_future_that_another_thread_may_finish_is_only_told_as_a_call(waits, other):
+    task = (WAITER, FUTURE, ("shard", 4), WORKER)
+    (link,), _, _ = waits("alone", (WAITER, FUTURE, ("alone", 19)), task, other)
+
+    assert (link.named, link.does) == ("guard.acquire(); shard(1)", "call")
