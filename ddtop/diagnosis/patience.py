@@ -192,7 +192,7 @@ def _goes_on(case: Case) -> bool:
     report = case.rank.process.report
     moved = report.child_moved_unix_ns if report is not None else None
     recent = moved is not None and _ago_s(case, moved) <= case.limits.child_pause_s
-    return recent or any(link.does.endswith(CHANGES) for link in chain_of(case.rank)[-2:])
+    return recent or any(link.does.endswith(CHANGES) for link in chain_of(case.rank))
 
 
 def _has_moved(case: Case) -> bool:

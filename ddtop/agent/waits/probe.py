@@ -332,11 +332,12 @@ class WaitChain(Probe):
                 return tuple(chain), 0
             passed.append(other)
             thread = other
-        if chain and chain[0].resource == LOCK and not chain[0].does:
-            # Threads that have it one after the other go on.
-            first = self._shown.setdefault(chain[0].named, chain[0].who or "")
-            changes = CHANGES if first != (chain[0].who or "") else ""
-            chain[0] = msgspec.structs.replace(chain[0], does=changes)
+        for at, link in enumerate(chain):
+            if link.resource == LOCK and not link.does:
+                # Threads that have it one after the other go on.
+                who = link.who or ""
+                changes = CHANGES if self._shown.setdefault(link.named, who) != who else ""
+                chain[at] = msgspec.structs.replace(link, does=changes)
         loops = any(link.resource == LOOP for link in chain)
         on_with = self._on_with(thread, lead, texts) or loops * layout.ENDED_CHILD
         return tuple(

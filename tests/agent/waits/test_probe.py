@@ -570,6 +570,23 @@ def test_a_value_that_has_changed_since_the_first_look_shows_that_the_loop_goes_
     assert (link.resource, link.named) == ("loop", "left > 0")
 
 
+def test_a_lock_that_another_thread_has_than_at_the_first_look_goes_around(ended):
+    first = ended(holds, "first")
+    while not LOCK.locked():
+        time.sleep(0.01)
+    lead = ended(takes, "lead")
+
+    def turned(found):
+        if found and found[0].who == "first":
+            # The next one that has it is a thread whose text says so.
+            first.thread.name = "second"
+        return found and found[0].does == CHANGES
+
+    (link,), _ = chain_of(lead.ident, turned)
+
+    assert (link.resource, link.who) == ("lock", "second")
+
+
 def asks(release):
     with LOCK:
         release.acquire()
@@ -762,7 +779,10 @@ def closes_its_executor(release):
 
 
 def test_a_loop_that_ends_waits_for_the_thread_of_its_executor(ended):
-    (link,), awaited = chain_of(ended(closes_its_executor, "lead").ident)
+    (link,), awaited = chain_of(
+        ended(closes_its_executor, "lead").ident,
+        lambda found: found and found[0].resource == "thread",
+    )
 
     assert (link.resource, link.place.function) == ("thread", "computes")
     assert awaited
