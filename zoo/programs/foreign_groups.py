@@ -52,6 +52,7 @@ CASES = {
             r"fix (that|the lock)",
             r"(holds?|holder of|owns|owner of|releases?) .{0,30}\block\b",
             r"\block\b.{0,60}(held|holds|holder|release|timeout)",
+            r"\b(reads|other end)\b.{0,60}\b(pipe|open)\b",
             r"\bstacks\b",
         ],
     },

@@ -306,8 +306,8 @@ def _about_path(rank: RankFacts, path: str) -> str:
             f" rm {quoted(path)}"
         )
     return (
-        f"find out which process should have made, opened or removed {path}; give that wait a time"
-        " limit"
+        f"find out which process holds {path}, or should have made, opened or removed it; give"
+        " that wait a time limit"
     )
 
 
