@@ -18,6 +18,7 @@ FINDING = {
     "since_unix_ns": 1_700_000_000_000_000_000, "summary": "rank 2 sleeps", "evidence": [],
     "advice": "look there", "patience_s": None, "because": None, "group": "g",
     "op": None, "seq": 3, "group_meaning": None, "group_name": None, "group_ranks": None,
+    "chain": [],
 }  # fmt: skip
 EVENT = {
     "schema": "ddtop.event/1", "time_unix_ns": 1_700_000_010_000_000_000, "event": "appeared",

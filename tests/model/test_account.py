@@ -418,8 +418,8 @@ def test_the_process_line_has_state_call_and_file():
     )
 
     assert process_line(one) == (
-        "rank 1 (pid 4801): state D, 0% of a core, wchan nfs_wait, in write of /ckpt/7.pt, 2"
-        " children"
+        "rank 1 (pid 4801): state D, 0% of a core with its 2 children, wchan nfs_wait, in write of"
+        " /ckpt/7.pt"
     )
 
 
