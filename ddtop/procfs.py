@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
@@ -95,12 +96,14 @@ def environment_of(pid: int) -> dict[str, str] | None:
 
 
 def program_lines(pid: int, file: str) -> list[str] | None:
-    """The lines of a source file as that process sees it; None where it was changed since. A file
-    server that does not answer holds it up."""
+    """The lines of a source file as that process sees it; None where it was changed since, and of
+    what is no file: to open a named pipe would be noticed at its other end. A file server that does
+    not answer holds it up."""
     path = f"{ROOT}/{pid}/root/{os.path.join(link(pid, 'cwd') or '/', file).lstrip('/')}"
     try:
         known, started = os.stat(path), os.stat(f"{ROOT}/{pid}").st_mtime
-        if known.st_size > SOURCE_BYTES_MAX or known.st_mtime > started:
+        is_file = stat.S_ISREG(known.st_mode) and known.st_size <= SOURCE_BYTES_MAX
+        if not is_file or known.st_mtime > started:
             return None
         with open(path, encoding="utf-8", errors="replace") as source:
             return source.read().splitlines()

@@ -207,3 +207,15 @@ def test_the_processes_above_end_at_the_first_of_all(process):
 
     assert procfs.parents(7, 8) == [6, 5]
     assert procfs.parents(7, 1) == [6]
+
+
+def test_a_program_that_gives_its_code_the_name_of_a_pipe_has_no_lines(tmp_path):
+    """To open it would wake whoever waits at its other end."""
+    pipe, source = tmp_path / "step.py", tmp_path / "train.py"
+    os.mkfifo(pipe)
+    source.write_text("a = 1\n")
+    os.utime(pipe, (0, 0))
+    os.utime(source, (0, 0))
+
+    assert procfs.program_lines(os.getpid(), str(pipe)) is None
+    assert procfs.program_lines(os.getpid(), str(source)) == ["a = 1"]
