@@ -291,11 +291,8 @@ class Reporter:
         if rank.collectives_paused or rank.destroyed:
             return
         self._asked_at, words = self._tick.now, rank.page.words
-        iteration = (
-            words[layout.ITERATION_AT]
-            if words[layout.ITERATION_SOURCE_AT] in layout.STEP_SOURCES
-            else None
-        )
+        counts = words[layout.ITERATION_SOURCE_AT] in layout.STEP_SOURCES
+        iteration = words[layout.ITERATION_AT] if counts else None
         self._send(collectives.take(self._communication, command.arguments[0][:64], iteration))
 
     def _send_hello(self) -> None:

@@ -55,7 +55,8 @@ class Runtime:
         self._over = threading.Lock()
         self._over.acquire()
         self._thread = OwnThread(self._run)
-        self._collector_timer, self._truce = collector.timer(rank.page.words), collector.Truce()
+        self._collector_timer = collector.timer(rank.page.words)
+        self._truce = collector.Truce()
 
     def start(self) -> bool:
         """Install the hooks and start the thread, on the main thread and before user code runs.

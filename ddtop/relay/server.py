@@ -81,7 +81,8 @@ class Viewers:
         )
         self._peers: dict[bytes, float] = {}
         self._joining: dict[bytes, tuple[float, float]] = {}
-        self._may_admit, self.dropped = True, 0
+        self._may_admit = True
+        self.dropped = 0
 
     def __len__(self) -> int:
         return len(self._peers) + len(self._joining)
@@ -215,10 +216,12 @@ class Server:
             sender or registry.relay_identity(run),
         )
         self._link = RelayLink(registry.socket_path(job, run), registry.secret(), "127.0.0.1")
-        self._history, self._probe = FrameHistory(), HostProbe()
+        self._history = FrameHistory()
+        self._probe = HostProbe()
         self.host = self._probe.host
         self._rendezvous, self._helpers = RendezvousWatch(), HelperWatch()
-        self._far_ends, self._chains = FarEnds(), Chains()
+        self._far_ends = FarEnds()
+        self._chains = Chains()
         self._ranks = Ranks(self._link, self.seal)
         automatic = os.environ.get("DDTOP_AUTODUMP", "1") != "0"
         self._requests = RelayRequests(self, self._ranks, automatic, policy)
@@ -252,7 +255,8 @@ class Server:
             "roster": float("inf"),
             "sweep": self._started + SWEEP_AFTER_S,
         }
-        self._waiting_parent, self.stopping = WaitingParent(), False
+        self._waiting_parent = WaitingParent()
+        self.stopping = False
 
     def serve(self) -> None:
         """Serve until stopped, or until the job is over and no viewer came for the linger time."""

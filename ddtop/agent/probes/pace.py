@@ -102,7 +102,8 @@ class Paces:
 
     def _forget(self) -> None:
         """Start again: what follows cannot be compared with what was counted."""
-        self._piece, self._ended = Piece(), 0
+        self._piece = Piece()
+        self._ended = 0
         self._start: list[Piece] = []
         self._recent: deque[Piece] = deque(maxlen=KEPT)
         self._told: Pace | None = None
@@ -200,10 +201,10 @@ class IterationsProbe(Probe):
     name = "iterations"
 
     def __init__(self, rank: Rank) -> None:
-        self._rank, self._batches, self._usual_ms = rank, 0, 0.0
-        self._steady_since = self._odd_since = 0
+        self._rank, self._batches = rank, 0
         # (iteration, when it ended in monotonic ns).
         self._steps: list[tuple[int, int]] = []
+        self._usual_ms, self._steady_since, self._odd_since = 0.0, 0, 0
 
     def sample(self, tick: Tick) -> None:
         """Count batches or MPI's pattern if nothing better counts; remember when steps ended."""
@@ -237,10 +238,11 @@ class IterationsProbe(Probe):
                 words[layout.ITERATION_SOURCE_AT] = layout.SOURCE_BATCH
                 words[layout.ITERATION_AT], words[layout.STEP_AT] = batches, tick.now
         # A counter of steps is better than a pattern.
-        if tick.pattern is not None and words[layout.ITERATION_SOURCE_AT] in (
+        silent = words[layout.ITERATION_SOURCE_AT] in (
             layout.SOURCE_NONE,
             layout.SOURCE_COLLECTIVES,
-        ):
+        )
+        if silent and tick.pattern is not None:
             words[layout.ITERATION_SOURCE_AT] = layout.SOURCE_COLLECTIVES
             words[layout.ITERATION_AT], words[layout.STEP_AT] = tick.pattern
         iteration, at = words[layout.ITERATION_AT], words[layout.STEP_AT]
@@ -258,10 +260,11 @@ class IterationsProbe(Probe):
         """The count, its source, the length of a step, and what is trained without a group."""
         words = self._rank.page.words
         source = words[layout.ITERATION_SOURCE_AT]
+        known = 0 <= source < len(layout.SOURCES)
         return partial(
             RankState,
             iteration=words[layout.ITERATION_AT] if source else None,
-            iteration_source=layout.SOURCES[source] if 0 <= source < len(layout.SOURCES) else None,
+            iteration_source=layout.SOURCES[source] if known else None,
             step_ms=self._step_ms(),
             step_unix_ns=self._steps[-1][1] + tick.unix_minus_mono if self._steps else None,
             trains=None if tick.groups else self._rank.notes[GradientNotes].trains,

@@ -77,10 +77,11 @@ class ProgressProbe(Probe):
     name = "progress"
 
     def __init__(self, rank: Rank) -> None:
-        self._rank, self._since, limits = rank, 0, rank.limits
+        self._rank, limits = rank, rank.limits
         self._speed = Growth(limits.speed_window_ns, limits.speed_silent_ns)
         self._eta = Growth(limits.eta_window_ns, limits.speed_silent_ns, ETA_EVERY_NS)
         self._phase: str | None = None
+        self._since = 0
         self._open: Phase | None = None
         self._source: str | None = None
         self._samples: float | None = None

@@ -314,9 +314,11 @@ class _Thread:
     """One thread while its lines are read."""
 
     def __init__(self, thread_id: int | None, name: str | None) -> None:
-        self._thread_id, self._name = thread_id, name
+        self._thread_id = thread_id
+        self._name = name
         self._history: list[StackFrame] = []
-        self._omitted, self._cut = 0, False
+        self._omitted = 0
+        self._cut = False
 
     @property
     def started_by_another(self) -> bool:
