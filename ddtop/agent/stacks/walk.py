@@ -365,8 +365,6 @@ class Walk:
         found: dict[str, list[object]] = {name: [] for name in names}
         sizes: dict[str, list[int]] = {name: [] for name in names}
         held: list[object] = []
-        fits = _readable(frames)
-        own = map(eq, map(sys.getrefcount, seen), repeat(_UNSHARED))
         steps: list[Iterable[object]] = []
         for name in names:
             root, _, attribute = name.partition(".")
@@ -381,16 +379,14 @@ class Walk:
                 starmap(sizes[name].extend, ((map(len, sized),),)),  # type: ignore[arg-type]
                 starmap(held.clear, _ONCE),
             ]
-        self._run(
-            frames,
+        self._with_locals(
             _collect(thread_id, deep + 1, frames),
-            starmap(frames.__delitem__, ((slice(deep),),)),
-            starmap(seen.extend, ((map(attrgetter("f_locals"), compress(frames, fits)),),)),
+            frames,
+            seen,
             starmap(around.extend, ((map(attrgetter("f_globals"), frames),),)),
             *steps,
-            starmap(dict.clear, compress(zip(seen, strict=True), own) if _LOCALS_STAY else ()),
-            starmap(seen.clear, _ONCE),
             starmap(around.clear, _ONCE),
+            deep=deep,
         )
         shown = {name: _shown(found[name][0]) for name in names if found[name]}
         lengths = {f"len({name})": str(size[0]) for name, size in sizes.items() if size}
@@ -405,49 +401,42 @@ class Walk:
         files: list[str] = []
         held: list[object] = []
         found: list[tuple[str, int, str]] = []
-        here = compress(frames, _readable(frames))
-        own = map(eq, map(sys.getrefcount, seen), repeat(_UNSHARED))
         kinds = map(_type_name, map(type, held))
         differ = map(not_, map(_PLAIN.__contains__, map(id, map(type, held))))
-        self._run(
-            frames,
+        self._with_locals(
             _collect(thread_id, most, frames),
+            frames,
+            seen,
             starmap(files.extend, ((map(_file, compress(frames, _readable(frames))),),)),
-            starmap(seen.extend, ((map(attrgetter("f_locals"), here),),)),
             starmap(held.extend, ((map(methodcaller("get", name), seen),),)),
             starmap(
                 found.extend, ((compress(zip(files, map(id, held), kinds, strict=True), differ),),)
             ),
             starmap(held.clear, _ONCE),
-            starmap(dict.clear, compress(zip(seen, strict=True), own) if _LOCALS_STAY else ()),
-            starmap(seen.clear, _ONCE),
         )
         return found
 
     def attribute(self, thread_id: int, name: str, deep: int) -> int | None:
-        """The id of this attribute of a variable, `self.lock`, of a frame; None if it is not known.
-        `deep` as in `values`."""
+        """The id of this attribute of a variable, `self.lock`, of a frame; None if the object has
+        no such attribute of its own. `deep` as in `values`."""
         root, _, of_root = name.partition(".")
         frames: list[FrameType] = []
         seen: list[Any] = []
         held: list[object] = []
         found: list[int] = []
-        fits = _readable(frames)
-        own = map(eq, map(sys.getrefcount, seen), repeat(_UNSHARED))
-        known = compress(held, map(not_, map(eq, map(id, held), repeat(id(...)))))
-        self._run(
-            frames,
+        self._with_locals(
             _collect(thread_id, deep + 1, frames),
-            starmap(frames.__delitem__, ((slice(deep),),)),
-            starmap(seen.extend, ((map(attrgetter("f_locals"), compress(frames, fits)),),)),
+            frames,
+            seen,
             starmap(held.extend, ((map(methodcaller("get", root), seen),),)),
             *_to_attribute(held, of_root),
-            starmap(found.extend, ((map(id, known),),)),
+            starmap(found.extend, ((map(id, held),),)),
             starmap(held.clear, _ONCE),
-            starmap(dict.clear, compress(zip(seen, strict=True), own) if _LOCALS_STAY else ()),
-            starmap(seen.clear, _ONCE),
+            deep=deep,
         )
-        return next(iter(found), None)
+        # What the object has comes before what its class has.
+        own, of_class = found if len(found) > 1 else (id(...), 0)
+        return own if of_class and own != id(...) else None
 
     def held(self, thread_id: int, most: int) -> set[int]:
         """The ids of what its functions hold: their variables, and the attributes of those that
@@ -459,21 +448,38 @@ class Walk:
         seen: list[Any] = []
         every: list[object] = []
         found: set[int] = set()
-        own = map(eq, map(sys.getrefcount, seen), repeat(_UNSHARED))
         of_frames = islice(chain.from_iterable(map(methodcaller("values"), seen)), HELD_MAX)
-        self._run(
-            frames,
+        self._with_locals(
             _collect(thread_id, most, frames),
-            starmap(
-                seen.extend, ((map(attrgetter("f_locals"), compress(frames, _readable(frames))),),)
-            ),
+            frames,
+            seen,
             starmap(every.extend, ((of_frames,),)),
             *_ids_of(every, found),
             starmap(every.clear, _ONCE),
+        )
+        return found
+
+    def _with_locals(
+        self,
+        collect: Iterable[object],
+        frames: list[FrameType],
+        seen: list[Any],
+        *steps: Iterable[object],
+        deep: int = 0,
+    ) -> None:
+        """Run the steps while `seen` has the locals of the `frames` that may be read, without the
+        innermost `deep` ones. Then the dictionaries are emptied, as in `texts`."""
+        fits = _readable(frames)
+        own = map(eq, map(sys.getrefcount, seen), repeat(_UNSHARED))
+        self._run(
+            frames,
+            collect,
+            starmap(frames.__delitem__, ((slice(deep),),)),
+            starmap(seen.extend, ((map(attrgetter("f_locals"), compress(frames, fits)),),)),
+            *steps,
             starmap(dict.clear, compress(zip(seen, strict=True), own) if _LOCALS_STAY else ()),
             starmap(seen.clear, _ONCE),
         )
-        return found
 
     def suspended(
         self, coroutine: CoroutineType[Any, Any, Any], ending: object

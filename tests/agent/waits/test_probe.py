@@ -138,6 +138,38 @@ def test_a_lock_of_the_same_name_is_had_only_by_a_thread_that_has_that_object(en
     assert (link.named, link.who) == ("self.lock", "other")
 
 
+class OfClass(Cabinet):
+    """Its lock is that of its class, so that all have one."""
+
+    lock = threading.Lock()
+
+    def __init__(self):
+        pass
+
+
+class Asked(Cabinet):
+    """Its lock is what a property gives."""
+
+    def __init__(self):
+        self._lock = threading.Lock()
+
+    @property
+    def lock(self):
+        return self._lock
+
+
+@pytest.mark.parametrize("kind", [OfClass, Asked])
+def test_a_lock_that_is_no_attribute_of_the_object_itself_is_known_by_its_name(ended, kind):
+    first = kind()
+    holder = ended(first.keep, "keeper")
+    while not first.lock.locked():
+        time.sleep(0.01)
+    lead = ended((kind() if kind is OfClass else first).take, "lead")
+    (link,), _ = chain_of(lead.ident, among=[holder.ident])
+
+    assert (link.named, link.who) == ("self.lock", "keeper")
+
+
 class Journal:
     """A program's object with a lock that counts no owner."""
 
