@@ -210,9 +210,10 @@ def _stands(link: Link) -> bool:
     """Whether this is a wait in which nothing goes on. Of a loop that needs the values of its
     condition, or a file for which it asks, or that nothing ends it. What is tried again may work
     the next time."""
-    known = bool(link.does) or "exists(" in link.named or link.named == ENDLESS
-    known = known if link.resource == LOOP else link.resource != RETRY
-    return known and not link.does.endswith((TIMED, CHANGES))
+    if link.resource == RETRY or link.does.endswith((TIMED, CHANGES)):
+        return False
+    asks = bool(link.does) or "exists(" in link.named or link.named == ENDLESS
+    return link.resource != LOOP or asks
 
 
 def _has_failed(link: Link) -> bool:

@@ -1399,9 +1399,8 @@ class ProcessState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     `child_moved_unix_ns`: when one of them last read or wrote some KB between two looks.
     `far_ends`: while it makes no progress, those of `remote`; where that is not known, of all its
     connections. `chain`: while it makes no progress, what it waits for in the kernel, as it was at
-    `chain_unix_ns`. `outputs`: in
-    some looks, what its standard output and its standard error are: the path of a file, or a name
-    of the kernel ("pipe:[4711]"); empty in the others.
+    `chain_unix_ns`. `outputs`: in some looks, what its standard output and its standard error are:
+    the path of a file, or a name of the kernel ("pipe:[4711]"); empty in the others.
     """
 
     rank: int | None
@@ -1445,15 +1444,20 @@ TIMED, CHANGES, REPLACES, UNDONE = "has a time limit", "that changes", "replaces
 LISTENS, TAKES, ALONE, MAY, TWICE = "listens", "takes", "alone", "may", "twice"
 BACKLOG, INHERITED, STARVED, TAKEN = "backlog", "inherited", "starved", "taken"
 ENDS_AGAIN, CALL = "ends again", "call"
-"""`Link.does` of an await that ends by itself, of a loop of whose condition a value has changed (of
-a loop both are its end), of a worker of a pool that has taken the place of
-one that has ended, of a queue whose taken items nobody has marked as done, of a socket to which
-nobody connects, of a key that a rank takes as a lock, of an object for which the only thread of the
-program waits, of the only process that can have a lock, of a lock that the same thread or task
-has taken before, at `place`, of a connection that its server has not accepted, of the standard
-input of a parent, of a future of a pool of threads that all wait for futures, of connections of a
-pool that are all in use, of a worker of a pool that ends again and again, and of
-a call in which a thread waits for another one of its process."""
+"""`Link.does`.
+
+Of a loop TIMED and CHANGES are the end of a longer text.
+
+TIMED: the await or the loop ends by itself. CHANGES: a value in the condition of the loop has
+changed, or another thread has the lock now. REPLACES: a worker of a pool has taken the place of one
+that ended. ENDS_AGAIN: so did each worker before it. UNDONE: items of a queue were taken, and
+nobody has marked them as done. LISTENS: nobody connects to the socket. TAKES: a rank takes the key
+as a lock. ALONE: the only thread of the program waits for the object. MAY: no other process can
+have the lock. TWICE: the same thread or task has taken the lock before, at `place`. BACKLOG: the
+server has not accepted the connection. INHERITED: the standard input is that of the parent.
+STARVED: all threads of the pool wait for futures. TAKEN: all connections of the pool are in use.
+CALL: `named` is the call in which a thread waits for another thread of its process.
+"""
 ENDLESS = "True"
 """`Link.named` of a loop that only sleeps and has no end."""
 OF_TASK = "task "

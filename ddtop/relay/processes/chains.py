@@ -41,10 +41,10 @@ from ddtop.procfs import (
     wchan,
 )
 from ddtop.relay.processes import cgroup, shared_locks, sockets
-from ddtop.relay.processes.inside import Inside, inside
+from ddtop.relay.processes.inside import Inside, inside, place_of
 from ddtop.relay.processes.pyspy import PySpy
 from ddtop.relay.processes.sample import Watched, ending, stands_for
-from ddtop.wire.names import is_birth, word_of
+from ddtop.wire.names import is_birth
 from ddtop.wire.page import ENDED_CHILD, ITS_CHILDREN, OF_CHILDREN
 from ddtop.wire.records import (
     BACKLOG,
@@ -96,7 +96,7 @@ _LIBRARIES = (*_PACKAGES, "/lib/python3", "<frozen", "/ddtop/agent/")
 _RUNS_ALL = ("/torch/", "/ddtop/agent/")
 """Of the libraries those whose code is in each process."""
 _TRACKER = "resource_tracker"
-READS_AT_ONCE, ALIKE_MAX, ABOVE_MAX, THREADS_MAX = 2, 8, 32, 64
+READS_AT_ONCE, ALIKE_MAX, ABOVE_MAX, THREADS_MAX, CLIENTS_MAX = 2, 8, 32, 64, 16
 _CHILDS = frozenset({"wait4", "waitid"})
 _O_ACCMODE, _O_WRONLY, _ANY_CHILD = 3, 1, 0xFFFFFFFF
 _READER = "reads"
@@ -294,8 +294,10 @@ def _within(pid: int, within: Inside, passed: Sequence[int]) -> Iterator[Link]:
 
 
 def _clients(pid: int) -> set[int]:
-    """The processes that have a connection with this server over unix sockets."""
-    peers = [sockets.unix_peer(inode)[0] for inode in sockets.inodes(pid) or ()]
+    """The processes that have a connection with this server over unix sockets; none where there are
+    too many to look for."""
+    every = sockets.inodes(pid) or ()
+    peers = [sockets.unix_peer(one)[0] for one in every] if len(every) <= CLIENTS_MAX else []
     return {user for inode in filter(None, peers) for user in sockets.sharers(inode)}
 
 
@@ -353,10 +355,7 @@ def _line_in(
         # A proxy of multiprocessing has code without a file.
         at = next((one for one in found if not one.file.startswith("<")), next(iter(found), None))
         if at is not None:
-            inner = thread.frames[: thread.frames.index(at)]
-            words = [word_of(one.file, one.function.rpartition(".")[2]) for one in inner]
-            word = next(filter(None, reversed(words)), None)
-            return thread, Place(at.function, at.file, at.line or 0, word)
+            return thread, place_of(thread, at)
     return None
 
 
@@ -512,7 +511,7 @@ def _link_of(pid: int, tid: int, budget: _Budget) -> Link | None:
     if (stat_fields(f"{pid}/task/{tid}") or "?")[0] == "D" or call.sleeps_in(*_SERVERS):
         return _on_disk(call)
     if name in _SLEEPS or (name in _SELECTS and not arguments[0]):
-        return _locked_by_other(pid)
+        return _locked_by_other(pid, budget)
     how = next((how for names, how in _HOW if name in names), _of_descriptor)
     return how(call, budget)
 
@@ -644,7 +643,7 @@ def _ended_child(pid: int, well: bool = False) -> Link | None:
     return None
 
 
-def _locked_by_other(pid: int) -> Link | None:
+def _locked_by_other(pid: int, budget: _Budget) -> Link | None:
     """A lock that another process has for writing, on a file that this one has open: a database
     that is busy is asked again and again."""
     inodes = {words[5].rpartition(":")[2]: words[4] for words in _locks() if _writes(words, pid)}
@@ -655,7 +654,7 @@ def _locked_by_other(pid: int) -> Link | None:
         inode = next((line.split()[1] for line in text.splitlines() if line[:4] == "ino:"), "")
         if inode in inodes and "\nlock:" not in text:
             path = link(pid, f"fd/{number}") or ""
-            holder = _keeper(int(inodes[inode]), path)
+            holder = _keeper(int(inodes[inode]), path, budget)
             return _held(Link(FILE_LOCK, path), holder) if holder != pid else None
     return None
 
@@ -673,7 +672,7 @@ def _locks() -> list[list[str]]:
     return []
 
 
-def _file_lock(call: _Call, _budget: _Budget) -> Link | None:
+def _file_lock(call: _Call, budget: _Budget) -> Link | None:
     """The lock for which it is queued in /proc/locks, and who holds it."""
     lines = _locks()
     for words in lines:
@@ -681,12 +680,12 @@ def _file_lock(call: _Call, _budget: _Budget) -> Link | None:
             holders = [one for one in lines if one[0] == words[0] and one[1] != "->"]
             path = call.target(call.arguments[0])
             known = (int(one[4]) for one in holders if one[4].isdigit())
-            holder = next((_keeper(pid, path) for pid in known), None)
+            holder = next((_keeper(pid, path, budget) for pid in known), None)
             return _held(Link(FILE_LOCK, path), holder) if holder else Link(FILE_LOCK, path)
     return None
 
 
-def _keeper(pid: int, path: str) -> int:
+def _keeper(pid: int, path: str, budget: _Budget) -> int:
     """Who has this lock: the process that took it, or one that it has forked meanwhile, if only
     that one has the file open still. The kernel says of each descriptor which locks it has."""
     every = (pid, *children(pid))
@@ -694,8 +693,14 @@ def _keeper(pid: int, path: str) -> int:
     found = next(having, pid)
     if stat_fields(found) is not None:
         return found
-    others = (int(name) for name in os.listdir("/proc") if name.isdigit())
-    return next((one for one in others if any(_locks_by(one, fd, path) for fd in _fds(one))), pid)
+    for other in (int(name) for name in os.listdir("/proc") if name.isdigit()):
+        numbers = _fds(other)
+        budget.left -= len(numbers)
+        if budget.left < 0:
+            break
+        if any(_locks_by(other, number, path) for number in numbers):
+            return other
+    return pid
 
 
 def _locks_by(pid: int, number: str, path: str) -> bool:

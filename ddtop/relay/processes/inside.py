@@ -103,14 +103,19 @@ def _of_lock(
         at = _holding(here.file, taken, lines_of, other.frames) if other is not waits else None
         if at is not None:
             stands = next(frame for frame in other.frames if frame.file == here.file)
-            inner = other.frames[: other.frames.index(stands)]
-            words = [word_of(frame.file, _name(frame)) for frame in inner]
-            word = next(filter(None, reversed(words)), None)
-            place = Place(stands.function, stands.file, stands.line, word)
+            place = place_of(other, stands)
             tid = tids.get(other.thread_id or 0, 0)
             return Inside((Link(LOCK, taken, other.name or "?", place=place),), tid)
     # A fork may have copied it as taken, which the text cannot tell.
     return Inside()
+
+
+def place_of(thread: ThreadStack, at: StackFrame) -> Place:
+    """This frame of the thread, and what the frames inside it wait on."""
+    inner = thread.frames[: thread.frames.index(at)]
+    words = [word_of(frame.file, _name(frame)) for frame in inner]
+    waits_on = next(filter(None, reversed(words)), None)
+    return Place(at.function, at.file, at.line or 0, waits_on)
 
 
 def _starved(waits: ThreadStack, threads: Sequence[ThreadStack]) -> tuple[Link, ...]:
