@@ -24,6 +24,7 @@ _BRACES = re.compile(r"\{([^{}:!]+)")
 _NAME = re.compile(r"(?<![\w.])([A-Za-z_]\w*)(\.[A-Za-z_]\w*)?\b([.(\[])?")
 _WORDS = frozenset({"and", "or", "not", "in", "is", "if", "else", "for", "None", "True", "False"})
 _ALWAYS = ("True", "1")
+_FUNCTIONS, _LOOPS = ("def ", "class ", "async def "), ("while ", "for ", "async for ")
 _STORE = re.compile(
     r"\w*store\w*(?:\(\))?\.(get|wait|check|add|compare_set)"
     r"""\(\[?(f?"[^"]*"|f?'[^']*'|[^\],)]+)""",
@@ -33,7 +34,8 @@ _AWAIT_KEY = ("get", "wait", "check")
 _COMMA = re.compile(r",(?![^()]*\))")
 _LEAVES = re.compile(r"(break|return|raise)\b")
 _CLOCK = re.compile(
-    r"\b(?:monotonic|time|perf_counter)(?:_ns)?\(\)|\b(?:elapsed|waited|deadline|timeout|remaining)\b"
+    r"\b(?:monotonic|time|perf_counter)(?:_ns)?\(\)"
+    r"|\b(?:elapsed|waited|deadline|timeout|remaining)\b"
 )
 """What a condition has that becomes false with time."""
 
@@ -45,18 +47,13 @@ def condition_of(lines: Sequence[str], line: int) -> str | None:
     if here.startswith("while "):
         found = _head(here, "while ")
         return found if found not in _ALWAYS else _endless(lines, line)
-    for number, text in _heads(lines, line):
-        if text.startswith(("def ", "class ", "async def ")):
-            return None
-        if not text.startswith(("while ", "for ")):
-            continue
-        if not _PAUSES.search(here) and not here.startswith("if "):
-            return None
-        found = _head(text, "while ") if text.startswith("while ") else None
-        if found is not None and found not in _ALWAYS:
-            return found
-        return _until(lines, number) or (_endless(lines, number) if found else None)
-    return None
+    number = _loop(lines, line)
+    if not number or not (_PAUSES.search(here) or here.startswith("if ")):
+        return None
+    found = _head(_text(lines, number), "while ")
+    if found is not None and found not in _ALWAYS:
+        return found
+    return _until(lines, number) or (_endless(lines, number) if found else None)
 
 
 class Key(NamedTuple):
@@ -77,22 +74,16 @@ def key_at(lines: Sequence[str], line: int) -> Key | None:
 def is_timed(lines: Sequence[str], line: int) -> bool:
     """Whether the innermost loop around the line ends with time, by its condition or by an `if`
     inside."""
-    here = _text(lines, line)
-    heads = ((number, text) for number, text in _heads(lines, line) if text.startswith("while "))
-    number, head = (line, here) if here.startswith("while ") else next(heads, (0, ""))
-    asked = [head.removeprefix("while ")] if " or " not in head else []
+    number = line if _text(lines, line).startswith("while ") else _loop(lines, line)
+    head = _text(lines, number)
+    asked = [head] if head.startswith("while ") and " or " not in head else []
     asked += [condition for condition, _ in _leaves(lines, number)] if number else []
     return any(map(_CLOCK.search, asked))
 
 
 def is_in_loop(lines: Sequence[str], line: int) -> bool:
     """Whether the line stands in a loop of its function."""
-    for _, text in _heads(lines, line):
-        if text.startswith(("def ", "class ", "async def ")):
-            return False
-        if text.startswith(("while ", "for ", "async for ")):
-            return True
-    return False
+    return _loop(lines, line) > 0
 
 
 def names_in(condition: str) -> tuple[str, ...]:
@@ -147,6 +138,13 @@ def _heads(lines: Sequence[str], line: int) -> Iterator[tuple[int, str]]:
         if text.strip() and not text.lstrip().startswith("#") and _indent(text) < deep:
             deep = _indent(text)
             yield number, text.strip()
+
+
+def _loop(lines: Sequence[str], line: int) -> int:
+    """The head of the innermost loop of the function around the line; 0 if there is none."""
+    starts = (*_FUNCTIONS, *_LOOPS)
+    number, text = next((one for one in _heads(lines, line) if one[1].startswith(starts)), (0, ""))
+    return number if text.startswith(_LOOPS) else 0
 
 
 def _head(text: str, word: str) -> str | None:

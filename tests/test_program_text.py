@@ -144,11 +144,15 @@ def waits():
     while len(seen) < need:
         time.sleep(0.5)
     time.sleep(0.5)
+    while time.time() < until:
+        for shard in shards:
+            time.sleep(0.5)
 """.splitlines()
 
 
 @pytest.mark.parametrize(
-    ("line", "timed"), [(5, True), (7, True), (9, False), (12, True), (14, False), (15, False)]
+    ("line", "timed"),
+    [(5, True), (7, True), (9, False), (12, True), (14, False), (15, False), (18, False)],
 )
 def test_a_loop_that_a_clock_ends_has_a_time_limit(line, timed):
     assert is_timed(TIMED, line) is timed
