@@ -51,7 +51,7 @@ class Tick:
     ns, 0 if none had. `gpu`: the rank's own CUDA device, None while it is not known; `groups`: the
     process groups of the report that is being made; `activities`: how many samples have found each
     of ACTIVITIES; `steady_since`: since when the steps have taken equally long, 0 if they do not;
-    `late_after_ns`: after a step, from when on the next one is late, 0 while no length is known.
+    `late_after_ns`: how long after a step the next one is late, 0 while no length is known.
     """
 
     __slots__ = (

@@ -115,9 +115,9 @@ class Reporter:
         return since >= CALM_REPORT_EVERY_NS or self._tick.stuck or not self._is_calm(now)
 
     def pause_ns(self) -> int:
-        """How long to sleep before the next tick, but for the jitter: twice as long in a rank whose
-        steps are steady, that waits little, and that nobody has asked. Four times, until the next
-        report, where besides nobody looks, and the relay rings when a step does not end."""
+        """How long to sleep before the next tick, without the jitter. A rank sleeps twice as long
+        if its steps are steady, it waits little, and nobody has asked it. It sleeps four times as
+        long, which is until the next report, if also nobody looks and the relay rings for it."""
         limits, tick, words = self._rank.limits, self._tick, self._rank.page.words
         sleeps = (
             tick.steady_since

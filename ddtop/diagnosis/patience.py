@@ -72,9 +72,9 @@ class NotInCollective(Waits, of=Kind.NOT_IN_COLLECTIVE):
     """... once it has made this many collectives, or counts steps. Before that each place is
     new."""
     moved_s: float = 3.0
-    """A rank that came to its line so short ago is a warning."""
+    """A rank that reached its line less than this long ago is a warning."""
     child_pause_s: float = 10.0
-    """... as is one whose child has read or written something within this time."""
+    """So is a rank whose child has read or written something within this time."""
     last_report_s: float = 2.0
     """A rank on its way out is not judged before its last report, which says what it did last."""
 
@@ -196,7 +196,7 @@ def _goes_on(case: Case) -> bool:
 
 
 def _has_moved(case: Case) -> bool:
-    """Whether it has been at another line a moment ago, in the program's own code."""
+    """Whether it reached its line a moment ago, in the program's own code."""
     place = case.rank.reported.place
     since = place.line_since_unix_ns if place is not None and not place.waits_on else None
     return since is not None and _ago_s(case, since) <= case.limits.moved_s
@@ -257,7 +257,7 @@ UNSURE = (
 GOES_ON = (
     Row("its sleep ends", lambda case: _sleep_ends(case) and not case.new_place, _working_s),
     Row("what it waits for goes on", _goes_on, _working_s),
-    Row("it has just come to its line", _has_moved, _working_s),
+    Row("it reached this line a moment ago", _has_moved, _working_s),
     Row(
         "it polls, or works in short steps",
         lambda case: case.polls and not case.new_place,

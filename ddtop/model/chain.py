@@ -74,8 +74,8 @@ def waiting_end(snapshot: Snapshot, rank: RankFacts, waiters: Collection[int]) -
 
 
 def awaited_rank(snapshot: Snapshot, rank: RankFacts) -> RankFacts | None:
-    """The living rank at which the chains end that lead on from this one; None if its own leads to
-    no rank, or if they come back."""
+    """The last rank that is reached from chain to chain, if each ends at a living rank; None if its
+    own chain ends at no rank, or if the chains come back."""
     passed = [rank]
     while (last := next(reversed(chain_of(passed[-1])), None)) and last.rank is not None:
         following = snapshot.rank(last.rank)

@@ -129,7 +129,7 @@ def _end_text(link: Link, rank: RankFacts, end: RankFacts | None) -> str | None:
     """What the last one does."""
     if end is not None and link.place is None:
         error = _lost_thread(end)
-        lost = f"has lost its {thread_text(error.thread)} by {error.type}, and " if error else ""
+        lost = f"has lost its {thread_text(error.thread)} to {error.type}, and " if error else ""
         return f"{lost}waits for rank {rank.rank}"
     return _does(link) if not link.nobody and not link.circle else None
 
@@ -234,8 +234,8 @@ def _of_connection(link: Link) -> str:
         return f"waits for a connection at {link.named or 'its socket'}, and nobody connects"
     if link.does == BACKLOG:
         known = link.pid is not None or link.rank is not None
-        whose = f"{_who(link)} listens, and" if known else "nobody"
-        return f"waits for an answer of {link.named}, where {whose} has not accepted its connection"
+        whose = f"{_who(link)} listens and" if known else "nobody"
+        return f"waits for an answer of {link.named}, where {whose} has not accepted the connection"
     if link.does != _CONNECTS:
         # A socket between a process and its child has no name.
         whose = f"waits for an answer on a socket, whose other end {_who(link)} has"
@@ -345,7 +345,7 @@ def _spot(link: Link) -> str:
 
 _WORKERS = {
     REPLACES: "has taken the place of one that ended, whose task is lost",
-    ENDS_AGAIN: "has taken the place of one that ended: each worker ends as it starts",
+    ENDS_AGAIN: "has taken the place of one that ended: each worker ends right after its start",
 }
 
 
@@ -567,8 +567,9 @@ ENDS = (
     End(
         lambda link: link.does == ENDS_AGAIN,
         lambda _: (
-            "read what the workers of that pool print: each ends as it starts (an exception in the"
-            " initializer, or at import), and multiprocessing.Pool starts the next one for ever"
+            "read what the workers of that pool print: each ends right after its start (an exception"
+            " in the initializer, or at import), and multiprocessing.Pool starts the next one for"
+            " ever"
         ),
     ),
     End(
@@ -692,7 +693,7 @@ ENDS = (
     ),
     End(
         lambda link: _is(link, LOOP) and link.named == ENDLESS,
-        lambda link: f"let the loop at {_spot(link)} end: nothing in it does that",
+        lambda link: f"make the loop at {_spot(link)} end: nothing in it leaves it",
     ),
     End(
         lambda link: _is(link, LOOP) and link.does.endswith(CHANGES),

@@ -243,8 +243,8 @@ CASES = {
     ),
     "a connection that its server has not accepted": (
         (Link(CONNECTION, "127.0.0.1:80", "serve.py", 88, ASLEEP, does=BACKLOG),),
-        ": it waits for an answer of 127.0.0.1:80, where serve.py (pid 88) listens, and has not"
-        " accepted its connection, which is asleep",
+        ": it waits for an answer of 127.0.0.1:80, where serve.py (pid 88) listens and has not"
+        " accepted the connection, which is asleep",
         "find out why serve.py (pid 88) does not accept at 127.0.0.1:80",
     ),
     "the standard input of its parent": (
@@ -267,8 +267,8 @@ CASES = {
     ),
     "workers that end as they start": (
         (Link(CHILD, who="its worker", pid=88, does=ENDS_AGAIN),),
-        ": its worker (pid 88) has taken the place of one that ended: each worker ends as it"
-        " starts",
+        ": its worker (pid 88) has taken the place of one that ended: each worker ends right"
+        " after its start",
         "read what the workers of that pool print",
     ),
     "the call in which a thread of a server waits": (
@@ -293,7 +293,7 @@ CASES = {
     "a loop that nothing ends": (
         (Link(LOOP, ENDLESS, place=COLLECT),),
         ": it goes on while `True` (train.py:31)",
-        "let the loop at train.py:31 end: nothing in it does that",
+        "make the loop at train.py:31 end: nothing in it leaves it",
     ),
     "a child at the other end of a socket without a name": (
         (Link(CONNECTION, who="env.py", pid=88, process=ASLEEP, does="ESTABLISHED"),),

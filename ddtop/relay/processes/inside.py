@@ -1,5 +1,6 @@
-"""What a thread of another Python waits for inside its process: a lock, and the thread that has it,
-by the text of its program; the other client of its manager that may have a lock of it.
+"""What a thread of another Python waits for inside its process, by the text of its program: a
+lock, and the thread that has it, or a call that waits for another thread. Of a manager: that one of
+its clients waits.
 
 Source: the stacks of all its threads (py-spy), its source files, the sockets of the manager.
 Caveat: "is inside `with lock`" is what the text says. Check: `py-spy dump --pid PID`.
