@@ -567,9 +567,9 @@ ENDS = (
     End(
         lambda link: link.does == ENDS_AGAIN,
         lambda _: (
-            "read what the workers of that pool print: each ends right after its start (an exception"
-            " in the initializer, or at import), and multiprocessing.Pool starts the next one for"
-            " ever"
+            "read what the workers of that pool print: each ends right after its start (an"
+            " exception in the initializer, or at import), and multiprocessing.Pool starts the next"
+            " one for ever"
         ),
     ),
     End(
