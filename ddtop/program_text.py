@@ -24,7 +24,8 @@ _BRACES = re.compile(r"\{([^{}:!]+)")
 _NAME = re.compile(r"(?<![\w.])([A-Za-z_]\w*)(\.[A-Za-z_]\w*)?\b([.(\[])?")
 _WORDS = frozenset({"and", "or", "not", "in", "is", "if", "else", "for", "None", "True", "False"})
 _ALWAYS = ("True", "1")
-_FUNCTIONS, _LOOPS = ("def ", "class ", "async def "), ("while ", "for ", "async for ")
+_DEF = "def "
+_FUNCTIONS, _LOOPS = (_DEF, "class ", "async def "), ("while ", "for ", "async for ")
 _STORE = re.compile(
     r"\w*store\w*(?:\(\))?\.(get|wait|check|add|compare_set)"
     r"""\(\[?(f?"[^"]*"|f?'[^']*'|[^\],)]+)""",
@@ -86,6 +87,12 @@ def is_in_loop(lines: Sequence[str], line: int) -> bool:
     return _loop(lines, line) > 0
 
 
+def loops_at(lines: Sequence[str], line: int) -> set[int]:
+    """The heads of the loops of its function around the line."""
+    inside = takewhile(lambda head: not head[1].startswith(_FUNCTIONS), _heads(lines, line))
+    return {number for number, text in inside if text.startswith(_LOOPS)}
+
+
 def names_in(condition: str) -> tuple[str, ...]:
     """The variables in a condition, `need`, and attributes of variables, `self.need`, without what
     it calls; those in the braces of an f-string too."""
@@ -113,6 +120,13 @@ def held_at(lines: Sequence[str], line: int) -> Iterator[str]:
     for _, text in _heads(lines, line):
         if (head := _head(text.removeprefix("async "), "with ")) is not None:
             yield from (one.partition(" as ")[0].strip() for one in _COMMA.split(head))
+
+
+def function_at(lines: Sequence[str], line: int) -> str | None:
+    """The name of the innermost function around the line; None outside of functions."""
+    heads = (text.removeprefix("async ") for _, text in _heads(lines, line))
+    head = next((text for text in heads if text.startswith(_DEF)), None)
+    return head and head.removeprefix(_DEF).partition("(")[0].strip()
 
 
 def statement(lines: Sequence[str], line: int) -> str:

@@ -24,6 +24,7 @@ from ddtop.wire.records import (
     CHILD,
     CONNECTION,
     DEBUGGER,
+    ENDING,
     ENDLESS,
     ENDS_AGAIN,
     FILE_LOCK,
@@ -56,6 +57,7 @@ from ddtop.wire.records import (
     Handling,
     LastException,
     Link,
+    Place,
     ProcessState,
     Sleeper,
 )
@@ -178,8 +180,7 @@ def _cause_of(tried: Handling) -> str | None:
 
 
 def _raised_at(error: LastException) -> str:
-    place = error.place
-    return f" in {function_text(place)} ({file_line(place)})" if place is not None else ""
+    return _in(error.place)
 
 
 def _lost_thread(rank: RankFacts) -> LastException | None:
@@ -203,7 +204,8 @@ def ended_thread(rank: RankFacts) -> LastException | None:
     if last is None:
         return error if does(rank).word in ("queue", "lock") else None
     of_task = last.resource == TASK and error.thread.startswith(OF_TASK)
-    return error if of_task or last.resource == LOOP or last.does == ALONE else None
+    nobody = last.does == ALONE or (last.resource == ENDING and last.nobody)
+    return error if of_task or last.resource == LOOP or nobody else None
 
 
 def _who(link: Link) -> str:
@@ -246,9 +248,8 @@ def _of_connection(link: Link) -> str:
 
 
 def _of_task(link: Link) -> str:
-    at = f" in {function_text(link.place)} ({file_line(link.place)})" if link.place else ""
     limit = f", and that {link.does}" if link.does else ""
-    return f"waits for {_who(link)}, which stands at `{link.named}`{at}{limit}"
+    return f"waits for {_who(link)}, which stands at `{link.named}`{_in(link.place)}{limit}"
 
 
 _OBJECTS: dict[str, Callable[[Link], str]] = {
@@ -269,6 +270,18 @@ def _of_object(link: Link) -> str:
     if not link.named:
         return f"depends on {_who(link)}"
     return f"waits for the {link.named} that {_who(link)} {link.does}"
+
+
+def _of_ending(link: Link) -> str:
+    what = f"waits in `{link.named}`" if link.named else "waits"
+    by = f"`{link.does}`{_in(link.at)}"
+    if link.nobody:
+        return f"{what}, which {by} would end, and no thread comes there"
+    return f"{what} until {_who(link)} comes to {by}"
+
+
+def _in(place: Place | None) -> str:
+    return f" in {function_text(place)} ({file_line(place)})" if place is not None else ""
 
 
 def _of_lock(link: Link) -> str:
@@ -297,6 +310,7 @@ _WAITS: dict[str, Callable[[Link], str]] = {
     CONNECTION: _of_connection,
     FILE_LOCK: lambda link: _owned(f"waits for the lock on {short(link.named)}", link, "has"),
     DEBUGGER: lambda link: f"is held by {_who(link)}, which traces it",
+    ENDING: _of_ending,
     KEY: lambda link: (
         f"tries to take the key {link.named} of the store"
         if link.does == TAKES
@@ -370,8 +384,7 @@ def _does(link: Link) -> str | None:
     if known is not None and wait is not None and wait[0] == "sleep":
         # It asks for that again and again.
         now = f"is {known.phrase}"
-    spot = link.place and f" in {function_text(link.place)} ({file_line(link.place)})"
-    return now + (spot or "")
+    return now + _in(link.place)
 
 
 def _kernel_wait(link: Link) -> tuple[str, str] | None:
@@ -422,6 +435,11 @@ _CIRCLES = (
         lambda link: _is(link, FILE_LOCK),
         "they wait for each other: release that lock before you wait for the one that needs it (a"
         " collective, a worker, a child)",
+    ),
+    (
+        lambda link: _is(link, ENDING),
+        "they wait for each other: let the line that ends that wait come before it, or run in"
+        " another thread; give that wait a time limit",
     ),
     (
         lambda link: _is(link, LOCK),
@@ -513,6 +531,13 @@ ENDS = (
         lambda link: (
             f"find out which thread should end `{link.named}` ({_spot(link)}), and why it has not;"
             " give that wait a time limit"
+        ),
+    ),
+    End(
+        lambda link: _is(link, ENDING) and link.nobody,
+        lambda link: (
+            f"find out why no thread comes to `{link.does}`{_in(link.at)}: the one that should has"
+            " ended, or has left before that line; give that wait a time limit"
         ),
     ),
     End(

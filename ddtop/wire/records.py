@@ -1436,10 +1436,11 @@ CHILD, PIPE, FILE_LOCK, CONNECTION = "child", "pipe", "file lock", "connection"
 LOCK, THREAD, TASK, LOOP, KEY = "lock", "thread", "task", "loop", "store key"
 OBJECT, PROCESS, RPC = "object", "process", "rpc"
 MOUNT, LOOKUP, SIGNAL, DEBUGGER = "mount", "name lookup", "signal", "debugger"
-ITSELF, RETRY, SHARED = "itself", "retry", "shared lock"
+ITSELF, RETRY, SHARED, ENDING = "itself", "retry", "shared lock", "ending"
 """What a process or a thread may wait for: `Link.resource`. RETRY: that a statement, `named`, which
 has raised an exception, does not raise it the next time. SHARED: a lock in memory that processes
-share."""
+share. ENDING: that another thread or task comes to a line of the program, `at`, that ends the call
+`named`."""
 TIMED, CHANGES, REPLACES, UNDONE = "has a time limit", "that changes", "replaces", "undone"
 LISTENS, TAKES, ALONE, MAY, TWICE = "listens", "takes", "alone", "may", "twice"
 BACKLOG, INHERITED, STARVED, TAKEN = "backlog", "inherited", "starved", "taken"
@@ -1489,7 +1490,8 @@ class Link(msgspec.Struct, frozen=True, array_like=True, gc=False):
     `nobody`: every process of this user, or every thread of this process, was looked at, and none
     has it. `circle`: the one that has it stands earlier in the chain. `does`: of a connection its
     state, of a pipe what the other end must do, of an object what the thread does with it, of a
-    loop, a retry or a key the values in its text, of a child that has ended how.
+    loop, a retry or a key the values in its text, of a child that has ended how, of an ending the
+    text of its line.
     """
 
     resource: str
@@ -1503,6 +1505,7 @@ class Link(msgspec.Struct, frozen=True, array_like=True, gc=False):
     rank: int | None = None
     circle: bool = False
     host: str | None = None
+    at: Place | None = None
 
 
 class HostState(Record, frozen=True, array_like=True):

@@ -33,12 +33,14 @@ from ddtop.patience import LatestResult
 from ddtop.procfs import CLOCK_TICK_NS, children, wchan
 from ddtop.redaction import redact, redacted_start, redacted_variable
 from ddtop.registry import start_ticks
+from ddtop.wait_ends import Ending, Spot, endings_of, way_to
 from ddtop.wire import page as layout
 from ddtop.wire.names import CONNECTIONS, word_of
 from ddtop.wire.records import (
     ALONE,
     CHANGES,
     CHILD,
+    ENDING,
     ENDS_AGAIN,
     FILE_LOCK,
     ITSELF,
@@ -439,22 +441,50 @@ class WaitChain(Probe):
             return [none_free], None
         selves = self._named(thread, "self", thread.depth) if thread.depth else []
         awaited = [one for one in selves if one[0].endswith(_OBJECTS)]
-        other = self._user_of({number for _, number, _ in awaited}, thread)
+        objects = {number for _, number, _ in awaited}
+        other = self._user_of(objects, thread)
         of_future = thread.waits_on == "future"
         if other is None and of_future:
             other = next(iter(pooled), None)
         named = awaited[-1][2].lower() if awaited else "future"
+        if (ending := self._ended_by(thread, texts, objects, other)) is not None:
+            return ending
         if other is not None:
             return [_of_thread(OBJECT, other, named, "computes" if of_future else "uses")], other
+        return self._of_nobody(thread, named if awaited else "")
+
+    def _of_nobody(self, thread: _Thread, named: str) -> tuple[list[Link], _Thread | None]:
+        """What it waits for, though no other thread that runs code of the program has it. `named`:
+        an object that only a thread can end."""
         if any(file.endswith(_QUEUE[0]) and name == _QUEUE[1] for file, name in thread.stack):
             return [Link(OBJECT, "queue", nobody=True, does=UNDONE)], None
         in_memory = thread.waits_on in _OF_THREADS and not _is_of_processes(thread)
-        if self._threads or not awaited or not in_memory or len(self._foreign) > 1:
+        if self._threads or not named or not in_memory or len(self._foreign) > 1:
             return [], None
         if self._foreign:
             # No other thread is left that could end the wait.
             return [_of_thread(THREAD, self._foreign[0])], self._foreign[0]
         return [Link(OBJECT, named, nobody=True, does=ALONE)], None
+
+    def _ended_by(
+        self, thread: _Thread, texts: _Texts, objects: set[int], user: _Thread | None
+    ) -> tuple[list[Link], _Thread | None] | None:
+        """The line of the program that would end its wait for one of these objects, and the thread
+        that comes to it: another one, else itself. None if none does and another thread, `user`, or
+        one that runs only libraries, may end it too."""
+        endings, here = _endings(thread, texts), thread.spots[0]
+        named = redact(lines.statement(texts.of(here), here.line))
+        others = [one for one in self._every() if one.spots[0] != here]
+        first = [user] if user in others else []
+        for other in (*first, *others, thread) if endings else ():
+            has = self._rank.frames.walk.held(other.ident, FRAMES_MAX)
+            if (
+                ending := _comes_to(other, endings, texts, not objects.isdisjoint(has))
+            ) is not None:
+                return [_with_ending(_of_thread(ENDING, other, named), ending)], other
+        if not endings or not endings[0].of_attribute or user is not None or self._foreign:
+            return None
+        return [_with_ending(Link(ENDING, named, nobody=True), endings[0])], None
 
     def _of_retry(self, thread: _Thread, failed: _Failed, texts: _Texts) -> Link:
         """The statement that fails again and again, and the values in it, if its function is still
@@ -601,6 +631,7 @@ class WaitChain(Probe):
         having = (
             [_of_thread(THREAD, one) for one in pooled[:1]]
             or self._task_with(task, texts)
+            or self._task_that_comes(task, texts)
             or self._task_that_uses(task)
         )
         return [link, *having], next(iter(pooled), None)
@@ -623,6 +654,24 @@ class WaitChain(Probe):
                 who, does = OF_TASK + _shown(other.name), TWICE if mine else ""
                 return [Link(LOCK, redact(taken), who, place=place, circle=mine, does=does)]
         return []
+
+    def _task_that_comes(
+        self, task: _Task, texts: _Texts, passed: tuple[_Task, ...] = ()
+    ) -> list[Link]:
+        """The task that comes to the line which would end the wait of this one, and for whom that
+        one waits in turn; nobody, if no task and no thread comes there."""
+        passed = (*passed, task)
+        endings = _endings(task, texts) if task.wants != NOTHING else []
+        for other in (*self._others, *self._tasks):
+            has = task.wants[0] in other.uses
+            if (ending := _comes_to(other, endings, texts, has)) is not None:
+                who, place = OF_TASK + _shown(other.name), Place(*other.spots[0][:3])
+                circle = other in passed or other in self._tasks
+                link = _with_ending(Link(ENDING, who=who, place=place, circle=circle), ending)
+                return [link] if circle else [link, *self._task_that_comes(other, texts, passed)]
+        if not endings or not endings[0].of_attribute or self._threads or self._foreign:
+            return []
+        return [_with_ending(Link(ENDING, nobody=True), endings[0])]
 
     def _task_that_uses(self, task: _Task) -> list[Link]:
         """The only other task that uses the object for which this one waits. All items of a queue
@@ -838,6 +887,26 @@ def _of_thread(resource: str, thread: _Thread, named: str = "", does: str = "") 
     spot = thread.spots[0]
     place = Place(spot.function, spot.file, spot.line, thread.waits_on or None)
     return Link(resource, named, _shown(thread.name), place=place, does=does)
+
+
+def _endings(waits: _Thread | _Task, texts: _Texts) -> list[Ending]:
+    """The lines of the program that would end its wait."""
+    return endings_of(texts.files, waits.spots[0].file, waits.spots[0].line)
+
+
+def _comes_to(
+    one: _Thread | _Task, endings: Sequence[Ending], texts: _Texts, has: bool
+) -> Ending | None:
+    """The first of these lines to which it comes, if it goes on: in a function of its own only if
+    that `has` the object."""
+    spots = [Spot(*spot[:3]) for spot in one.spots]
+    ways = ((ending, way_to(texts.files, ending, spots)) for ending in endings)
+    return next((ending for ending, way in ways if way and (has or way != ending.spot)), None)
+
+
+def _with_ending(link: Link, ending: Ending) -> Link:
+    at, does = Place(*ending.spot), redact(ending.text)
+    return msgspec.structs.replace(link, at=at, does=does)
 
 
 def _shown(name: str) -> str:

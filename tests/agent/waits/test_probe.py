@@ -320,7 +320,7 @@ def of_barrier():
 @pytest.mark.parametrize(
     ("made", "links"),
     [
-        (of_queue, [("object", "queue", "uses")]),
+        (of_queue, [("ending", "waited.get()", "waited.put(1)")]),
         (of_barrier, [("object", "barrier", "uses")]),
         (of_flag, [("loop", "not done.is_set()", ""), ("object", "", "")]),
     ],
@@ -500,14 +500,16 @@ async def waits_for_items_to_be_done(_gate):
 @pytest.mark.parametrize(
     ("main", "told"),
     [
-        (waits_for_a_task_that_sets, ("event", "task filler", "uses", "fill")),
+        (waits_for_a_task_that_sets, ("", "task filler", "self.ready.set()", "fill")),
         (waits_for_items_to_be_done, ("queue", None, "undone", None)),
     ],
 )
 def test_the_task_that_uses_what_another_one_waits_for_is_told(ended, main, told):
     *_, link = chain_of(
-        ended(awaited(main), "lead").ident, lambda found: found and found[-1].resource == "object"
-    )[0]
+        ended(awaited(main), "lead").ident,
+        lambda found: found and found[-1].resource in ("object", "ending"),
+        among=(),
+    )[0][:2]
 
     assert (link.named, link.who, link.does, link.place and link.place.function) == told
 
@@ -866,7 +868,7 @@ def test_two_tasks_that_wait_for_what_the_other_one_sets_are_a_circle(ended, mai
         ended(awaited(main), "lead").ident, lambda found: found and stands_in(found, "one")
     )
 
-    assert [link.circle for link in chain[1:]] == [True] * circle
+    assert [link.circle for link in chain[1:]] == [False, True] * circle
 
 
 class Request:
@@ -986,6 +988,38 @@ def test_the_only_thread_that_waits_for_none_is_followed_though_it_runs_a_librar
 
     assert (link.who[:2], link.place.function) == ("s3", "upload")
     assert awaited > 0
+
+
+class Shelf:
+    """A program's object whose threads wait for each other."""
+
+    def __init__(self):
+        self.full = threading.Event()
+
+    def take(self, release):
+        self.full.wait()
+        release.release()
+
+    def fill(self, release):
+        release.acquire()
+        self.full.set()
+
+
+@pytest.mark.parametrize("fills", [True, False])
+def test_the_line_that_would_end_a_wait_is_told_and_who_comes_to_it(ended, fills):
+    shelf = Shelf()
+    filler = ended((shelf if fills else Shelf()).fill, "filler")
+    lead = ended(shelf.take, "lead")
+    (link,), awaited = chain_of(lead.ident, among=[filler.ident])
+    shelf.full.set()
+
+    assert (link.resource, link.named, link.does) == (
+        "ending",
+        "self.full.wait()",
+        "self.full.set()",
+    )
+    assert (link.at.function, link.nobody) == ("fill", not fills)
+    assert (link.who, awaited) == (("filler", filler.thread.native_id) if fills else (None, 0))
 
 
 @pytest.mark.parametrize("made", [threading.Condition, threading.Event])
