@@ -31,7 +31,7 @@ _STORE = re.compile(
     r"""\(\[?(f?"[^"]*"|f?'[^']*'|[^\],)]+)""",
     re.IGNORECASE,
 )
-_AWAIT_KEY = ("get", "wait", "check")
+_AWAIT_KEY, _COUNTS = ("get", "wait", "check"), ", 0)"
 _COMMA = re.compile(r",(?![^()]*\))")
 _LEAVES = re.compile(r"(break|return|raise)\b")
 _CLOCK = re.compile(
@@ -65,11 +65,16 @@ class Key(NamedTuple):
 
 
 def key_at(lines: Sequence[str], line: int) -> Key | None:
-    """The key of a store for which the line waits, or the condition of its loop asks."""
-    found = _STORE.search(_text(lines, line))
+    """The key of a store for which the line waits, or the condition of its loop asks. A call that
+    adds 0 asks how many have come, of which the condition says more."""
+    text = _text(lines, line)
+    found = _STORE.search(text)
     if found is None or found[1].lower() not in _AWAIT_KEY:
-        found = _STORE.search(condition_of(lines, line) or "")
-    return Key(found[2], found[1].lower() not in _AWAIT_KEY) if found is not None else None
+        text = condition_of(lines, line) or ""
+        found = _STORE.search(text)
+    if found is None or text.startswith(_COUNTS, found.end()):
+        return None
+    return Key(found[2], found[1].lower() not in _AWAIT_KEY)
 
 
 def is_timed(lines: Sequence[str], line: int) -> bool:

@@ -9,7 +9,7 @@ from math import inf
 
 from ddtop.diagnosis.finding import CRITICAL, INFO, WARNING, Patience
 from ddtop.model.account import does
-from ddtop.model.chain import chain_of
+from ddtop.model.chain import chain_of, closes_circle
 from ddtop.model.facts import Blame, PeerWait, RankFacts, Snapshot, State, Wait
 from ddtop.model.stacks import is_own
 from ddtop.model.wait_graph import tells_nothing, waiters_of
@@ -350,6 +350,8 @@ def severity_of(
         warning_s, critical_s, because = critical_s, patient_s, "some of its ranks may work"
     elif not _needs_nobody(still, words, policy):
         critical_s, because = patient_s, "what it asks may still answer"
+    if any(map(closes_circle, still.active)):
+        critical_s, because = warning_s, "nobody ends a circle"
     if "loader" in words or any(rank.process.stalled_since_unix_ns for rank in still.active):
         # After that time the rules for loaders and disks apply.
         warning_s = max(warning_s, policy.stall_alone_limit_s)

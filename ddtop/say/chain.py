@@ -536,8 +536,8 @@ ENDS = (
     End(
         lambda link: _is(link, ENDING) and link.nobody,
         lambda link: (
-            f"find out why no thread comes to `{link.does}`{_in(link.at)}: the one that should has"
-            " ended, or has left before that line; give that wait a time limit"
+            f"find out why nothing comes to `{link.does}`{_in(link.at)}: what should has ended, was"
+            " never started, or has left before that line; give that wait a time limit"
         ),
     ),
     End(

@@ -990,7 +990,7 @@ def test_the_only_thread_that_waits_for_none_is_followed_though_it_runs_a_librar
     assert awaited > 0
 
 
-class Shelf:
+class Cupboard:
     """A program's object whose threads wait for each other."""
 
     def __init__(self):
@@ -1007,8 +1007,8 @@ class Shelf:
 
 @pytest.mark.parametrize("fills", [True, False])
 def test_the_line_that_would_end_a_wait_is_told_and_who_comes_to_it(ended, fills):
-    shelf = Shelf()
-    filler = ended((shelf if fills else Shelf()).fill, "filler")
+    shelf = Cupboard()
+    filler = ended((shelf if fills else Cupboard()).fill, "filler")
     lead = ended(shelf.take, "lead")
     (link,), awaited = chain_of(lead.ident, among=[filler.ident])
     shelf.full.set()
