@@ -34,11 +34,12 @@ Files = Mapping[str, Sequence[str]]
 
 
 class Spot(NamedTuple):
-    """A line in a function of a file."""
+    """A line in a function of a file. `inner`: of the innermost frame of a stack."""
 
     function: str
     file: str
     line: int
+    inner: bool = False
 
 
 class Ending(NamedTuple):

@@ -115,20 +115,11 @@ _LIMIT = re.compile(
 """Of a block that ends its awaits by itself."""
 
 
-class _Spot(NamedTuple):
-    """A line of the program on the stack of a thread. `inner`: it is the innermost frame."""
-
-    function: str
-    file: str
-    line: int
-    inner: bool = False
-
-
 class _Failed(NamedTuple):
     """An exception that is handled, and the line of the program that has raised it."""
 
     type: str
-    spot: _Spot
+    spot: Spot
 
 
 class _Task(NamedTuple):
@@ -139,7 +130,7 @@ class _Task(NamedTuple):
     waits."""
 
     name: str
-    spots: tuple[_Spot, ...]
+    spots: tuple[Spot, ...]
     inside: tuple[tuple[str, str], ...]
     holds: tuple[set[int], ...]
     uses: set[int]
@@ -165,12 +156,12 @@ class _Thread(NamedTuple):
     ident: int
     name: str
     tid: int
-    spots: tuple[_Spot, ...]
+    spots: tuple[Spot, ...]
     waits_on: str
     stack: tuple[tuple[str, str], ...]
     depth: int
     pooled: bool
-    library: tuple[_Spot, ...] = ()
+    library: tuple[Spot, ...] = ()
 
 
 class _Texts(NamedTuple):
@@ -181,7 +172,7 @@ class _Texts(NamedTuple):
     link: Link | None
     children: Sequence[int] = ()
 
-    def of(self, spot: _Spot) -> Sequence[str]:
+    def of(self, spot: Spot) -> Sequence[str]:
         """The lines of its file."""
         return self.files.get(spot.file, ())
 
@@ -250,7 +241,7 @@ class WaitChain(Probe):
         frames = self._rank.frames
         stack = frames.walk.stack(ident, FRAMES_MAX)
         every = [
-            _Spot(function, file, line or 0, not deep)
+            Spot(function, file, line or 0, not deep)
             for deep, ((file, function, _, line), _) in enumerate(stack)
         ]
         spots = tuple(spot for spot in every if frames.is_user(spot.file))
@@ -284,7 +275,7 @@ class WaitChain(Probe):
                 continue
             known = threading._active.get(ident)  # type: ignore[attr-defined]
             name, tid = text(peek(known, "_name")), self._rank.frames.walk.native_id(ident)
-            spot = _Spot(seen.function or "", seen.file, seen.line, inner=True)
+            spot = Spot(seen.function or "", seen.file, seen.line, inner=True)
             if not (name or "").startswith("ddtop"):
                 yield _Thread(
                     ident, name or f"{ident}", tid, (spot,), seen.waits_on or "", (), 0, False
@@ -296,7 +287,7 @@ class WaitChain(Probe):
         if error is None or error.type in FLOW:
             return None
         own = [one for one in error.places if self._rank.frames.is_user(one[0])]
-        return _Failed(error.type, _Spot(own[-1][1], own[-1][0], own[-1][2] or 0)) if own else None
+        return _Failed(error.type, Spot(own[-1][1], own[-1][0], own[-1][2] or 0)) if own else None
 
     def _read(self) -> _Texts:
         """Read the files. A separate thread calls it."""
@@ -601,7 +592,7 @@ class WaitChain(Probe):
             return [_of_thread(OBJECT, there[0])], there[0]
         return None
 
-    def _taken_before(self, thread: _Thread, taken: str, texts: _Texts) -> _Spot | None:
+    def _taken_before(self, thread: _Thread, taken: str, texts: _Texts) -> Spot | None:
         """The line further out that is inside a `with` of the same name, of the same object or in
         the same file: then it takes a lock a second time. Of `locks[key]` the text does not say
         which one it is."""
@@ -754,7 +745,7 @@ class WaitChain(Probe):
 
     def _awaited_at(self, named: str, coroutine: Any) -> Iterator[_Task]:
         """What is read of the task with this coroutine, if it runs code of the program."""
-        spots: list[_Spot] = []
+        spots: list[Spot] = []
         holds: list[set[int]] = []
         inside: list[tuple[str, str]] = []
         uses: set[int] = set()
@@ -766,7 +757,7 @@ class WaitChain(Probe):
             if at is None:
                 break
             if self._rank.frames.is_user(at.file):
-                spots.insert(0, _Spot(at.function, at.file, at.line or 0))
+                spots.insert(0, Spot(at.function, at.file, at.line or 0))
                 holds.insert(0, at.blocks)
                 uses |= at.holds
                 inside, wants = [], NOTHING
@@ -899,13 +890,12 @@ def _comes_to(
 ) -> Ending | None:
     """The first of these lines to which it comes, if it goes on: in a function of its own only if
     that `has` the object."""
-    spots = [Spot(*spot[:3]) for spot in one.spots]
-    ways = ((ending, way_to(texts.files, ending, spots)) for ending in endings)
+    ways = ((ending, way_to(texts.files, ending, one.spots)) for ending in endings)
     return next((ending for ending, way in ways if way and (has or way != ending.spot)), None)
 
 
 def _with_ending(link: Link, ending: Ending) -> Link:
-    at, does = Place(*ending.spot), redact(ending.text)
+    at, does = Place(*ending.spot[:3]), redact(ending.text)
     return msgspec.structs.replace(link, at=at, does=does)
 
 

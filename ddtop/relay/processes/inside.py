@@ -164,11 +164,13 @@ def _in_memory(
         if ending is not None:
             stands = next(frame for frame in other.frames if frame.file in own)
             place, name = place_of(other, stands), other.name or "?"
-            link = Link(ENDING, redact(text), name, place=place, at=Place(*ending.spot))
+            link = Link(ENDING, redact(text), name, place=place, at=Place(*ending.spot[:3]))
             tid = tids.get(other.thread_id or 0, 0)
             return Inside((msgspec.structs.replace(link, does=redact(ending.text)),), tid)
     first = endings[0]
-    link = Link(ENDING, redact(text), nobody=True, at=Place(*first.spot), does=redact(first.text))
+    link = Link(
+        ENDING, redact(text), nobody=True, at=Place(*first.spot[:3]), does=redact(first.text)
+    )
     return Inside((link,))
 
 
