@@ -10,17 +10,14 @@ says; two objects may have one name. Check: `ddtop stacks`, the program's text.
 
 from __future__ import annotations
 
-import gc
 import os
 import re
-import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from functools import cache, partial
+from functools import partial
 from time import monotonic
-from types import CoroutineType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -29,6 +26,7 @@ from ddtop.agent.plain import peek, text
 from ddtop.agent.probe import Fields, Probe, Tick
 from ddtop.agent.stacks.frames import LOADER, OTHER
 from ddtop.agent.stacks.walk import FLOW
+from ddtop.agent.waits.tasks import NOTHING, PendingTask, awaits, short_name
 from ddtop.patience import LatestResult
 from ddtop.procfs import CLOCK_TICK_NS, children, wchan
 from ddtop.redaction import redact, redacted_start, redacted_variable
@@ -65,15 +63,14 @@ from ddtop.wire.records import (
 )
 
 if TYPE_CHECKING:
-    from asyncio import Task
     from collections.abc import Mapping, Sequence
 
     from ddtop.agent.rank import Rank
 
 AFTER_NS, EVERY_NS = 2_000_000_000, 5_000_000_000
 """A rank that makes no progress is looked at after this time, and then this often."""
-JUST_NS, NAME_MAX, VALUE_MAX = 1_000_000_000, 60, 100
-THREADS_MAX, FRAMES_MAX, TASKS_MAX, AWAITS_MAX, LINKS_MAX = 64, 60, 512, 32, 4
+JUST_NS, VALUE_MAX = 1_000_000_000, 100
+THREADS_MAX, FRAMES_MAX, LINKS_MAX = 64, 60, 4
 STALE_S = 30.0
 SOURCE_MAX = 1 << 20
 """Characters of a file that are read."""
@@ -87,25 +84,12 @@ _SEMAPHORE = "multiprocessing/synchronize.py"
 _OBJECTS = ("/threading.py", "/queue.py", "concurrent/futures/_base.py")
 """Files whose classes let threads wait for each other."""
 POOL = ("concurrent/futures/thread.py", "_worker")
-_ASYNCIO_RUN, _GROUP = "asyncio/runners.py", ("asyncio/taskgroups.py", "__aexit__")
+_ASYNCIO_RUN = "asyncio/runners.py"
 _ON_THREADS = ("run_in_executor", "to_thread")
 _LOOP_THREADS = (("fsspec/asyn.py", "fsspecIO"),)
 """Libraries that talk on a thread of their own: a file on the stack of the thread that waits for
 it, and its name."""
-_SUBPROCESS = ("asyncio/subprocess.py", "asyncio/base_subprocess.py")
-_TASKS, _TIMED = "asyncio/tasks.py", ("wait_for", "sleep")
-_TASK_QUEUE, _RUNS = "asyncio/queues.py", ("future", "task")
-"""`_RUNS`: the variables of asyncio that have the task which a loop runs until it is done."""
-_SHARED = {
-    "asyncio.locks": ("Lock", "Event", "Condition", "Semaphore", "BoundedSemaphore"),
-    "asyncio.queues": ("Queue", "PriorityQueue", "LifoQueue"),
-    "trio._sync": ("Event", "Condition", "Semaphore", "CapacityLimiter"),
-    "trio._channel": ("MemoryChannelState",),
-}
-"""Classes of asyncio and trio for which tasks wait."""
-_TRIO, _TRIO_RUNS, _NURSERY_ENDS = "trio/_core/_run.py", "run", "_nested_child_finished"
-NOTHING = (0, "")
-OTHERS_MAX = 128
+_TASK_QUEUE = "asyncio/queues.py"
 _ASKS_CHILD = re.compile(r"\.(?:poll|is_alive)\(\)|\.(?:returncode|exitcode)\b")
 _NAMED_LOCK = re.compile(r"(?<![bc])lock|mutex|sem(?:aphore)?\b", re.IGNORECASE)
 """In the name of a lock; a clock and a block are no locks."""
@@ -120,31 +104,6 @@ class _Failed(NamedTuple):
 
     type: str
     spot: Spot
-
-
-class _Task(NamedTuple):
-    """A pending task of asyncio, and the program's lines on its awaits, innermost first. `inside`:
-    the calls of libraries inside the first, as (file, function). `holds`: the ids of what the lines
-    are inside of by `async with`, for each line. `uses`: the ids of all that its functions, and
-    their objects, have. `wants`: the id and the class of the lock, queue or the like for which it
-    waits."""
-
-    name: str
-    spots: tuple[Spot, ...]
-    inside: tuple[tuple[str, str], ...]
-    holds: tuple[set[int], ...]
-    uses: set[int]
-    wants: tuple[int, str]
-
-    @property
-    def timed(self) -> bool:
-        """The await ends by itself."""
-        return any(file.endswith(_TASKS) and name in _TIMED for file, name in self.inside)
-
-    @property
-    def of_child(self) -> bool:
-        """It waits for a child process."""
-        return any(file.endswith(_SUBPROCESS) for file, _ in self.inside)
 
 
 class _Thread(NamedTuple):
@@ -188,8 +147,8 @@ class WaitChain(Probe):
         self._lead: _Thread | None = None
         self._threads: tuple[_Thread, ...] = ()
         self._foreign: tuple[_Thread, ...] = ()
-        self._tasks: tuple[_Task, ...] = ()
-        self._others: tuple[_Task, ...] = ()
+        self._tasks: tuple[PendingTask, ...] = ()
+        self._others: tuple[PendingTask, ...] = ()
         self._failed: _Failed | None = None
         self._polls: str | None = None
         self._since = 0
@@ -219,7 +178,9 @@ class WaitChain(Probe):
             known = {one.ident for one in self._threads}
             self._foreign = tuple(self._of_libraries(one for one in every if one not in known))
             in_loop = lead is not None and lead.waits_on == "asyncio"
-            self._tasks, self._others = self._awaits(lead) if lead and in_loop else ((), ())
+            self._tasks, self._others = (
+                awaits(self._rank, lead.stack, self._lasts) if lead and in_loop else ((), ())
+            )
             self._failed = self._failed_at()
             self._polls = self._rank.frames.polled_path(self._rank.lead_id)
             self._since = tick.line_since
@@ -399,7 +360,7 @@ class WaitChain(Probe):
             found = [_of_thread(THREAD, other)], other
         elif taken and (before := self._taken_before(thread, taken, texts)) is not None:
             place = Place(before.function, before.file, before.line)
-            found = [Link(LOCK, taken, _shown(thread.name), place=place, does=TWICE)], thread
+            found = [Link(LOCK, taken, short_name(thread.name), place=place, does=TWICE)], thread
         elif (other := self._holder(thread, taken, texts)) is not None:
             found = [_of_thread(LOCK, other, taken)], other
         elif (held := self._of_library(thread, texts)) is not None:
@@ -607,14 +568,14 @@ class WaitChain(Probe):
         same = len(ids) == 1 or (not ids and len(files) == 1)
         return outer[0] if outer and same else None
 
-    def _of_task(self, task: _Task, texts: _Texts) -> tuple[list[Link], _Thread | None]:
+    def _of_task(self, task: PendingTask, texts: _Texts) -> tuple[list[Link], _Thread | None]:
         spot = task.spots[0]
         function, file, line, _ = spot
         source = texts.of(spot)
         awaited = redact(lines.statement(source, line))
         timed = task.timed or any(map(_LIMIT.search, lines.held_at(source, line)))
         place = Place(function, file, line)
-        link = Link(TASK, awaited, _shown(task.name), place=place, does=TIMED if timed else "")
+        link = Link(TASK, awaited, short_name(task.name), place=place, does=TIMED if timed else "")
         on_thread = any(word in awaited for word in _ON_THREADS)
         pooled = [one for one in self._threads if one.pooled and on_thread]
         if any(word_of(*at) == CONNECTIONS for at in task.inside):
@@ -627,7 +588,7 @@ class WaitChain(Probe):
         )
         return [link, *having], next(iter(pooled), None)
 
-    def _task_with(self, task: _Task, texts: _Texts) -> list[Link]:
+    def _task_with(self, task: PendingTask, texts: _Texts) -> list[Link]:
         """The task that is inside an `async with` of the lock for which this one waits, and where
         it stands. The task itself, if it takes the lock a second time."""
         here = task.spots[0]
@@ -642,12 +603,12 @@ class WaitChain(Probe):
                 mine = other is task
                 spot = other.spots[at if mine else 0]
                 place = Place(spot.function, spot.file, spot.line)
-                who, does = OF_TASK + _shown(other.name), TWICE if mine else ""
+                who, does = OF_TASK + short_name(other.name), TWICE if mine else ""
                 return [Link(LOCK, redact(taken), who, place=place, circle=mine, does=does)]
         return []
 
     def _task_that_comes(
-        self, task: _Task, texts: _Texts, passed: tuple[_Task, ...] = ()
+        self, task: PendingTask, texts: _Texts, passed: tuple[PendingTask, ...] = ()
     ) -> list[Link]:
         """The task that comes to the line which would end the wait of this one, and for whom that
         one waits in turn; nobody, if no task and no thread comes there."""
@@ -656,7 +617,7 @@ class WaitChain(Probe):
         for other in (*self._others, *self._tasks):
             has = task.wants[0] in other.uses
             if (ending := _comes_to(other, endings, texts, has)) is not None:
-                who, place = OF_TASK + _shown(other.name), Place(*other.spots[0][:3])
+                who, place = OF_TASK + short_name(other.name), Place(*other.spots[0][:3])
                 circle = other in passed or other in self._tasks
                 link = _with_ending(Link(ENDING, who=who, place=place, circle=circle), ending)
                 return [link] if circle else [link, *self._task_that_comes(other, texts, passed)]
@@ -664,7 +625,7 @@ class WaitChain(Probe):
             return []
         return [_with_ending(Link(ENDING, nobody=True), endings[0])]
 
-    def _task_that_uses(self, task: _Task) -> list[Link]:
+    def _task_that_uses(self, task: PendingTask) -> list[Link]:
         """The only other task that uses the object for which this one waits. All items of a queue
         have been taken if the others wait for the next one."""
         wanted, named = task.wants
@@ -676,98 +637,10 @@ class WaitChain(Probe):
             return []
         (other,) = users
         spot = other.spots[0]
-        place, who = Place(spot.function, spot.file, spot.line), OF_TASK + _shown(other.name)
+        place, who = Place(spot.function, spot.file, spot.line), OF_TASK + short_name(other.name)
         back = [one for one in (task, *self._others) if other.wants[0] in one.uses]
         circle = bool(other.wants[0]) and [one for one in back if one is not other] == [task]
         return [Link(OBJECT, named, who, place=place, does="uses", circle=circle)]
-
-    def _awaits(self, lead: _Thread) -> tuple[tuple[_Task, ...], tuple[_Task, ...]]:
-        """The task that the loop runs until it is done, and those for which it waits, one for the
-        other, the last one at the end; and all others. Only those that run code of the program."""
-        runs = (file for file, name in lead.stack if file.endswith(_TRIO) and name == _TRIO_RUNS)
-        if (file := next(runs, None)) is not None:
-            return self._of_trio(lead, file)
-        module = sys.modules.get("asyncio.tasks")
-        held = vars(module) if module is not None else {}
-        known = held.get("_scheduled_tasks", held.get("_all_tasks"))
-        # A class of the program may have methods of its own.
-        tasks = {
-            id(task): task for task in list(known or ())[:TASKS_MAX] if type(task) is held["Task"]
-        }
-        if self._lasts:
-            self._note_failed(tasks.values())
-        walk = self._rank.frames.walk
-        run = [one for name in _RUNS for one in walk.named(self._rank.lead_id, name, FRAMES_MAX)]
-        task = next((tasks[one] for _, one, _ in run if one in tasks), None)
-        chain: list[_Task] = []
-        for _ in range(AWAITS_MAX):
-            if task is None or task.done():
-                break
-            del tasks[id(task)]
-            chain += self._awaited_at(task.get_name(), task.get_coro())
-            awaited = peek(task, "_fut_waiter")
-            gathers = awaited is not None and type(awaited) is held.get("_GatheringFuture")
-            parts = object.__getattribute__(awaited, "_children") if gathers else ()
-            parts = parts or (tasks.values() if _of_group(chain[-1:]) else ())
-            open_ = (one for one in parts if id(one) in tasks and not tasks[id(one)].done())
-            group = (one for one in open_ if gathers or _tells(one, awaited))
-            task = tasks.get(id(awaited)) or next(group, None)
-        waits = chain and chain[-1].wants[0]
-        pending = [one for one in tasks.values() if waits and not one.done()][:OTHERS_MAX]
-        others = (self._awaited_at(one.get_name(), one.get_coro()) for one in pending)
-        return tuple(chain), tuple(one for found in others for one in found)
-
-    def _of_trio(self, lead: _Thread, file: str) -> tuple[tuple[_Task, ...], tuple[_Task, ...]]:
-        """As `_awaits`, of trio: the main task, and those that the nursery in which it waits has
-        started."""
-        walk = self._rank.frames.walk
-        runner = walk.of_library(lead.ident, file, _TRIO_RUNS, "runner")
-        task, chain = peek(runner, "main_task"), list[_Task]()
-        left = list(peek(runner, "tasks", default=()))[:OTHERS_MAX]
-        while task in left:
-            left.remove(task)
-            chain += self._awaited_at(text(peek(task, "name")) or "", peek(task, "coro"))
-            ends = chain and any(name == _NURSERY_ENDS for _, name in chain[-1].inside)
-            nursery = next(reversed(peek(task, "_child_nurseries", default=())), None)
-            task = next(iter(peek(nursery, "_children", default=()) if ends else ()), None)
-        others = (
-            self._awaited_at(text(peek(one, "name")) or "", peek(one, "coro")) for one in left
-        )
-        return tuple(chain), tuple(one for found in others for one in found)
-
-    def _note_failed(self, tasks: Iterable[Any]) -> None:
-        """Tell of a task that has ended with an exception for which nobody has asked, as of a
-        thread."""
-        tell = self._rank.note_raised
-        for task in tasks:
-            if tell is not None and task.done() and peek(task, "_log_traceback"):
-                tell(peek(task, "_exception"), OF_TASK + _shown(task.get_name()))
-
-    def _awaited_at(self, named: str, coroutine: Any) -> Iterator[_Task]:
-        """What is read of the task with this coroutine, if it runs code of the program."""
-        spots: list[Spot] = []
-        holds: list[set[int]] = []
-        inside: list[tuple[str, str]] = []
-        uses: set[int] = set()
-        classes, ending = _shared_by_tasks()
-        wants = NOTHING
-        for _ in range(AWAITS_MAX):
-            stands = type(coroutine) is CoroutineType
-            at = self._rank.frames.walk.suspended(coroutine, ending) if stands else None
-            if at is None:
-                break
-            if self._rank.frames.is_user(at.file):
-                spots.insert(0, Spot(at.function, at.file, at.line or 0))
-                holds.insert(0, at.blocks)
-                uses |= at.holds
-                inside, wants = [], NOTHING
-            else:
-                inside.append((at.file, at.function))
-                found = ((one, classes[kind]) for one, kind in at.kinds if kind in classes)
-                wants = wants if wants != NOTHING else next(found, NOTHING)
-            coroutine = _awaited(coroutine.cr_await)
-        if spots:
-            yield _Task(named, tuple(spots), tuple(inside), tuple(holds), uses, wants)
 
 
 def _none_free(thread: _Thread, pooled: Sequence[_Thread], texts: _Texts) -> Link | None:
@@ -783,48 +656,6 @@ def _none_free(thread: _Thread, pooled: Sequence[_Thread], texts: _Texts) -> Lin
 def _package(file: str) -> str:
     """The package to which a file of a library belongs."""
     return file.rpartition("/site-packages/")[2].partition("/")[0]
-
-
-def _awaited(thing: Any) -> Any:
-    """The coroutine inside what Python makes of one for an object with `__await__`."""
-    return next(iter(gc.get_referents(thing)), None) if type(thing) is _wrapper() else thing
-
-
-@cache
-def _wrapper() -> type:
-    async def nothing() -> None: ...
-
-    coroutine = nothing()
-    found = type(coroutine.__await__())
-    coroutine.close()
-    return found
-
-
-def _of_group(chain: Sequence[_Task]) -> bool:
-    """Whether the last of these tasks waits for those of its TaskGroup."""
-    return any(
-        file.endswith(_GROUP[0]) and name == _GROUP[1] for one in chain for file, name in one.inside
-    )
-
-
-def _tells(task: Task[Any], awaited: object) -> bool:
-    """Whether the end of this task is told to the TaskGroup that ends with this future."""
-    told = (peek(one[0], "__self__") for one in peek(task, "_callbacks", default=None) or ())
-    return any(peek(group, "_on_completed_fut") is awaited for group in told if group is not None)
-
-
-def _shared_by_tasks() -> tuple[Mapping[int, str], object]:
-    """The names of asyncio's classes for what tasks share, by the ids of the classes; the function
-    that ends an `async with` of its lock."""
-    modules = [
-        (vars(sys.modules[name]) if name in sys.modules else {}, kinds)
-        for name, kinds in _SHARED.items()
-    ]
-    found = [(module.get(kind), kind.lower()) for module, kinds in modules for kind in kinds]
-    # A program may put a class of its own there.
-    known = [(kind, name) for kind, name in found if type(kind) is type]
-    lock = next((kind for kind, name in known if name == "lock"), None)
-    return {id(kind): name for kind, name in known}, getattr(lock, "__aexit__", None)
 
 
 def locked_by(path: str) -> int | None:
@@ -877,16 +708,16 @@ def _of_thread(resource: str, thread: _Thread, named: str = "", does: str = "") 
     """The link that this thread has."""
     spot = thread.spots[0]
     place = Place(spot.function, spot.file, spot.line, thread.waits_on or None)
-    return Link(resource, named, _shown(thread.name), place=place, does=does)
+    return Link(resource, named, short_name(thread.name), place=place, does=does)
 
 
-def _endings(waits: _Thread | _Task, texts: _Texts) -> list[Ending]:
+def _endings(waits: _Thread | PendingTask, texts: _Texts) -> list[Ending]:
     """The lines of the program that would end its wait."""
     return endings_of(texts.files, waits.spots[0].file, waits.spots[0].line)
 
 
 def _comes_to(
-    one: _Thread | _Task, endings: Sequence[Ending], texts: _Texts, has: bool
+    one: _Thread | PendingTask, endings: Sequence[Ending], texts: _Texts, has: bool
 ) -> Ending | None:
     """The first of these lines to which it comes, if it goes on: in a function of its own only if
     that `has` the object."""
@@ -897,12 +728,6 @@ def _comes_to(
 def _with_ending(link: Link, ending: Ending) -> Link:
     at, does = Place(*ending.spot[:3]), redact(ending.text)
     return msgspec.structs.replace(link, at=at, does=does)
-
-
-def _shown(name: str) -> str:
-    """A name that the program has given, for a sentence."""
-    name = " ".join(name.split())
-    return name if len(name) <= NAME_MAX else name[: NAME_MAX - 1] + "…"
 
 
 def _lines_of(file: str) -> list[str]:
