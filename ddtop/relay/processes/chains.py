@@ -571,9 +571,16 @@ def _of_descriptor(call: _Call, budget: _Budget) -> Link | None:
     numbers = _watched(call, first)
     found = [end for one in numbers if (end := _far_end(call, one, budget)) is not None]
     ends = {end.pid or end.named for end in found}
-    # Of a shell and what it has started, the latter.
-    below = (one for one in found if ends - {one.pid} <= set(parents(one.pid or 0, ABOVE_MAX)))
-    return found[0] if len(ends) == 1 else next(below, None)
+    return found[0] if len(ends) == 1 else _last_of(found, budget)
+
+
+def _last_of(found: Sequence[Link], budget: _Budget) -> Link | None:
+    """Of the processes that have these pipes the only one that waits for none of the others: of a
+    shell what it has started, of a pipeline the part for which the others wait."""
+    pids = {one.pid for one in found if one.resource == PIPE and one.pid is not None}
+    waits = {pid: _link_of(pid, pid, budget) for pid in pids}
+    last = [pid for pid, then in waits.items() if then is None or then.pid not in pids]
+    return next((one for one in found if [one.pid] == last), None)
 
 
 def _watched(call: _Call, number: int) -> list[int]:

@@ -448,6 +448,7 @@ def test_a_pipe_that_it_writes_is_no_wait_of_who_waits_for_several(start, wait):
     code = (
         "import os, select, subprocess as s\n"
         "child = s.Popen(['yes', 'x' * 9], stdin=s.PIPE, stdout=s.PIPE); os.kill(child.pid, 19)\n"
+        "os.waitpid(child.pid, os.WUNTRACED)\n"
         "read, others = child.stdout, []\n"
         "while select.select([read], [], [], 0.5)[0]: os.read(read.fileno(), 65536)\n"
         "poll = select.poll(); poll.register(read); poll.register(child.stdin, select.POLLERR)\n"
@@ -492,20 +493,28 @@ def test_an_address_of_another_host_or_of_nobody_is_served_by_nobody(address):
     assert serving(address) == ()
 
 
-def test_of_a_pipeline_each_part_is_followed(start, tmp_path):
-    """The shell has made the pipes, waits for both of its children, and does nothing itself."""
+@pytest.mark.parametrize(
+    ("reads", "parts"),
+    [
+        ("Popen(command, shell=True, stdout=s.PIPE).stdout.read()", ["gzip", "cat", None]),
+        ("run(command, **captured)", ["cat", None]),
+    ],
+)
+def test_of_a_pipeline_each_part_is_followed(start, tmp_path, reads, parts):
+    """The shell has made the pipes, waits for both of its children, and does nothing itself. All of
+    them have the pipe of its errors."""
     fifo = tmp_path / "raw"
     os.mkfifo(fifo)
     code = (
-        "import subprocess as s, sys\n"
-        "s.Popen(f'cat {sys.argv[1]} | gzip -c', shell=True, stdout=s.PIPE).stdout.read()"
+        "import subprocess as s, sys; captured = dict(shell=True, capture_output=True)\n"
+        f"command = f'cat {{sys.argv[1]}} | gzip -c'; s.{reads}"
     )
     process = start(code, fifo)
 
     def whole():
         """Between fork and exec each part is still called as the shell is."""
         found = chain_of(process.pid)
-        return found if [link.who for link in found] == ["gzip", "cat", None] else None
+        return found if [link.who for link in found] == parts else None
 
     found = once(whole)
 
