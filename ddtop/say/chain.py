@@ -443,7 +443,8 @@ _CIRCLES = (
     ),
     (
         lambda link: _is(link, LOCK),
-        "they wait for each other: release that lock before you wait for the thread that needs it",
+        "they wait for each other: release that lock before you wait for the thread or task that"
+        " needs it",
     ),
     (
         lambda _: True,

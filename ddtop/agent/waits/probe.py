@@ -590,21 +590,20 @@ class WaitChain(Probe):
 
     def _task_with(self, task: PendingTask, texts: _Texts) -> list[Link]:
         """The task that is inside an `async with` of the lock for which this one waits, and where
-        it stands. The task itself, if it takes the lock a second time."""
+        it stands: itself, if it takes the lock a second time, or one that waits for it."""
         here = task.spots[0]
         taken = lines.taken_at(texts.of(here), here.line) or "its lock"
-        for other in (task, *self._others):
+        for other in (task, *self._tasks[:-1], *self._others):
             # A line that waits for a lock is inside of it for the interpreter.
             waits = other.wants == task.wants
             inside = (
                 at for at, ids in enumerate(other.holds) if task.wants[0] in ids and at >= waits
             )
             for at in inside:
-                mine = other is task
-                spot = other.spots[at if mine else 0]
-                place = Place(spot.function, spot.file, spot.line)
+                mine, circle = other is task, other in self._tasks
+                place = Place(*other.spots[at if mine else 0][:3])
                 who, does = OF_TASK + short_name(other.name), TWICE if mine else ""
-                return [Link(LOCK, redact(taken), who, place=place, circle=mine, does=does)]
+                return [Link(LOCK, redact(taken), who, place=place, circle=circle, does=does)]
         return []
 
     def _task_that_comes(

@@ -450,10 +450,16 @@ async def waits_for_another(gate):
         await keeper
 
 
+async def gathers_what_needs_its_lock(gate):
+    async with gate:
+        await asyncio.gather(takes_again(gate))
+
+
 @pytest.mark.parametrize(
     ("main", "who", "function", "circle"),
     [
         (takes_twice, "task Task-", "takes_twice", True),
+        (gathers_what_needs_its_lock, "task Task-", "gathers_what_needs_its_lock", True),
         (waits_for_another, "task keeper", "has_it", False),
     ],
 )
