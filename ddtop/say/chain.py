@@ -114,7 +114,7 @@ def _texts(rank: RankFacts, end: RankFacts | None) -> list[str]:
         # Nothing shows that the loop waits for it.
         texts[-2:] = [f"has a child, {_who(links[-1])}, that {texts[-1]}"]
     # The rank itself does what follows the condition of its loop.
-    joins = ["and" if link.resource == LOOP else "which" for link in links]
+    joins = ["and" if link.resource in (LOOP, RETRY) else "which" for link in links]
     then = [_at(link, text) for link, text in zip(links, texts[1:], strict=False)]
     return texts[:1] + [f"{join} {text}" for join, text in zip(joins, then, strict=False)]
 
@@ -290,7 +290,8 @@ def _of_lock(link: Link) -> str:
         return f"waits for `{link.named}`, which it has taken itself before, in {where}"
     if link.who is None:
         return f"waits for `{link.named}`" + (f", and {link.does}" if link.does else "")
-    return _owned(f"waits for `{link.named}`", link, "has")
+    has = f"has{_in(link.place)}" if link.circle else "has"
+    return _owned(f"waits for `{link.named}`", link, has)
 
 
 def _of_shared_lock(link: Link) -> str:

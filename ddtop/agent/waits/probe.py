@@ -292,7 +292,7 @@ class WaitChain(Probe):
                 who = link.who or ""
                 changes = CHANGES if self._shown.setdefault(link.named, who) != who else ""
                 chain[at] = msgspec.structs.replace(link, does=changes)
-        loops = any(link.resource == LOOP for link in chain)
+        loops = any(link.resource in (LOOP, RETRY) for link in chain)
         on_with = self._on_with(thread, lead, texts) or loops * layout.ENDED_CHILD
         return tuple(
             chain or self._of_itself(lead, texts) or self._named_lock(lead, texts)
