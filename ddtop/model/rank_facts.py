@@ -305,7 +305,8 @@ def _is_served(place: Place, report: ProcessState | None) -> bool:
 def _process(memory: RankMemory, comm: CommFacts, now: int, policy: Policy) -> ProcessFacts:
     report, alive = memory.process, memory.exit is None
     cpu_ratio, working, wakes_per_s = ratios.cpu(memory, now, policy)
-    lacks_cpu = working is False and ratios.lacks_cpu(memory, now, policy)
+    asks = ratios.asks_for_lock(memory, wakes_per_s, policy)
+    lacks_cpu = working is False and not asks and ratios.lacks_cpu(memory, now, policy)
     if lacks_cpu:
         working = True
     exiting = report is not None and report.exiting

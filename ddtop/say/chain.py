@@ -19,6 +19,7 @@ from ddtop.model.kernel_wait import short, wait_of
 from ddtop.wire.records import (
     ALONE,
     BACKLOG,
+    BLOCKS,
     CALL,
     CHANGES,
     CHILD,
@@ -31,6 +32,7 @@ from ddtop.wire.records import (
     FROZEN,
     INHERITED,
     KEY,
+    LEFT,
     LISTENS,
     LOCK,
     LOOKUP,
@@ -223,6 +225,11 @@ def _who(link: Link) -> str:
 def _of_pipe(link: Link) -> str:
     if link.does == INHERITED:
         return "reads its standard input, which is that of its parent, and nothing comes"
+    if link.does == LEFT:
+        return (
+            f"waits for the end of a pipe, which {_who(link)} still has open, though the process"
+            " that it has started has ended"
+        )
     what = f"waits for the pipe {short(link.named)}" if link.named else "waits for a pipe"
     return (
         f"{what}, which no other process {link.does}"
@@ -288,6 +295,11 @@ def _of_lock(link: Link) -> str:
     if link.does == TWICE and link.place is not None:
         where = f"{function_text(link.place)} ({file_line(link.place)})"
         return f"waits for `{link.named}`, which it has taken itself before, in {where}"
+    if link.does == BLOCKS:
+        return (
+            f"waits for `{link.named}`, which no other thread has: it blocks the event loop whose"
+            " tasks may have it"
+        )
     if link.who is None:
         return f"waits for `{link.named}`" + (f", and {link.does}" if link.does else "")
     has = f"has{_in(link.place)}" if link.circle else "has"
@@ -463,6 +475,10 @@ _REPAIRS = {
     "ConnectError": _LISTENS,
     "URLError": _LISTENS,
     "gaierror": "correct that name, or repair the name server",
+    "FileExistsError": (
+        "find out which process should remove that file, and remove it if that one has ended (a"
+        " lock of the system, flock, ends with its process)"
+    ),
     "FileNotFoundError": "find out which process should write that file, and why it has not",
     "PermissionError": "give this user the right to that file",
 }
@@ -540,6 +556,20 @@ ENDS = (
         lambda link: (
             f"find out why nothing comes to `{link.does}`{_in(link.at)}: what should has ended, was"
             " never started, or has left before that line; give that wait a time limit"
+        ),
+    ),
+    End(
+        lambda link: link.does == LEFT,
+        lambda link: (
+            "let what stays in the background not keep that pipe (>/dev/null 2>&1,"
+            f" stdout=subprocess.DEVNULL), or end {_who(link)}"
+        ),
+    ),
+    End(
+        lambda link: link.does == BLOCKS,
+        lambda link: (
+            f"let tasks take `{link.named}` by `async with` of an asyncio.Lock: a lock of threads"
+            " that one task has over an await stops the loop for all"
         ),
     ),
     End(

@@ -6,6 +6,7 @@ from ddtop.say.chain import chain_clause, chain_lines, chain_step
 from ddtop.wire.records import (
     ALONE,
     BACKLOG,
+    BLOCKS,
     CALL,
     CHANGES,
     CHILD,
@@ -17,6 +18,7 @@ from ddtop.wire.records import (
     FILE_LOCK,
     INHERITED,
     KEY,
+    LEFT,
     LOCK,
     LOOKUP,
     LOOP,
@@ -92,6 +94,18 @@ CASES = {
         (Link(ENDING, who="task main", place=TAKE, at=FILL, does="full.set()", circle=True),),
         ": it waits until its task main comes to `full.set()` in fill (shelf.py:20): a circle",
         "they wait for each other: let the line that ends that wait come before it",
+    ),
+    "a lock that blocks an event loop": (
+        (Link(LOCK, "guard", nobody=True, does=BLOCKS),),
+        ": it waits for `guard`, which no other thread has: it blocks the event loop whose tasks"
+        " may have it",
+        "let tasks take `guard` by `async with` of an asyncio.Lock",
+    ),
+    "what is left in the background": (
+        (Link(PIPE, who="sleep", pid=88, process=ASLEEP, does=LEFT),),
+        ": it waits for the end of a pipe, which sleep (pid 88) still has open, though the process"
+        " that it has started has ended, which is asleep",
+        "let what stays in the background not keep that pipe",
     ),
     "a task that has the lock and waits": (
         (Link(LOCK, "self.gate", "task main", place=TAKE, circle=True),),

@@ -36,6 +36,7 @@ from ddtop.wire import page as layout
 from ddtop.wire.names import CONNECTIONS, word_of
 from ddtop.wire.records import (
     ALONE,
+    BLOCKS,
     CHANGES,
     CHILD,
     ENDING,
@@ -319,6 +320,8 @@ class WaitChain(Probe):
         taken = lines.taken_at(texts.of(spot), spot.line) or ""
         if not taken or not _is_lock(lead, taken):
             return []
+        if not self._threads and any(file.endswith(_ASYNCIO_RUN) for file, _ in lead.stack):
+            return [Link(LOCK, redact(taken), nobody=True, does=BLOCKS)]
         return [Link(LOCK, redact(taken), does=_told(self._values(lead, lines.names_in(taken))))]
 
     def _on_with(self, thread: _Thread, lead: _Thread, texts: _Texts) -> int:

@@ -22,6 +22,7 @@ from ddtop.relay.processes.sockets import sleeping_in
 from ddtop.wait_ends import Spot, endings_of, way_to
 from ddtop.wire.names import word_of
 from ddtop.wire.records import (
+    BLOCKS,
     CALL,
     ENDING,
     LOCK,
@@ -38,6 +39,8 @@ _WAITS_INSIDE = ("/threading.py", "/queue.py", "concurrent/futures/_base.py")
 _POOL, _FUTURE = ("concurrent/futures/thread.py", "_worker"), "future"
 _FINISHES = ("concurrent/futures/process.py", "/asyncio/")
 """Whose threads may finish a future that no thread of a pool computes."""
+_LOOP = ("asyncio/base_events.py", "asyncio/runners.py")
+_LIBRARIES = ("/lib/python", "/site-packages/", "/dist-packages/", "<frozen")
 _SERVES = ("multiprocessing/managers.py", "serve_client")
 Lines = Callable[[str], Sequence[str]]
 
@@ -108,8 +111,15 @@ def _of_lock(
             place = place_of(other, stands)
             tid = tids.get(other.thread_id or 0, 0)
             return Inside((Link(LOCK, taken, other.name or "?", place=place),), tid)
+    others = [one for one in threads if one is not waits and _runs_program(one)]
+    if not others and any(frame.file.endswith(_LOOP) for frame in waits.frames):
+        return Inside((Link(LOCK, taken, nobody=True, does=BLOCKS),))
     # A fork may have copied it as taken, which the text cannot tell.
     return Inside()
+
+
+def _runs_program(thread: ThreadStack) -> bool:
+    return any(not any(part in frame.file for part in _LIBRARIES) for frame in thread.frames)
 
 
 def place_of(thread: ThreadStack, at: StackFrame) -> Place:
@@ -151,7 +161,8 @@ def _in_memory(
     text = statement(lines_of(at.file), at.line) if at is not None else ""
     if at is None or not text:
         return Inside()
-    own = {frame.file for one in threads for frame in one.frames if "/lib/python" not in frame.file}
+    every = {frame.file for one in threads for frame in one.frames}
+    own = {file for file in every if not any(part in file for part in _LIBRARIES)}
     files = {file: lines_of(file) for file in own}
     endings = endings_of(files, at.file, at.line or 0)
     if not endings:

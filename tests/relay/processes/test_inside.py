@@ -131,6 +131,14 @@ def test_the_call_in_which_it_waits_for_another_thread_is_told(waits):
     )
 
 
+def test_a_lock_that_blocks_the_event_loop_of_the_only_thread_is_told_so(waits):
+    """A task of that loop may have it."""
+    loop = ("BaseEventLoop._run_once", 1919, "/usr/lib/python3.12/asyncio/base_events.py")
+    (link,), _, _ = waits("alone", (("alone", 19), loop))
+
+    assert (link.named, link.does, link.nobody) == ("guard", "blocks", True)
+
+
 @pytest.mark.parametrize(
     ("other", "who"), [(("Shelf.fill", 46), "thread 1"), (("Shelf.take", 44), None)]
 )
