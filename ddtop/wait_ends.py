@@ -54,12 +54,13 @@ class Ending(NamedTuple):
 
 
 def endings_of(files: Files, file: str, line: int) -> list[Ending]:
-    """The lines of these files that would end the wait in which a thread stands at `line`."""
+    """The lines of these files that would end the wait in which a thread stands at `line`: first
+    those that name the object as this one does."""
     for waits in _WAITS.finditer(statement(files.get(file, ()), line)):
         owner, _, name = waits[1].rpartition(".")
         if (methods := _ENDED_BY.get(waits[2])) is not None:
             ends = rf"(?<!\w){name}(?:\[[^\]\n]*\])?\.(?:{'|'.join(methods)})\("
-            return [
+            found = [
                 Ending(
                     statement(files[spot.file], spot.line),
                     spot,
@@ -69,6 +70,7 @@ def endings_of(files: Files, file: str, line: int) -> list[Ending]:
                 for spot in _with(files, ends)
                 if spot.function != _BEGINS
             ]
+            return sorted(found, key=lambda ending: f"{waits[1]}." not in ending.text)
     return []
 
 

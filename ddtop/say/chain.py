@@ -283,7 +283,8 @@ def _of_ending(link: Link) -> str:
     what = f"waits in `{link.named}`" if link.named else "waits"
     by = f"`{link.does}`{_in(link.at)}"
     if link.nobody:
-        return f"{what}, which {by} would end, and no thread comes there"
+        ended = f": {_who(link)} has ended" if link.who is not None else ""
+        return f"{what}, which {by} would end, and no thread comes there{ended}"
     return f"{what} until {_who(link)} comes to {by}"
 
 
@@ -554,8 +555,9 @@ ENDS = (
     End(
         lambda link: _is(link, ENDING) and link.nobody,
         lambda link: (
-            f"find out why nothing comes to `{link.does}`{_in(link.at)}: what should has ended, was"
-            " never started, or has left before that line; give that wait a time limit"
+            f"find out why nothing comes to `{link.does}`{_in(link.at)}: what should has ended"
+            + (f" ({_who(link)} has: an exception that is caught?)" if link.who is not None else "")
+            + ", was never started, or has left before that line; give that wait a time limit"
         ),
     ),
     End(

@@ -70,6 +70,8 @@ if TYPE_CHECKING:
 
 AFTER_NS, EVERY_NS = 2_000_000_000, 5_000_000_000
 """A rank that makes no progress is looked at after this time, and then this often."""
+LIVED_NS, ENDED_NS = 5_000_000_000, 60_000_000_000
+"""A thread that has lived for this long is remembered for this long after its end."""
 JUST_NS, VALUE_MAX = 1_000_000_000, 100
 THREADS_MAX, FRAMES_MAX, LINKS_MAX = 64, 60, 4
 STALE_S = 30.0
@@ -85,7 +87,8 @@ _SEMAPHORE = "multiprocessing/synchronize.py"
 _OBJECTS = ("/threading.py", "/queue.py", "concurrent/futures/_base.py")
 """Files whose classes let threads wait for each other."""
 POOL = ("concurrent/futures/thread.py", "_worker")
-_ASYNCIO_RUN = "asyncio/runners.py"
+_ASYNCIO_RUN, _LOOP = "asyncio/runners.py", "asyncio/base_events.py"
+_GIVES = "run_coroutine_threadsafe("
 _ON_THREADS = ("run_in_executor", "to_thread")
 _LOOP_THREADS = (("fsspec/asyn.py", "fsspecIO"),)
 """Libraries that talk on a thread of their own: a file on the stack of the thread that waits for
@@ -153,6 +156,8 @@ class WaitChain(Probe):
         self._failed: _Failed | None = None
         self._polls: str | None = None
         self._since = 0
+        self._alive: dict[int, tuple[str, int]] = {}
+        self._ended = ("", 0)
         self._shown: dict[str, str] = {}
         self._new: int | None = None
         self._texts = LatestResult(self._read)
@@ -162,7 +167,8 @@ class WaitChain(Probe):
         """Look at a wait that lasts."""
         seen, page = tick.seen, self._rank.page.words
         stands = seen is not None and seen.activity in (OTHER, LOADER) and not tick.waits
-        if not stands or tick.now - max(tick.moved_at, tick.line_since) < AFTER_NS:
+        self._note_ended(tick.now)
+        if not stands or tick.now - max(tick.moved_at, tick.call_since) < AFTER_NS:
             if self._chain or page[layout.AWAITED_AT]:
                 self._chain, page[layout.AWAITED_AT] = (), 0
             self._asked_at = 0
@@ -178,7 +184,7 @@ class WaitChain(Probe):
             self._threads = tuple(filter(None, map(self._thread, every)))
             known = {one.ident for one in self._threads}
             self._foreign = tuple(self._of_libraries(one for one in every if one not in known))
-            in_loop = lead is not None and lead.waits_on == "asyncio"
+            in_loop = lead is not None and lead.waits_on in ("asyncio", "future")
             self._tasks, self._others = (
                 awaits(self._rank, lead.stack, self._lasts) if lead and in_loop else ((), ())
             )
@@ -195,6 +201,17 @@ class WaitChain(Probe):
     def fields(self, _tick: Tick) -> Fields:
         """`chain`."""
         return partial(RankState, chain=self._chain)
+
+    def _note_ended(self, now: int) -> None:
+        """Remember the names of threads that end: nobody can ask for them later."""
+        active = threading._active  # type: ignore[attr-defined]
+        if active.keys() == self._alive.keys() or len(active) > THREADS_MAX:
+            return
+        for ident in self._alive.keys() - active.keys():
+            name, since = self._alive.pop(ident)
+            self._ended = (name, now) if now - since >= LIVED_NS else self._ended
+        for ident, one in list(active.items()):
+            self._alive.setdefault(ident, (text(peek(one, "_name")) or "", now))
 
     # -- What is read
 
@@ -320,7 +337,7 @@ class WaitChain(Probe):
         taken = lines.taken_at(texts.of(spot), spot.line) or ""
         if not taken or not _is_lock(lead, taken):
             return []
-        if not self._threads and any(file.endswith(_ASYNCIO_RUN) for file, _ in lead.stack):
+        if not self._threads and _runs_loop(lead):
             return [Link(LOCK, redact(taken), nobody=True, does=BLOCKS)]
         return [Link(LOCK, redact(taken), does=_told(self._values(lead, lines.names_in(taken))))]
 
@@ -333,9 +350,9 @@ class WaitChain(Probe):
             task.of_child for task in self._tasks[-1:]
         )
         others = layout.OF_CHILDREN if _is_of_processes(thread) else 0
-        return (
-            layout.ITS_CHILDREN if asks else layout.FOR_CHILDREN.get(thread.waits_on, others)
-        ) or self._talker(thread)
+        # A task that should finish the future is no child.
+        of_future = 0 if self._tasks else layout.FOR_CHILDREN.get(thread.waits_on, others)
+        return (layout.ITS_CHILDREN if asks else of_future) or self._talker(thread)
 
     def _talker(self, thread: _Thread) -> int:
         """The kernel's number of the thread of a library that talks for this one; 0 if none."""
@@ -400,13 +417,20 @@ class WaitChain(Probe):
         other = self._user_of(objects, thread)
         of_future = thread.waits_on == "future"
         if other is None and of_future:
-            other = next(iter(pooled), None)
+            other = next(iter(pooled), None) or self._loop_of(thread, texts)
         named = awaited[-1][2].lower() if awaited else "future"
         if (ending := self._ended_by(thread, texts, objects, other)) is not None:
             return ending
         if other is not None:
             return [_of_thread(OBJECT, other, named, "computes" if of_future else "uses")], other
         return self._of_nobody(thread, named if awaited else "")
+
+    def _loop_of(self, thread: _Thread, texts: _Texts) -> _Thread | None:
+        """The thread with an event loop, if this one waits for a coroutine that it gave to a loop,
+        and the loop does not wait for its next event but stands in the program."""
+        if not any(_GIVES in line for line in texts.of(thread.spots[0])):
+            return None
+        return next(filter(_runs_loop, self._threads), None)
 
     def _of_nobody(self, thread: _Thread, named: str) -> tuple[list[Link], _Thread | None]:
         """What it waits for, though no other thread that runs code of the program has it. `named`:
@@ -439,7 +463,9 @@ class WaitChain(Probe):
                 return [_with_ending(_of_thread(ENDING, other, named), ending)], other
         if not endings or not endings[0].of_attribute or user is not None or self._foreign:
             return None
-        return [_with_ending(Link(ENDING, named, nobody=True), endings[0])], None
+        name, ended_at = self._ended
+        who = name if name and self._asked_at - ended_at < ENDED_NS else None
+        return [_with_ending(Link(ENDING, named, who, nobody=True), endings[0])], None
 
     def _of_retry(self, thread: _Thread, failed: _Failed, texts: _Texts) -> Link:
         """The statement that fails again and again, and the values in it, if its function is still
@@ -589,7 +615,8 @@ class WaitChain(Probe):
             or self._task_that_comes(task, texts)
             or self._task_that_uses(task)
         )
-        return [link, *having], next(iter(pooled), None)
+        runs = (one for one in self._threads if one.spots[0][:3] == spot[:3] and _runs_loop(one))
+        return [link, *having], next(iter(pooled), None) or next(runs, None)
 
     def _task_with(self, task: PendingTask, texts: _Texts) -> list[Link]:
         """The task that is inside an `async with` of the lock for which this one waits, and where
@@ -653,6 +680,10 @@ def _none_free(thread: _Thread, pooled: Sequence[_Thread], texts: _Texts) -> Lin
     waits = thread.waits_on == "future" and not texts.children
     starved = waits and pooled and all(one.waits_on == "future" for one in pooled)
     return Link(OBJECT, "future", nobody=True, does=STARVED) if starved else None
+
+
+def _runs_loop(thread: _Thread) -> bool:
+    return any(file.endswith(_LOOP) for file, _ in thread.stack)
 
 
 def _package(file: str) -> str:

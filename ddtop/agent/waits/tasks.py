@@ -10,7 +10,7 @@ import gc
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from types import CoroutineType
+from types import CoroutineType, FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ddtop.agent.plain import peek, text
@@ -26,6 +26,7 @@ TASKS_MAX, AWAITS_MAX, OTHERS_MAX, FRAMES_MAX, NAME_MAX = 512, 32, 128, 60, 60
 _GROUP = ("asyncio/taskgroups.py", "__aexit__")
 _SUBPROCESS = ("asyncio/subprocess.py", "asyncio/base_subprocess.py")
 _TASKS, _TIMED = "asyncio/tasks.py", ("wait_for", "sleep")
+_FUTURES = "concurrent/futures/_base.py"
 _RUNS = ("future", "task")
 """The variables of asyncio that have the task which a loop runs until it is done."""
 _SHARED = {
@@ -67,8 +68,9 @@ class PendingTask(NamedTuple):
 def awaits(
     rank: Rank, stack: Sequence[tuple[str, str]], lasts: bool
 ) -> tuple[tuple[PendingTask, ...], tuple[PendingTask, ...]]:
-    """The task that the loop runs until it is done, and those for which it waits, one for the
-    other, the last one at the end; and all others. Only those that run code of the program.
+    """The task that the loop of the rank's thread runs until it is done, or that should finish the
+    future for which that thread waits; and those for which it waits, one for the other, the last
+    one at the end; and all others. Only those that run code of the program.
 
     `stack`: (file, function) of the frames of the rank's thread. `lasts`: the wait does, so that a
     task which has failed is told.
@@ -86,6 +88,7 @@ def awaits(
     walk = rank.frames.walk
     run = [one for name in _RUNS for one in walk.named(rank.lead_id, name, FRAMES_MAX)]
     task = next((tasks[one] for _, one, _ in run if one in tasks), None)
+    task = task or _of_future(rank, tasks.values())
     chain: list[PendingTask] = []
     for _ in range(AWAITS_MAX):
         if task is None or task.done():
@@ -103,6 +106,21 @@ def awaits(
     pending = [one for one in tasks.values() if waits and not one.done()][:OTHERS_MAX]
     others = (_awaited_at(rank, one.get_name(), one.get_coro()) for one in pending)
     return tuple(chain), tuple(one for found in others for one in found)
+
+
+def _of_future(rank: Rank, tasks: Iterable[Any]) -> Any:
+    """The task whose end a loop in another thread tells to the future of concurrent.futures for
+    which the rank's thread waits: one of its callbacks has it in a cell."""
+    held = rank.frames.walk.named(rank.lead_id, "self", FRAMES_MAX)
+    awaited = {number for file, number, _ in held if file.endswith(_FUTURES)}
+    for task in tasks if awaited else ():
+        told = [one[0] for one in peek(task, "_callbacks", default=None) or ()]
+        cells = [
+            cell for one in told if type(one) is FunctionType for cell in one.__closure__ or ()
+        ]
+        if not awaited.isdisjoint(map(id, gc.get_referents(*cells))):
+            return task
+    return None
 
 
 def _of_trio(rank: Rank, file: str) -> tuple[tuple[PendingTask, ...], tuple[PendingTask, ...]]:

@@ -773,7 +773,10 @@ def _other_end(pid: int, target: str, reads: bool, budget: _Budget) -> Link:
             whole = False
             break
         if _has_open(other, numbers, target, reads) and reads and _was_left(pid, other, target):
-            return _held(Link(PIPE, named, does=LEFT), other)
+            above = (
+                one for one in parents(other, ABOVE_MAX) if _has_open(one, _fds(one), target, reads)
+            )
+            return _held(Link(PIPE, named, does=LEFT), next(reversed([other, *above])))
         if _has_open(other, numbers, target, reads):
             # A shell that waits for its children still has the pipes that it has made for them.
             theirs = (one for one in children(other) if one != pid)

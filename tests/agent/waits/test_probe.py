@@ -996,6 +996,69 @@ def test_the_only_thread_that_waits_for_none_is_followed_though_it_runs_a_librar
     assert awaited > 0
 
 
+def test_of_a_line_that_would_end_the_wait_the_thread_that_has_ended_is_told(ended):
+    cupboard, lived = Cupboard(), threading.Event()
+    keeper = threading.Thread(target=lived.wait, name="filler")
+    keeper.start()
+    lead = ended(cupboard.take, "lead")
+
+    looks = []
+
+    def seen(chain):
+        looks.append(chain)
+        if len(looks) == 9:
+            lived.set()
+        return chain and chain[0].who == "filler"
+
+    (link,), _ = chain_of(lead.ident, seen, among=())
+    cupboard.full.set()
+
+    assert (link.resource, link.nobody) == ("ending", True)
+
+
+def waits_in_a_loop_of_another_thread(main):
+    """A lead that waits for a coroutine which it gave to that loop."""
+    loop = asyncio.new_event_loop()
+    runs = threading.Thread(target=loop.run_forever, name="io-loop")
+    runs.start()
+
+    def lead(_):
+        with contextlib.suppress(concurrent.futures.CancelledError):
+            asyncio.run_coroutine_threadsafe(main(), loop).result()
+
+    def end():
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.stop()
+
+    return lead, lambda: loop.call_soon_threadsafe(end), runs
+
+
+async def reads():
+    await asyncio.Event().wait()
+
+
+BLOCKED = []
+
+
+async def blocks():
+    BLOCKED[-1].acquire()
+
+
+@pytest.mark.parametrize(("main", "follows"), [(reads, False), (blocks, True)])
+def test_a_coroutine_that_was_given_to_the_loop_of_another_thread_is_followed(ended, main, follows):
+    """Also where it stops that loop."""
+    BLOCKED.append(threading.Semaphore(0))
+    lead, end, runs = waits_in_a_loop_of_another_thread(main)
+    chain, awaited = chain_of(ended(lead, "lead").ident, among=[runs.ident])
+    BLOCKED[-1].release()
+    end()
+    runs.join()
+
+    assert (chain[0].resource, chain[0].place.function) == ("task", main.__name__)
+    assert awaited == (runs.native_id if follows else 0)
+
+
 class Cupboard:
     """A program's object whose threads wait for each other."""
 
@@ -1025,7 +1088,7 @@ def test_the_line_that_would_end_a_wait_is_told_and_who_comes_to_it(ended, fills
         "self.full.set()",
     )
     assert (link.at.function, link.nobody) == ("fill", not fills)
-    assert (link.who, awaited) == (("filler", filler.thread.native_id) if fills else (None, 0))
+    assert (awaited, link.who == "filler") == (filler.thread.native_id if fills else 0, fills)
 
 
 @pytest.mark.parametrize("made", [threading.Condition, threading.Event])
