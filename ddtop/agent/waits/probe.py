@@ -386,7 +386,9 @@ class WaitChain(Probe):
         elif (held := self._of_library(thread, texts)) is not None:
             found = held
         else:
-            found = self._of_loop(thread, texts) if spot.inner else self._of_object(thread, texts)
+            # A library that waits for nothing known only answers what the loop asks.
+            asks = spot.inner or not thread.waits_on
+            found = self._of_loop(thread, texts) if asks else self._of_object(thread, texts)
         return found
 
     def _of_loop(self, thread: _Thread, texts: _Texts) -> tuple[list[Link], _Thread | None]:
@@ -615,7 +617,12 @@ class WaitChain(Probe):
             or self._task_that_comes(task, texts)
             or self._task_that_uses(task)
         )
-        runs = (one for one in self._threads if one.spots[0][:3] == spot[:3] and _runs_loop(one))
+        # It does not await, but stops its loop.
+        runs = (
+            one
+            for one in self._threads
+            if _runs_loop(one) and spot[:3] in (at[:3] for at in one.spots)
+        )
         return [link, *having], next(iter(pooled), None) or next(runs, None)
 
     def _task_with(self, task: PendingTask, texts: _Texts) -> list[Link]:

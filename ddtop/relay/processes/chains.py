@@ -485,6 +485,8 @@ def _follow(pid: int, tid: int, budget: _Budget, passed: Sequence[int] = ()) -> 
             # A worker that waits for the next order of its parent.
             return
         yield msgspec.structs.replace(found, circle=circle)
+        if found.does == LEFT:
+            return
         if circle or found.process.state in _WAITS_FOR_NOBODY:
             yield from _debugger(found.pid)
             return
