@@ -73,6 +73,14 @@ def waiting_end(snapshot: Snapshot, rank: RankFacts, waiters: Collection[int]) -
     return snapshot.rank(last.rank) if at is None or max(since, default=0) <= at else None
 
 
+def inside_end(end: RankFields | None) -> tuple[Link, ...]:
+    """What the thread of the rank at the end of a chain waits for that should answer, if that is in
+    the hands of the rank's main thread; else nothing. The first link is that thread."""
+    in_python = end.reported.chain if end is not None else ()
+    answers = in_python and in_python[0].resource == ITSELF and in_python[-1].circle
+    return in_python if answers else ()
+
+
 def awaited_rank(snapshot: Snapshot, rank: RankFacts) -> RankFacts | None:
     """The last rank that is reached from chain to chain, if each ends at a living rank; None if its
     own chain ends at no rank, or if the chains come back."""
@@ -94,6 +102,8 @@ def closes_circle(rank: RankFacts, end: RankFacts | None = None) -> bool:
     last = next(reversed(chain_of(rank)), None)
     if last is None or not (last.circle or end is not None) or last.does == BACKLOG:
         return False
+    if inside_end(end):
+        return True
     stacks = (end or rank).dump.stacks
     alone = stacks is not None and bool(stacks.method) and not other_threads(stacks)
     return alone or (last.circle and last.pid is None)

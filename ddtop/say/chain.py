@@ -12,7 +12,7 @@ import msgspec
 
 from ddtop.diagnosis.kinds import Kind
 from ddtop.model.account import does, other_threads
-from ddtop.model.chain import chain_of, closes_circle
+from ddtop.model.chain import chain_of, closes_circle, inside_end
 from ddtop.model.ending import fatal_exception
 from ddtop.model.facts import RankFacts
 from ddtop.model.kernel_wait import short, wait_of
@@ -111,14 +111,22 @@ def _texts(rank: RankFacts, end: RankFacts | None) -> list[str]:
     """A text for each link, and one for what the last one does: `which waits for a pipe`."""
     links = chain_of(rank)
     texts = list(map(waits_text, links))
+    if links and (within := inside_end(end)):
+        answers = f"where {_who(within[0])} {waits_text(within[1])}"
+        then = [f"which {waits_text(link)}" for link in within[2:]]
+        return [*_joined(links, texts), answers, *then, f"which waits for rank {rank.rank}"]
     texts += filter(None, [_end_text(link, rank, end) for link in links[-1:]])
     if len(links) > 1 and links[-1].resource == CHILD and links[-1].does:
         # Nothing shows that the loop waits for it.
         texts[-2:] = [f"has a child, {_who(links[-1])}, that {texts[-1]}"]
+    return _joined(links, texts)
+
+
+def _joined(links: Sequence[Link], texts: Sequence[str]) -> list[str]:
     # The rank itself does what follows the condition of its loop.
     joins = ["and" if link.resource in (LOOP, RETRY) else "which" for link in links]
     then = [_at(link, text) for link, text in zip(links, texts[1:], strict=False)]
-    return texts[:1] + [f"{join} {text}" for join, text in zip(joins, then, strict=False)]
+    return [*texts[:1], *(f"{join} {text}" for join, text in zip(joins, then, strict=False))]
 
 
 def _at(link: Link, text: str) -> str:
@@ -142,7 +150,8 @@ def chain_step(rank: RankFacts, end: RankFacts | None = None) -> str | None:
     """What to do about the end of the chain; None where none is known."""
     links = chain_of(rank)
     if closes_circle(rank, end):
-        return next(step for holds, step in _CIRCLES if holds(links[-1]))
+        closes = (inside_end(end) or links)[-1]
+        return next(step for holds, step in _CIRCLES if holds(closes))
     if (error := ended_thread(rank)) is not None:
         return (
             f"repair {error.type}{_raised_at(error)}, with which its {thread_text(error.thread)}"

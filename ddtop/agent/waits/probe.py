@@ -24,7 +24,7 @@ import msgspec
 from ddtop import program_text as lines
 from ddtop.agent.plain import peek, text
 from ddtop.agent.probe import Fields, Probe, Tick
-from ddtop.agent.stacks.frames import LOADER, OTHER
+from ddtop.agent.stacks.frames import COLLECTIVE, LOADER, OTHER
 from ddtop.agent.stacks.walk import FLOW
 from ddtop.agent.waits.tasks import NOTHING, PendingTask, awaits, short_name
 from ddtop.patience import LatestResult
@@ -148,6 +148,7 @@ class WaitChain(Probe):
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
         self._asked_at, self._asked, self._lasts = 0, False, False
+        self._for_others = False
         self._lead: _Thread | None = None
         self._threads: tuple[_Thread, ...] = ()
         self._foreign: tuple[_Thread, ...] = ()
@@ -166,7 +167,9 @@ class WaitChain(Probe):
     def sample(self, tick: Tick) -> None:
         """Look at a wait that lasts."""
         seen, page = tick.seen, self._rank.page.words
-        stands = seen is not None and seen.activity in (OTHER, LOADER) and not tick.waits
+        activity = seen.activity if seen is not None else None
+        self._for_others = tick.waits or activity == COLLECTIVE
+        stands = self._for_others or activity in (OTHER, LOADER)
         self._note_ended(tick.now)
         if not stands or tick.now - max(tick.moved_at, tick.call_since) < AFTER_NS:
             if self._chain or page[layout.AWAITED_AT]:
@@ -291,7 +294,10 @@ class WaitChain(Probe):
     # -- What it means
 
     def _find(self, lead: _Thread, texts: _Texts) -> tuple[tuple[Link, ...], int]:
-        """The chain, and what the relay is to follow it with: `layout.AWAITED_AT`."""
+        """The chain, and what the relay is to follow it with: `layout.AWAITED_AT`. Of a rank that
+        waits for others the thread that should answer one of them."""
+        if self._for_others:
+            return tuple(self._of_itself(lead, texts)), 0
         chain: list[Link] = []
         passed, thread = [lead], lead
         while len(chain) < LINKS_MAX:

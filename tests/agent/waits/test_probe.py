@@ -63,9 +63,11 @@ class Started:
         return self.thread.ident
 
 
-def chain_of(ident, until=lambda chain: chain, own=(__file__,), note_raised=None, among=None):
+def chain_of(
+    ident, until=lambda chain: chain, own=(__file__,), note_raised=None, among=None, waits=False
+):
     """The chain of a rank whose thread has stood there for long. `among`: its other threads, None:
-    all of this process."""
+    all of this process. `waits`: for other ranks."""
     reader = FrameReader()
     if among is not None:
         reader.walk.threads = lambda: [ident, *among]
@@ -75,7 +77,7 @@ def chain_of(ident, until=lambda chain: chain, own=(__file__,), note_raised=None
     probe = WaitChain(rank)
     end = time.monotonic() + 20
     tick = Tick()
-    tick.now = 100 * SECOND
+    tick.now, tick.waits = 100 * SECOND, waits
     while True:
         tick.now += SECOND
         tick.seen = reader.look(ident)
@@ -936,6 +938,18 @@ def test_the_thread_that_is_inside_a_lock_of_the_same_library_has_it(ended, tmp_
     chain, _ = chain_of(lead.ident, lambda found: bool(found) or not known, among=[holder.ident])
 
     assert [(link.named, link.who) for link in chain] == [("gate", "prefetch")] * known
+
+
+def test_of_a_rank_that_waits_for_others_the_thread_is_told_that_waits_for_its_main_thread(ended):
+    cabinet = Cabinet()
+    lead = ended(cabinet.keep, "lead")
+    while not cabinet.lock.locked():
+        time.sleep(0.01)
+    desk = ended(cabinet.take, "desk")
+    (thread, lock), awaited = chain_of(lead.ident, among=[desk.ident], waits=True)
+
+    assert (thread.resource, thread.who, awaited) == ("itself", "desk", 0)
+    assert (lock.resource, lock.named, lock.circle) == ("lock", "self.lock", True)
 
 
 class Watched(asyncio.Task):
