@@ -596,14 +596,20 @@ class WaitChain(Probe):
         which one it is."""
         if not _is_lock(thread, taken) or not taken.replace(".", "_").isidentifier():
             return None
+        deep = [at for at, (file, _) in enumerate(thread.stack) if self._rank.frames.is_user(file)]
         outer = [
-            spot for spot in thread.spots[1:] if taken in lines.held_at(texts.of(spot), spot.line)
+            (spot, at)
+            for spot, at in zip(thread.spots[1:], deep[1:], strict=False)
+            if taken in lines.held_at(texts.of(spot), spot.line)
         ]
-        files = {spot.file for spot in (thread.spots[0], *outer)}
+        lock_at = partial(self._rank.frames.walk.attribute, thread.ident, taken)
+        if outer and (lock := lock_at(thread.depth)) is not None:
+            return next((spot for spot, at in outer if lock_at(at) == lock), None)
+        files = {spot.file for spot in (thread.spots[0], *(spot for spot, _ in outer))}
         owners = self._named(thread, taken.partition(".")[0], FRAMES_MAX) if outer else ()
         ids = {number for file, number, _ in owners if file in files}
         same = len(ids) == 1 or (not ids and len(files) == 1)
-        return outer[0] if outer and same else None
+        return outer[0][0] if outer and same else None
 
     def _of_task(self, task: PendingTask, texts: _Texts) -> tuple[list[Link], _Thread | None]:
         spot = task.spots[0]

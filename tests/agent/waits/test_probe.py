@@ -192,9 +192,20 @@ class Journal:
             release.acquire()
 
 
-def test_a_thread_that_takes_a_lock_twice_waits_for_itself(ended):
+class Asks:
+    """Another object of that program, as one that handles a signal."""
+
+    def __init__(self, journal):
+        self.journal = journal
+
+    def flush(self):
+        self.journal.flush()
+
+
+@pytest.mark.parametrize("between", [lambda journal: journal, Asks])
+def test_a_thread_that_takes_a_lock_twice_waits_for_itself(ended, between):
     journal = Journal()
-    lead = ended(lambda _: journal.add(journal), "lead")
+    lead = ended(lambda _: journal.add(between(journal)), "lead")
     (link,), _ = chain_of(lead.ident, among=[])
     journal.lock.release()
 
