@@ -25,7 +25,7 @@ from ddtop.wire.records import (
 
 def chain_of(rank: RankFields) -> tuple[Link, ...]:
     """What it waits for, the nearest first: in Python, then in the kernel."""
-    in_python, process = rank.reported.chain, rank.process.report
+    in_python, process = rank.reported.chain, _looked_at(rank)
     if in_python and in_python[0].resource == ITSELF:
         return _through_itself(in_python, process)
     if process is None or not process.chain or (in_python and in_python[-1].resource == KEY):
@@ -39,6 +39,14 @@ def chain_of(rank: RankFields) -> tuple[Link, ...]:
         named = msgspec.structs.replace(first, resource=last[0].resource, named=last[0].named)
         return (*in_python[:-1], named, *process.chain[1:])
     return in_python if last and last[0].circle else in_python + process.chain
+
+
+def _looked_at(rank: RankFields) -> ProcessState | None:
+    """Its process, if it has not come to another function since its chain was looked for."""
+    process, place = rank.process.report, rank.reported.place
+    looked = process.chain_unix_ns if process is not None else None
+    came = place.since_unix_ns if place is not None else None
+    return process if looked is None or came is None or came <= looked else None
 
 
 def _through_itself(in_python: tuple[Link, ...], process: ProcessState | None) -> tuple[Link, ...]:

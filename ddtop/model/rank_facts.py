@@ -285,6 +285,7 @@ def _loader(memory: RankMemory, now: int, policy: Policy) -> LoaderFacts:
         wait_low_ratio=low,
         window_steps=int(max(grown[1][1:3])) if grown else None,
         stuck_since_unix_ns=owing.still_since_unix_ns if owing is not None else None,
+        naps_per_s=owing.naps_per_s if owing is not None else 0.0,
         busy=grown is not None and grown[1][3] > policy.of(Loading).busy_ratio * grown[0] * 1e9,
     )
 

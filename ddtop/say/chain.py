@@ -31,8 +31,8 @@ from ddtop.wire.records import (
     FILE_LOCK,
     FROZEN,
     INHERITED,
+    KEPT,
     KEY,
-    LEFT,
     LISTENS,
     LOCK,
     LOOKUP,
@@ -234,7 +234,7 @@ def _who(link: Link) -> str:
 def _of_pipe(link: Link) -> str:
     if link.does == INHERITED:
         return "reads its standard input, which is that of its parent, and nothing comes"
-    if link.does == LEFT:
+    if link.does == KEPT:
         return (
             f"waits for the end of a pipe, which {_who(link)} still has open, though the process"
             " that it has started has ended"
@@ -570,7 +570,7 @@ ENDS = (
         ),
     ),
     End(
-        lambda link: link.does == LEFT,
+        lambda link: link.does == KEPT,
         lambda link: (
             "let what stays in the background not keep that pipe (>/dev/null 2>&1,"
             f" stdout=subprocess.DEVNULL), or end {_who(link)}"

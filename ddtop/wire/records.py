@@ -1444,7 +1444,7 @@ share. ENDING: that another thread or task comes to a line of the program, `at`,
 TIMED, CHANGES, REPLACES, UNDONE = "has a time limit", "that changes", "replaces", "undone"
 LISTENS, TAKES, ALONE, MAY, TWICE = "listens", "takes", "alone", "may", "twice"
 BACKLOG, INHERITED, STARVED, TAKEN = "backlog", "inherited", "starved", "taken"
-ENDS_AGAIN, CALL, LEFT, BLOCKS = "ends again", "call", "left", "blocks"
+ENDS_AGAIN, CALL, KEPT, BLOCKS = "ends again", "call", "kept", "blocks"
 """`Link.does`.
 
 Of a loop TIMED and CHANGES are the end of a longer text.
@@ -1457,7 +1457,7 @@ as a lock. ALONE: the only thread of the program waits for the object. MAY: no o
 have the lock. TWICE: the same thread or task has taken the lock before, at `place`. BACKLOG: the
 server has not accepted the connection. INHERITED: the standard input is that of the parent.
 STARVED: all threads of the pool wait for futures. TAKEN: all connections of the pool are in use.
-CALL: `named` is the call in which a thread waits for another thread of its process. LEFT: the
+CALL: `named` is the call in which a thread waits for another thread of its process. KEPT: the
 process that had the pipe has ended, and another one that it has started still has it open. BLOCKS:
 the thread that waits for the lock runs an event loop, and no other thread has it.
 """

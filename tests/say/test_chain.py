@@ -17,8 +17,8 @@ from ddtop.wire.records import (
     ENDS_AGAIN,
     FILE_LOCK,
     INHERITED,
+    KEPT,
     KEY,
-    LEFT,
     LOCK,
     LOOKUP,
     LOOP,
@@ -102,7 +102,7 @@ CASES = {
         "let tasks take `guard` by `async with` of an asyncio.Lock",
     ),
     "what is left in the background": (
-        (Link(PIPE, who="sleep", pid=88, process=ASLEEP, does=LEFT),),
+        (Link(PIPE, who="sleep", pid=88, process=ASLEEP, does=KEPT),),
         ": it waits for the end of a pipe, which sleep (pid 88) still has open, though the process"
         " that it has started has ended, which is asleep",
         "let what stays in the background not keep that pipe",

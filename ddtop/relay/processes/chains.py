@@ -55,7 +55,7 @@ from ddtop.wire.records import (
     FILE_LOCK,
     FROZEN,
     INHERITED,
-    LEFT,
+    KEPT,
     LISTENS,
     LOOKUP,
     MAY,
@@ -256,8 +256,13 @@ class Chains:
         return (_held(Link(CHILD), known[0]),) if known else ()
 
     def _through(self, links: tuple[Link, ...], first: Sequence[int] = ()) -> tuple[Link, ...]:
-        """The chain, on through the thread that counts in the process at its end. `first`: the
+        """The chain, on through the thread that counts in each process at its end. `first`: the
         process that waits."""
+        while len(links) < LINKS_MAX and len(further := self._onward(links, first)) > len(links):
+            links = further
+        return links
+
+    def _onward(self, links: tuple[Link, ...], first: Sequence[int]) -> tuple[Link, ...]:
         pid = links[-1].pid if links and not links[-1].circle else None
         passed = [*first, *(link.pid for link in links[:-1] if link.pid is not None)]
         state = links[-1].process.state if links and links[-1].process is not None else ""
@@ -485,7 +490,7 @@ def _follow(pid: int, tid: int, budget: _Budget, passed: Sequence[int] = ()) -> 
             # A worker that waits for the next order of its parent.
             return
         yield msgspec.structs.replace(found, circle=circle)
-        if found.does == LEFT:
+        if found.does == KEPT:
             return
         if circle or found.process.state in _WAITS_FOR_NOBODY:
             yield from _debugger(found.pid)
@@ -778,7 +783,7 @@ def _other_end(pid: int, target: str, reads: bool, budget: _Budget) -> Link:
             above = (
                 one for one in parents(other, ABOVE_MAX) if _has_open(one, _fds(one), target, reads)
             )
-            return _held(Link(PIPE, named, does=LEFT), next(reversed([other, *above])))
+            return _held(Link(PIPE, named, does=KEPT), next(reversed([other, *above])))
         if _has_open(other, numbers, target, reads):
             # A shell that waits for its children still has the pipes that it has made for them.
             theirs = (one for one in children(other) if one != pid)

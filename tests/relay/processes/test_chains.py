@@ -320,7 +320,7 @@ def test_what_a_child_that_has_ended_has_left_in_the_background_keeps_its_pipe_o
     )
     process = start(code, stdout=subprocess.PIPE)
     with process.stdout:
-        (found,) = told_as(process, attrgetter("does"), "left")
+        (found,) = told_as(process, attrgetter("does"), "kept")
     os.kill(found.pid, signal.SIGKILL)
 
     assert (found.resource, found.who) == ("pipe", "sleep")
