@@ -1,450 +1,52 @@
-"""What happened to a job: one log, which `ddtop watch`, the screen and the report read.
+"""What happened to a job: the log compares one look after the other, and keeps every event.
 
-`Judge` decides which findings are shown; the events are only the differences between looks.
+`Judge` decides which findings are shown; these are only the differences.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import replace
 
 from ddtop.diagnosis.finding import SEVERITIES, Finding, Verdict
-from ddtop.diagnosis.kinds import Kind
 from ddtop.follow.look import Look
-from ddtop.model.facts import Ended, RankFacts, Snapshot
+from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.policy import Policy
-from ddtop.present.documents import ended_json, finding_json, progress_json
+from ddtop.present.events.event import (
+    APPEARED,
+    CLEARED,
+    CONTACT,
+    END,
+    ENDED,
+    JOB,
+    JOIN,
+    JOINED,
+    LOST,
+    ORDER,
+    ORDERED,
+    RAISED,
+    RESTARTED,
+    STACKS,
+    Event,
+    EventRow,
+    Fact,
+    appeared,
+    at_once,
+    fact_of,
+    order_text,
+    over_text,
+    rows_of,
+    without_age,
+)
+from ddtop.present.events.joins import Joins
+from ddtop.present.events.losses import Losses
 from ddtop.present.now import end_text
 from ddtop.present.text import clean
 from ddtop.say.said import LASTS, NUMBER, TIME, without
 from ddtop.say.topics.stragglers import NOT_MEASURED
-from ddtop.wire.records import OF_LOOKS, HostState, Order, TrainingProgress
+from ddtop.wire.records import OF_LOOKS
 from ddtop.words import units
-from ddtop.words.sentences import only_steps, progress_text, ranks_text
-
-FINDING, JOIN, END, RAISED, RESTARTED = "finding", "joined", "ended", "exception", "restart"
-STACKS, CONTACT, JOB, LOSS, ORDER = "stacks", "contact", "job", "dropped", "order"
-"""What an event is about, as a row of the list says it."""
-
-APPEARED, CLEARED, JOINED, LOST, ENDED, ORDERED = (
-    "appeared",
-    "cleared",
-    "joined",
-    "lost",
-    "ended",
-    "ordered",
-)
-"""What is new in an event, as `ddtop watch` says it."""
-_LEADS = {LOST: "contact: ", JOINED: "again: "}
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """Something that happened to a job, as the log knew it after one look.
-
-    An event that goes on, such as a finding or a loss, has one version for each look that changed
-    it, all with the same `key`; the log keeps the newest. Times are of the relay's clock, which is
-    that of rank 0's host.
-
-    `what`: one of FINDING, JOIN, ...; `event`: what this version adds for `ddtop watch` (APPEARED,
-    CLEARED, ...), empty if nothing. `began_unix_ns`: when the fact began. `noticed_unix_ns`: when
-    this version was made; the lines of `watch` have this time, and it never goes back from one to
-    the next. `sentences`: with the marks of `ddtop.say.said`, and their times (unix ns), which are
-    never changed; other events than findings have only one.
-
-    `finding`: the most complete version of it. `over_unix_ns`: when it cleared, None until then.
-    `closed`: it ended with the job. `ranks`, `world_size`: of ranks that joined, ended or were
-    asked for stacks. `ended`: how the job ended. `attempt`, `progress`: of the training when it was
-    noticed. `since_unix_ns`: when it began, if that was before the first look.
-    """
-
-    what: str
-    key: Hashable
-    began_unix_ns: int
-    noticed_unix_ns: int
-    sentences: tuple[tuple[int, str], ...]
-    event: str = ""
-    ranks: tuple[int, ...] = ()
-    world_size: int = 0
-    finding: Finding | None = None
-    over_unix_ns: int | None = None
-    closed: bool = False
-    ended: Ended | None = None
-    job: str = ""
-    attempt: int = 0
-    progress: TrainingProgress | None = None
-    since_unix_ns: int | None = None
-
-    @property
-    def time_unix_ns(self) -> int:
-        """`noticed_unix_ns`, by the name that it has in JSON."""
-        return self.noticed_unix_ns
-
-    @property
-    def sentence(self) -> str:
-        """The newest sentence, without its duration."""
-        return without_age(self.sentences[-1][1])
-
-    @property
-    def stands(self) -> bool:
-        """It is a finding that has not cleared."""
-        return self.what == FINDING and self.over_unix_ns is None
-
-    @property
-    def text(self) -> str:
-        """The text after the name of the event, as `ddtop watch` prints it."""
-        began = self.since_unix_ns
-        return self._text if began is None else f"{self._text}, since {units.clock(began)}"
-
-    @property
-    def _text(self) -> str:
-        if self.finding is not None:
-            return self._of_finding(self.finding)
-        if self.ended is not None:
-            at = self.progress and progress_text(only_steps(self.progress))
-            return clean(self.ended.reason) + (f", at {clean(at)}" if at else "")
-        if self.what == JOIN:
-            attempt = f" (attempt {self.attempt})" if self.attempt else ""
-            return f"{ranks_text(self.ranks, 6)} of {self.world_size}{attempt}"
-        return _LEADS.get(self.event, "") + self.sentence
-
-    def _of_finding(self, finding: Finding) -> str:
-        kind = f"{finding.severity} {clean(finding.kind)}"
-        if self.over_unix_ns is None:
-            return f"{kind}: {clean(finding.summary)}"
-        stood_s = (self.over_unix_ns - self.began_unix_ns) / units.SECOND_NS
-        return f"{kind}{of_ranks(finding)}, after {units.duration(max(stood_s, 0.0))}"
-
-
-Fact = tuple[Kind, tuple[int, ...], str | None]
-
-
-def fact_of(finding: Finding) -> Fact:
-    """The key by which a finding is the same for a person.
-
-    A crash is one crash, whether its peers still wait in a group or have ended too. Only findings
-    without a rank at fault are distinguished by their group.
-    """
-    return (finding.kind, finding.ranks, None if finding.ranks else finding.group)
-
-
-def appeared(finding: Finding, now_unix_ns: int, attempt: int = 0) -> Event:
-    """A finding that is seen for the first time."""
-    since = finding.since_unix_ns
-    return Event(
-        FINDING,
-        (FINDING, attempt, fact_of(finding), since),
-        since,
-        now_unix_ns,
-        ((max(now_unix_ns, since), finding.sentence),),
-        APPEARED,
-        finding=finding,
-        attempt=attempt,
-    )
-
-
-def at_once(
-    what: str, key: Hashable, unix_ns: int, text: str, ranks: tuple[int, ...] = (), event: str = ""
-) -> Event:
-    """An event that begins, and is over, at one moment."""
-    return Event(what, key, unix_ns, unix_ns, ((unix_ns, text),), event, ranks)
-
-
-def without_age(text: str) -> str:
-    """A finding's sentence without its duration. Next to the time of its beginning, a duration from
-    another moment would be contradictory."""
-    return clean(without(text, LASTS))
-
-
-def over_text(finding: Finding) -> str:
-    """`over: rank-stopped of rank 1`."""
-    return f"over: {clean(finding.kind)}{of_ranks(finding)}"
-
-
-def of_ranks(finding: Finding) -> str:
-    """` of rank 1`; empty if no rank is at fault."""
-    return f" of {ranks_text(finding.ranks, 6)}" if finding.ranks else ""
-
-
-# -- The events as rows
-
-
-@dataclass(frozen=True, slots=True)
-class EventRow:
-    """One row of the events: the beginning or the end of one."""
-
-    event: Event
-    over: bool = False
-
-    @property
-    def unix_ns(self) -> int:
-        """The time of the beginning or the end."""
-        return (self.event.over_unix_ns or 0) if self.over else self.event.began_unix_ns
-
-
-def rows_of(events: Sequence[Event]) -> list[EventRow]:
-    """All beginnings and ends, in the order of time."""
-    rows = [EventRow(event) for event in events]
-    rows += [
-        EventRow(event, True)
-        for event in events
-        if event.over_unix_ns is not None and not event.closed
-    ]
-    rows.sort(key=lambda row: row.unix_ns)
-    return rows
-
-
-# -- Actions that people requested on ranks
-
-
-BY_MOST = 4
-"""Requesters that are named."""
-
-
-def order_text(order: Order) -> str:
-    """`ada@node0 pid 4711 (controller, from 127.0.0.1) had SIGTERM sent to rank 3: ...`."""
-    by = ", ".join(clean(requester) for requester in order.by[:BY_MOST]) or "somebody"
-    if len(order.by) > BY_MOST:
-        by += f" and {len(order.by) - BY_MOST} more"
-    ranks = clean(f"ranks {order.ranks}" if order.ranks else "all ranks")
-    what = {
-        "stacks": "asked for stacks of",
-        "native": "asked for native stacks of",
-        "stacks-by-signal": "asked for stacks by signal of",
-        "signal": "asked for a signal to",
-        "mute": "muted",
-    }
-    ending = f": {'' if order.ok else 'refused, '}{clean(order.text)}" if order.text else ""
-    return f"{by} {what.get(order.what, 'gave an order to')} {ranks}{ending}"
-
-
-# -- The events of `ddtop watch`, each as a line of text or a JSON object (`ddtop.event/1`)
-
-
-EVENT_SCHEMA = "ddtop.event/1"
-
-
-def event_line(event: Event) -> str:
-    """`12:03:41 appeared critical not-in-collective: rank 2 has been ...`, with the local time."""
-    return f"{units.clock(event.noticed_unix_ns)} {event.event} {event.text}"
-
-
-def event_json(event: Event, job: str, snapshot: Snapshot | None = None) -> dict[str, Any]:
-    """One event with every key; null (or no rank) if it does not apply to the event.
-
-    `snapshot`: for the purpose of a finding's group. `ranks` of `joined` are the new ranks; empty
-    if contact was lost and is back.
-    """
-    return {
-        "schema": EVENT_SCHEMA,
-        "time_unix_ns": event.noticed_unix_ns,
-        "event": event.event,
-        "job": job,
-        "attempt": event.attempt,
-        "text": event.text,
-        "finding": finding_json(event.finding, snapshot) if event.finding is not None else None,
-        "ranks": list(event.ranks),
-        "ended": ended_json(event.ended),
-        "progress": progress_json(event.progress),
-    }
-
-
-# -- Which ranks joined, and when
-
-
-TOGETHER_NS = 10_000_000_000
-"""Ranks that join within this time have joined together."""
-_Joined = dict[tuple[int, int, int], int]
-"""(attempt, rank, pid) -> when it joined (unix ns)."""
-
-
-class Joins:
-    """The processes that have joined as a rank."""
-
-    def __init__(self) -> None:
-        self._joined: _Joined = {}
-        self._world_sizes: dict[int, int] = {}
-        self._searched_for: tuple[object, ...] = ()
-        self._last: Snapshot | None = None
-        self._together: tuple[Event, ...] | None = None
-
-    @property
-    def events(self) -> tuple[Event, ...]:
-        """One event for ranks that joined together."""
-        if self._together is None:
-            self._together = tuple(self._events())
-        return self._together
-
-    def take(self, snapshot: Snapshot, first_unix_ns: int) -> Iterator[Event]:
-        """The ranks that are new since the last look, as one event. `first_unix_ns`: the time of
-        the first look. It searches only if the counts have changed: there may be 10,000."""
-        subject = (snapshot.run, snapshot.attempt, snapshot.world_size, snapshot.reporting)
-        new = self._search(snapshot, first_unix_ns) if subject != self._searched_for else {}
-        self._searched_for, self._last = subject, snapshot
-        if new:
-            self._world_sizes[snapshot.attempt] = snapshot.world_size
-            self._joined.update(new)
-            self._together = None
-            ranks = (rank for _, rank, _ in new)
-            event = self._event(snapshot.attempt, min(new.values()), ranks)
-            yield replace(event, noticed_unix_ns=snapshot.time_unix_ns)
-
-    def absorb(self, earlier: Joins) -> None:
-        """Take over what an earlier log knows. It has seen when these ranks joined."""
-        self._joined.update(earlier._joined)
-        self._world_sizes = earlier._world_sizes | self._world_sizes
-        self._together = None
-
-    def _search(self, snapshot: Snapshot, first_unix_ns: int) -> _Joined:
-        attempt, new = snapshot.attempt, {}
-        for rank in snapshot.ranks:
-            if rank.hello is None or (attempt, rank.rank, rank.hello.pid) in self._joined:
-                continue
-            started_unix_ns = rank.hello.started_unix_ns or snapshot.time_unix_ns
-            at = self._when(attempt, started_unix_ns, first_unix_ns)
-            new[attempt, rank.rank, rank.hello.pid] = at
-        return new
-
-    def _when(self, attempt: int, started_unix_ns: int, first_unix_ns: int) -> int:
-        """A process that was there at the first look joined when it started, however late it is
-        heard. A later one joined after the last look without it."""
-        last = self._last
-        if last is None or (last.attempt == attempt and started_unix_ns <= first_unix_ns):
-            return started_unix_ns
-        return max(started_unix_ns, last.time_unix_ns)
-
-    def _events(self) -> Iterator[Event]:
-        together: list[tuple[int, int, set[int]]] = []
-        in_order = sorted((attempt, at, rank) for (attempt, rank, _), at in self._joined.items())
-        for attempt, at, rank in in_order:
-            last = together[-1] if together else None
-            # A rank that is there already: another process has taken its place.
-            if last is None or attempt != last[0] or at - last[1] > TOGETHER_NS or rank in last[2]:
-                together.append((attempt, at, set()))
-            together[-1][2].add(rank)
-        return (self._event(*one) for one in together)
-
-    def _event(self, attempt: int, unix_ns: int, joined: Iterable[int]) -> Event:
-        ranks, world_size = tuple(sorted(joined)), self._world_sizes[attempt]
-        return Event(
-            JOIN,
-            (JOIN, attempt, unix_ns),
-            unix_ns,
-            unix_ns,
-            ((unix_ns, f"{ranks_text(ranks, 6)} of {world_size:,} joined"),),
-            JOINED,
-            ranks,
-            world_size,
-            attempt=attempt,
-        )
-
-
-# -- What relays refused, could not read or had to drop: one event as long as it continues
-
-
-APART_NS = 60_000_000_000
-"""After a minute without losses, the next loss is a new event. A viewer with a wrong key tries
-every two seconds."""
-SPANS_MOST = 100
-"""Events kept of one kind of loss on one host, the newest."""
-REFUSED, GARBLED, DROPPED, UNSENT = "refused", "garbled", "dropped", "unsent"
-_TEXTS = {
-    REFUSED: ("connection", "refused: wrong key, no key, or not ddtop"),
-    GARBLED: ("record", "could not be read"),
-    DROPPED: ("record", "dropped: a receiver was too slow"),
-    UNSENT: ("record", "did not reach the hub"),
-}
-_Of = tuple[str, str]
-"""The host's identity, or its name if that is not known, and the kind of loss."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Span:
-    """Losses without a minute's pause between them. `base`: the relay's count before, `now`: the
-    count at `last_unix_ns`."""
-
-    host: str
-    base: int
-    now: int
-    since_unix_ns: int
-    last_unix_ns: int
-
-
-class Losses:
-    """The losses of all hosts. Costs a few µs per host and look."""
-
-    def __init__(self) -> None:
-        self._spans: dict[_Of, list[_Span]] = {}
-
-    @property
-    def events(self) -> Iterator[Event]:
-        """One event for each span."""
-        for of, spans in self._spans.items():
-            for span in spans:
-                at, lost = span.since_unix_ns, span.now - span.base
-                if lost > 0:
-                    noun, end = _TEXTS[of[1]]
-                    text = f"{span.host}: {units.plural(lost, noun)} {end}"
-                    yield at_once(LOSS, (LOSS, of, at), at, text)
-
-    def take(self, snapshot: Snapshot) -> bool:
-        """Add the losses since the last look; at the first look, all that were ever counted.
-        Returns whether there are any."""
-        now, found = snapshot.time_unix_ns, False
-        for number, host in enumerate(snapshot.hosts):
-            if not _counts_anything(host):
-                continue
-            name = snapshot.seen[number].sender if number < len(snapshot.seen) else host.host
-            for kind, count in _counts(host):
-                spans = self._spans.setdefault((name, kind), [])
-                if count <= 0 or (spans and count == spans[-1].now):
-                    continue
-                found = True
-                _add(spans, clean(host.host), count, now)
-        return found
-
-    def absorb(self, earlier: Losses, first_unix_ns: int) -> None:
-        """Take over the spans of an earlier log. What it has counted is no part of the sums of the
-        first look, which was at `first_unix_ns`."""
-        for of, before in earlier._spans.items():
-            spans = self._spans.get(of, [])
-            sums_up = spans and spans[0].since_unix_ns == first_unix_ns
-            if before and sums_up and before[-1].now <= spans[0].now:
-                spans[0] = replace(spans[0], base=before[-1].now)
-            self._spans[of] = (before + spans)[-SPANS_MOST:]
-
-
-def _add(spans: list[_Span], host: str, count: int, now_unix_ns: int) -> None:
-    last = spans[-1] if spans else None
-    if last is None or count < last.now:
-        # A new relay counts from zero.
-        spans.append(_Span(host, 0, count, now_unix_ns, now_unix_ns))
-    elif now_unix_ns - last.last_unix_ns > APART_NS:
-        spans.append(_Span(host, last.now, count, now_unix_ns, now_unix_ns))
-    else:
-        spans[-1] = replace(last, now=count, last_unix_ns=now_unix_ns)
-    del spans[:-SPANS_MOST]
-
-
-def _counts_anything(host: HostState) -> bool:
-    """False for most hosts. It is called for 1,250 hosts at each look."""
-    unsent = host.hub is not None and host.hub.dropped
-    return bool(host.refused or host.garbled or host.dropped or unsent)
-
-
-def _counts(host: HostState) -> tuple[tuple[str, int], ...]:
-    unsent = host.hub.dropped if host.hub is not None else 0
-    return (
-        (REFUSED, host.refused),
-        (GARBLED, host.garbled),
-        (DROPPED, host.dropped),
-        (UNSENT, unsent),
-    )
-
-
-# -- The log
-
+from ddtop.words.sentences import ranks_text
 
 SENTENCES_MOST = 24
 """Sentences kept of one finding: the first, and the newest."""
