@@ -1,7 +1,6 @@
 """Rules about the code itself: which room may import which, its size, and what a module has."""
 
 import ast
-import functools
 import graphlib
 import re
 import subprocess
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.parsed import nodes
 from tools import house
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -19,10 +19,9 @@ EMPTY_NAMES = {"utils", "util", "helpers", "helper", "common", "core", "manager"
 HEAVY = {"torch", "pynvml", "numpy"}
 
 
-@functools.cache
 def trees():
     """Each module with all its nodes, itself first."""
-    return [(path, list(ast.walk(ast.parse(path.read_text())))) for path in MODULES]
+    return [(path, nodes(path)) for path in MODULES]
 
 
 def test_every_import_contract_holds(capsys):
