@@ -44,7 +44,9 @@ class Joins:
             self._together = None
             ranks = (rank for _, rank, _ in new)
             event = self._event(snapshot.attempt, min(new.values()), ranks)
-            yield replace(event, noticed_unix_ns=snapshot.time_unix_ns)
+            # Nobody comes to a job that has ended.
+            told = JOINED if snapshot.ended is None else ""
+            yield replace(event, noticed_unix_ns=snapshot.time_unix_ns, event=told)
 
     def absorb(self, earlier: Joins) -> None:
         """Take over what an earlier log knows. It has seen when these ranks joined."""
