@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.parsed import nodes
+from tests.parsed import called, nodes
 from tools import house
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -77,9 +77,7 @@ def test_only_follow_makes_a_model_or_a_judge():
         str(path.relative_to(PACKAGE))
         for path, nodes in trees()
         for node in nodes
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id in ("Job", "Judge")
+        if called(node) in ("Job", "Judge")
     }
 
     assert makers == {
@@ -96,8 +94,7 @@ def test_only_follow_makes_a_follower():
         str(path.relative_to(PACKAGE))
         for path, nodes in trees()
         for node in nodes
-        if isinstance(node, ast.Call)
-        and ast.unparse(node.func).rpartition(".")[2] in ("Follower", "follower")
+        if called(node).rpartition(".")[2] in ("Follower", "follower")
     }
 
     assert makers == {"follow/engine.py", "follow/session.py"}
@@ -110,9 +107,7 @@ def test_threads_are_started_in_few_places():
         for path, nodes in trees()
         if "demo" not in path.parts
         for node in nodes
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and ast.unparse(node.func) == "threading.Thread"
+        if called(node) == "threading.Thread"
     }
 
     assert starters == STARTERS
@@ -178,9 +173,7 @@ def test_nothing_prints_but_the_commands_and_the_demo():
         for path, nodes in trees()
         if "demo" not in path.parts
         for node in nodes
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id == "print"
+        if called(node) == "print"
     }
 
     assert found == set()

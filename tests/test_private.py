@@ -6,7 +6,7 @@ import os
 import pytest
 
 from ddtop import private
-from tests.parsed import package
+from tests.parsed import called, package
 
 
 def test_a_file_is_there_once_it_is_whole(tmp_path):
@@ -76,7 +76,7 @@ def writes(node):
         return node.attr in FLAGS
     if not isinstance(node, ast.Call):
         return False
-    name = ast.unparse(node.func)
+    name = called(node)
     last = name.rpartition(".")[2]
     modes = [word.value for word in node.args if isinstance(word, ast.Constant)]
     opens = last in ("open", "fdopen") and any(

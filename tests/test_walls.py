@@ -3,18 +3,11 @@
 import ast
 from collections import defaultdict
 
-from tests.parsed import package
+from tests.parsed import called, package
 
 
 def in_folder(folder):
     return {path: nodes for path, nodes in package().items() if path.startswith(f"{folder}/")}
-
-
-def called(nodes):
-    """The names of what is called."""
-    for node in nodes:
-        if isinstance(node, ast.Call):
-            yield ast.unparse(node.func).rpartition(".")[2]
 
 
 def test_a_rule_writes_no_text():
@@ -53,7 +46,7 @@ def imports(name, files):
 
 
 def test_what_a_rank_does_is_decided_in_one_file():
-    makes = {path for path, nodes in package().items() if "Does" in called(nodes)}
+    makes = {path for path, nodes in package().items() if "Does" in map(called, nodes)}
 
     assert makes == {"model/account.py"}
 
