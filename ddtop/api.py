@@ -18,7 +18,7 @@ from ddtop import registry
 from ddtop.diagnosis import added
 from ddtop.follow.live import LiveSource
 from ddtop.follow.looks import OVER_S, RunFile, looks
-from ddtop.present.events import Changes, Event
+from ddtop.present.events import Event, EventLog
 from ddtop.thresholds import chosen
 
 QUEUE_MAX = 4096
@@ -86,11 +86,11 @@ class _Watching:
         self.waiting.put(end)
 
     async def _follow(self) -> None:
-        changes = Changes(chosen(), self._entry.job)
+        log = EventLog(chosen(), self._entry.job)
         file = RunFile(self._entry)
         async with contextlib.aclosing(looks(LiveSource(self._entry))) as found:
             async for look in found:
-                for event in changes.take(look):
+                for event in log.take(look):
                     if self.waiting.qsize() >= QUEUE_MAX:
                         self.waiting.get()
                     self.waiting.put(event)

@@ -13,7 +13,8 @@ again on their way.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from ddtop.diagnosis.judge import Judge
 from ddtop.model.facts import Snapshot
 from ddtop.model.job import Job
 from ddtop.policy import POLICY, Policy
-from ddtop.say.told import look
+from ddtop.say.told import look, tell, told  # noqa: F401 - look: for the pages of findings
 from ddtop.wire import frames
 from ddtop.wire.records import AnyRecord, Group, Groups, HostState, ProcessState
 from tests.ranks import (  # noqa: F401
@@ -198,19 +199,26 @@ class FakeJob:
         """The snapshot of this moment."""
         return self.model().snapshot(unix_ns(self.now))
 
-    def verdicts(self, joined_s: float = 0.0, every_s: float = TICK_S) -> list[Verdict]:
-        """The verdict of a viewer that joined at `joined_s` and looked every half second until
-        now.
+    def looks(
+        self, joined_s: float = 0.0, every_s: float = TICK_S
+    ) -> Iterator[tuple[Snapshot, Verdict]]:
+        """What a viewer saw that joined at `joined_s` and looked every half second until now. The
+        verdicts have no words yet: those take as long as a rule.
         """
-        job, judge, found = Job(self.name, self.policy), Judge(self.policy), []
-        waiting = self.in_order()
+        job, judge = Job(self.name, self.policy), Judge(self.policy)
+        waiting = deque(self.in_order())
         moment = joined_s
         while moment <= self.now + 1e-9:
             while waiting and waiting[0][0].unix_ns <= unix_ns(moment):
-                job.apply(*waiting.pop(0))
-            found.append(look(judge, job.snapshot(unix_ns(moment)))[1])
+                job.apply(*waiting.popleft())
+            snapshot = job.snapshot(unix_ns(moment))
+            yield snapshot, judge.observe(snapshot)
             moment += every_s
-        return found
+
+    def verdicts(self, joined_s: float = 0.0, every_s: float = TICK_S) -> list[Verdict]:
+        """The verdicts of such a viewer, in words."""
+        looks = self.looks(joined_s, every_s)
+        return [told(verdict, snapshot, self.policy) for snapshot, verdict in looks]
 
     def verdict(self) -> Verdict:
         """The findings of this moment.
@@ -219,7 +227,8 @@ class FakeJob:
         remembers (the findings until the end, a finding that comes back) needs `joined_s` 0.
         """
         joined_s = self.now - JOINED_S if self.joined_s is None else self.joined_s
-        return self.verdicts(max(0.0, joined_s))[-1]
+        snapshot, verdict = deque(self.looks(max(0.0, joined_s)), maxlen=1)[0]
+        return told(verdict, snapshot, self.policy)
 
     def finding(self) -> Finding:
         """The only finding of this moment."""
@@ -237,12 +246,15 @@ class FakeJob:
         return [brief(finding) for finding in self.verdict().findings]
 
     def ever(self) -> list[Kind]:
-        """(severity, kind, ranks) of the findings of any time, in order of appearance."""
-        return list(
-            dict.fromkeys(
-                brief(finding) for verdict in self.verdicts() for finding in verdict.findings
-            )
-        )
+        """(severity, kind, ranks) of the findings of any time, in order of appearance. Each can be
+        put into words when it appears.
+        """
+        found: dict[Kind, Finding] = {}
+        for _, verdict in self.looks():
+            for finding in verdict.findings:
+                if brief(finding) not in found:
+                    found[brief(finding)] = tell(finding)
+        return list(found)
 
 
 def trained(world_size: int = 4) -> FakeJob:

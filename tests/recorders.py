@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 
 def records_gloo() -> bool:
     """Whether its flight recorder has gloo's collectives, which it has from torch 2.7 on."""
@@ -12,8 +10,3 @@ def records_gloo() -> bool:
     except ImportError:
         return False
     return hasattr(native, "_dump_fr_trace_json")
-
-
-needs_gloo_records = pytest.mark.skipif(
-    not records_gloo(), reason="this torch records no collectives of gloo"
-)

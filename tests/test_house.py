@@ -1,7 +1,6 @@
 """Rules about the code itself: which room may import which, its size, and what a module has."""
 
 import ast
-import functools
 import graphlib
 import re
 import subprocess
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.parsed import called, nodes
 from tools import house
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -19,10 +19,9 @@ EMPTY_NAMES = {"utils", "util", "helpers", "helper", "common", "core", "manager"
 HEAVY = {"torch", "pynvml", "numpy"}
 
 
-@functools.cache
 def trees():
     """Each module with all its nodes, itself first."""
-    return [(path, list(ast.walk(ast.parse(path.read_text())))) for path in MODULES]
+    return [(path, nodes(path)) for path in MODULES]
 
 
 def test_every_import_contract_holds(capsys):
@@ -78,9 +77,7 @@ def test_only_follow_makes_a_model_or_a_judge():
         str(path.relative_to(PACKAGE))
         for path, nodes in trees()
         for node in nodes
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id in ("Job", "Judge")
+        if called(node) in ("Job", "Judge")
     }
 
     assert makers == {
@@ -97,8 +94,7 @@ def test_only_follow_makes_a_follower():
         str(path.relative_to(PACKAGE))
         for path, nodes in trees()
         for node in nodes
-        if isinstance(node, ast.Call)
-        and ast.unparse(node.func).rpartition(".")[2] in ("Follower", "follower")
+        if called(node).rpartition(".")[2] in ("Follower", "follower")
     }
 
     assert makers == {"follow/engine.py", "follow/session.py"}
@@ -111,9 +107,7 @@ def test_threads_are_started_in_few_places():
         for path, nodes in trees()
         if "demo" not in path.parts
         for node in nodes
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and ast.unparse(node.func) == "threading.Thread"
+        if called(node) == "threading.Thread"
     }
 
     assert starters == STARTERS
@@ -179,9 +173,7 @@ def test_nothing_prints_but_the_commands_and_the_demo():
         for path, nodes in trees()
         if "demo" not in path.parts
         for node in nodes
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id == "print"
+        if called(node) == "print"
     }
 
     assert found == set()

@@ -17,6 +17,7 @@ from ddtop.model.arrivals import Straggler
 from ddtop.policy import BLOCKS, POLICY, Limits, Policy, Waits
 from ddtop.say.told import diagnose
 from tests.jobs import hung
+from tests.parsed import nodes, tree
 
 ROOM = Path(ddtop.__file__).parent
 EDGES = ("cli", "relay/server.py", "thresholds.py")
@@ -44,8 +45,8 @@ def modules_that_import(name):
     return {
         path.relative_to(ROOM).as_posix()
         for path in ROOM.rglob("*.py")
-        if name in (text := path.read_text())
-        for node in ast.walk(ast.parse(text))
+        if name in path.read_text()
+        for node in nodes(path)
         if isinstance(node, ast.alias) and node.name == name
     }
 
@@ -65,9 +66,9 @@ PLUMBING = {
     "memory.KEEP_S": "how much is kept",
     "starting._TIMEOUT_S": "what torch does where the program gives no timeout",
     "starting._DEFAULT_TIMEOUT_S": "the same for one backend",
-    "events.APART_NS": "losses of our own, listed as one entry or as two",
-    "events.SAME_NS": "how precisely two relays say when something began",
-    "events.TOGETHER_NS": "what is listed as one entry",
+    "losses.APART_NS": "losses of our own, listed as one event or as two",
+    "log.SAME_NS": "how precisely two relays say when something began",
+    "joins.TOGETHER_NS": "what is listed as one event",
     "groups.SECOND_NS": "a second",
     "strip.SPAN_LEAST_S": "lengths of lines that are drawn",
     "strip.SPAN_MOST_S": "the same",
@@ -88,7 +89,7 @@ def test_no_threshold_of_model_diagnosis_and_present_is_outside_the_policy():
         f"{path.stem}.{name.id}"
         for room in ("model", "diagnosis", "present")
         for path in (ROOM / room).rglob("*.py")
-        for node in ast.parse(path.read_text()).body
+        for node in tree(path).body
         if isinstance(node, ast.Assign)
         for target in node.targets
         for name in ast.walk(target)
@@ -104,7 +105,7 @@ def test_model_and_diagnosis_compare_with_no_bare_fraction():
         f"{path.stem}: {ast.unparse(node)}"
         for room in ("model", "diagnosis")
         for path in (ROOM / room).rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes(path)
         if isinstance(node, ast.Compare)
         for part in ast.walk(node)
         if isinstance(part, ast.Constant) and isinstance(part.value, float)
@@ -154,7 +155,7 @@ def test_a_block_is_read_in_its_own_file_and_in_words_and_each_of_its_limits_is(
     read = {
         one.attr
         for path in {own, *files}
-        for one in ast.walk(ast.parse(texts()[path]))
+        for one in nodes(ROOM / path)
         if isinstance(one, ast.Attribute)
     }
 

@@ -2,13 +2,11 @@
 
 import ast
 import os
-from pathlib import Path
 
 import pytest
 
 from ddtop import private
-
-PACKAGE = Path(__file__).resolve().parents[1] / "ddtop"
+from tests.parsed import called, package
 
 
 def test_a_file_is_there_once_it_is_whole(tmp_path):
@@ -78,7 +76,7 @@ def writes(node):
         return node.attr in FLAGS
     if not isinstance(node, ast.Call):
         return False
-    name = ast.unparse(node.func)
+    name = called(node)
     last = name.rpartition(".")[2]
     modes = [word.value for word in node.args if isinstance(word, ast.Constant)]
     opens = last in ("open", "fdopen") and any(
@@ -90,11 +88,4 @@ def writes(node):
 
 def test_files_are_written_in_few_places():
     """Whoever writes one more says here why no link of somebody else can be followed."""
-    found = {
-        str(path.relative_to(PACKAGE))
-        for path in PACKAGE.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if writes(node)
-    }
-
-    assert found == set(WRITERS)
+    assert {path for path, nodes in package().items() if any(map(writes, nodes))} == set(WRITERS)

@@ -2,18 +2,16 @@
 it."""
 
 import ast
-import functools
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from ddtop import start_python
+from tests.parsed import package
 from tests.shadowed import Shadowed
 
-PACKAGE = Path(__file__).resolve().parents[1] / "ddtop"
 STARTS = {"run", "Popen", "call", "check_call", "check_output", "getoutput", "getstatusoutput"}
 OF_OS = ("exec", "spawn", "posix_spawn", "popen", "system", "startfile", "fork")
 STARTERS = {
@@ -38,16 +36,6 @@ STARTERS = {
 SHELLS = {"sh", "/bin/sh"}
 
 
-@functools.cache
-def nodes():
-    return [
-        (str(path.relative_to(PACKAGE)), node)
-        for path in sorted(PACKAGE.rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, (ast.Call, ast.List))
-    ]
-
-
 def starts_a_process(call):
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
         return False
@@ -63,7 +51,9 @@ def starts_a_process(call):
 
 def test_processes_are_started_in_few_files():
     """Whoever starts one more says here what it is. A Python is started by `start_python`."""
-    assert {file for file, node in nodes() if starts_a_process(node)} == set(STARTERS)
+    starts = {path for path, nodes in package().items() if any(map(starts_a_process, nodes))}
+
+    assert starts == set(STARTERS)
 
 
 def python_by_hand(node):
@@ -78,7 +68,7 @@ def python_by_hand(node):
 
 
 def test_only_start_python_makes_a_command_line_for_python():
-    found = {file for file, node in nodes() if python_by_hand(node)}
+    found = {path for path, nodes in package().items() if any(map(python_by_hand, nodes))}
 
     assert found == {"start_python.py", "agent/start_relay.py"}
 

@@ -33,13 +33,12 @@ from ddtop.cli.output import writable_folder
 from ddtop.diagnosis.finding import CRITICAL
 from ddtop.launch import every_launcher
 from ddtop.patience import at_most
-from ddtop.present.events import APPEARED, CLEARED, ENDED, Event
+from ddtop.present.events import APPEARED, CLEARED, ENDED, Event, Fact, fact_of
 from ddtop.redaction import redact
 
 REPORT_S = 120.0
 """A report of a large job with stacks takes some seconds; one that takes longer than this hangs."""
 LEAVE_POLL_S = 0.1
-_Key = tuple[str, tuple[int, ...], str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +88,9 @@ class JobGuard:
     ) -> None:
         self._job, self._rules, self._actions = job, rules, actions
         self._complain, self._clock = complain, clock
-        self._pending: dict[_Key, tuple[float, dict[str, Any]]] = {}
+        self._pending: dict[Fact, tuple[float, dict[str, Any]]] = {}
         self._acted: dict[str, float] = {}
-        self._told: set[_Key] = set()
+        self._told: set[Fact] = set()
         self._firing: list[_Firing] = []
         self.scheduler: dict[str, str] = {}
         """Variables of the job's scheduler, for the commands: SLURM_JOB_ID."""
@@ -109,7 +108,7 @@ class JobGuard:
             return
         if finding is None:
             return
-        key = (str(finding.kind), finding.ranks, finding.group if not finding.ranks else None)
+        key = fact_of(finding)
         if change.event == APPEARED and finding.severity == CRITICAL:
             self._pending[key] = (self._clock(), event)
             self.look()

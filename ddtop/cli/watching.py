@@ -26,7 +26,7 @@ from ddtop.follow import session
 from ddtop.follow.engine import JOIN_S, why_silent
 from ddtop.follow.look import Look, Source
 from ddtop.follow.looks import OVER_S, RunFile, looks
-from ddtop.present.events import Changes, Event, event_json, event_line
+from ddtop.present.events import Event, EventLog, event_json, event_line
 from ddtop.thresholds import chosen
 
 FIRST_S = 15.0
@@ -83,7 +83,7 @@ class _Watch:
         self._file = RunFile(entry) if entry is not None else None
         self._as_json = as_json
         self._guard, self._words = guard, words
-        self._changes = Changes(chosen())
+        self._log = EventLog(chosen(), name)
         self._began = time.monotonic()
         self._leaving = False
 
@@ -98,7 +98,7 @@ class _Watch:
                 async for look in found:
                     if self._words is not None and await self._words.turn(look):
                         return 0
-                    for change in self._changes.take(look):
+                    for change in self._log.take(look):
                         self._tell(change, look)
                     if look.snapshot is not None and look.snapshot.ended is not None:
                         failed = look.snapshot.ended.first_rank is not None

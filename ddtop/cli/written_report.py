@@ -28,11 +28,12 @@ from ddtop.follow.recording import Recording, read_recording
 from ddtop.follow.tape import Past
 from ddtop.journal import JournalError
 from ddtop.model.facts import Snapshot
-from ddtop.present.events import ListedEvent, events
+from ddtop.present.events import ListedEvent, listed
 from ddtop.present.filter import by_verdict
 from ddtop.present.html import report_html
 from ddtop.present.report import Material, file_name, report_text
 from ddtop.present.stacks import Shape, answers, last_request, merged_of
+from ddtop.thresholds import chosen
 from ddtop.wire.records import OF_LOOKS
 from ddtop.words.units import SECOND_NS
 
@@ -283,7 +284,7 @@ def recent_events(
     """The events of the last minutes, with a note if not all of them could be looked at."""
     looks = [(snapshot, verdict)]
     if recording is None or recording.tape.span is None:
-        return events(looks), None
+        return listed(looks, chosen()), None
     first, last = recording.tape.span
     began = time.monotonic()
     past: list[tuple[Snapshot, Verdict]] = []
@@ -297,7 +298,7 @@ def recent_events(
             break
         past.append(recording.tape.at(at))
     past = [look for look in reversed(past) if look[0].time_unix_ns < snapshot.time_unix_ns]
-    return events([*past, *looks]), note
+    return listed([*past, *looks], chosen()), note
 
 
 def _moments(first: int, last: int, back_s: float) -> Iterator[int]:

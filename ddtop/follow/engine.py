@@ -790,7 +790,7 @@ class Engine:
             recall=recall,
             untaped=tape.too_many,
             behind_s=self._late_s if self._is_behind(follower) else None,
-            wavers=follower.judge.wavers,
+            settled=follower.settled,
         )
         self.seen = NewestLook(follower, look)
         if before is None or before.follower is not follower or _differ(before.look, look):

@@ -51,8 +51,8 @@ class Look:
     at steps of so many ns; it takes seconds, so call it on another thread; None if nothing is kept.
     `job_past`: the numbers of the whole job over all of a recording. `untaped`: why there is no
     `span`, one sentence; None if there is one, or if nothing has come yet. `behind_s`: the facts
-    are this old because this viewer cannot read fast enough; None if it can. `wavers`:
-    the next look may show another finding, or one less.
+    are this old because this viewer cannot read fast enough; None if it can. `settled`:
+    there were enough looks for a verdict, and no finding waits for another one.
     """
 
     snapshot: Snapshot | None
@@ -69,7 +69,7 @@ class Look:
     recall: Callable[[int], Iterator[tuple[Snapshot, Verdict]]] | None = None
     untaped: str | None = None
     behind_s: float | None = None
-    wavers: bool = False
+    settled: bool = True
 
 
 class Source(Protocol):

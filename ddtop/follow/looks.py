@@ -124,13 +124,13 @@ class Joined:
         self.source, self._looks, self.snapshot = source, looks, snapshot
 
     async def watch(self, seconds: float) -> tuple[Snapshot, Verdict]:
-        """Snapshot and verdict after so long, or earlier if the job ends; a little later while a
-        finding waits for its second look. If the relay has fallen silent, health is unknown."""
+        """Snapshot and verdict after so long, or earlier if the job ends; a little later until the
+        verdict has settled. If the relay has fallen silent, health is unknown."""
         began = time.monotonic()
         async for look in self._looks:
             late_s = time.monotonic() - began - seconds
             self.snapshot = look.snapshot or self.snapshot
-            if self.snapshot.ended or late_s >= (SETTLED_S if look.wavers else 0.0):
+            if self.snapshot.ended or late_s >= (0.0 if look.settled else SETTLED_S):
                 break
         if look.contact is None:
             return self.snapshot, look.verdict

@@ -21,8 +21,10 @@ from ddtop.present.events import (
     RAISED,
     RESTARTED,
     STACKS,
-    Entry,
-    Timeline,
+    Event,
+    EventLog,
+    EventRow,
+    of_ranks,
     over_text,
 )
 from ddtop.present.groups import backend_of, group_label, hosts_answering, hosts_of, starting
@@ -92,7 +94,7 @@ def banner_lines(
     most: int = MOST_LINES,
     usual: int = USUAL_LINES,
     brief: bool = False,
-    past: Sequence[Entry] = (),
+    past: Sequence[Event] = (),
 ) -> list[Line]:
     """Header, contact, verdict and notes, at most `most` lines of at most `width` columns; more
     than `usual` only for the sentence and what to do.
@@ -340,17 +342,17 @@ def _more_line(others: Sequence[Finding], width: int, glyphs: Glyphs) -> Line:
     return ((lead, "bold"), (f"{mark} {text}", style))
 
 
-def last_stood(entries: Sequence[Entry], snapshot: Snapshot) -> str:
+def last_stood(events: Sequence[Event], snapshot: Snapshot) -> str:
     """`last: not-in-collective rank 26, 13:17:14, stood 2 min 10 s; 6: events`, with the
     key of the events; empty if no finding has cleared yet."""
-    for entry in reversed(entries):
-        over, finding = entry.over_unix_ns, entry.finding
+    for event in reversed(events):
+        over, finding = event.over_unix_ns, event.finding
         if finding is None or over is None or over > snapshot.time_unix_ns:
             continue
-        stood = units.duration((over - entry.unix_ns) / units.SECOND_NS)
-        what = f"{clean(finding.kind)} {ranks_text(entry.ranks, 2)}".rstrip()
+        stood = units.duration((over - event.began_unix_ns) / units.SECOND_NS)
+        what = f"{clean(finding.kind)} {ranks_text(finding.ranks, 2)}".rstrip()
         if finding.severity in (CRITICAL, WARNING):
-            return f"last: {what}, {units.clock(entry.unix_ns)}, stood {stood}; 6: events"
+            return f"last: {what}, {units.clock(event.began_unix_ns)}, stood {stood}; 6: events"
     return ""
 
 
@@ -376,7 +378,7 @@ def finding_lines(
     width: int,
     glyphs: Glyphs = UNICODE,
     opened: int = 0,
-    timeline: Timeline | None = None,
+    timeline: EventLog | None = None,
     beside: Sequence[tuple[str, Finding]] = (),
 ) -> list[Line]:
     """The findings, worst first: each with its sentence, the opened one with ranks, evidence,
@@ -412,19 +414,19 @@ def finding_lines(
     return page.lines
 
 
-def _before(page: Page, snapshot: Snapshot, timeline: Timeline | None) -> None:
+def _before(page: Page, snapshot: Snapshot, timeline: EventLog | None) -> None:
     """Findings that ended before anybody looked at this page."""
-    entries = timeline.entries if timeline is not None else ()
+    events = timeline.events if timeline is not None else ()
     found = [
-        entry
-        for entry in entries
-        if entry.finding is not None and entry.unix_ns <= snapshot.time_unix_ns
+        event
+        for event in events
+        if event.finding is not None and event.began_unix_ns <= snapshot.time_unix_ns
     ]
     if not found:
         return
     page.heading("what was wrong before")
-    for entry in reversed(found[-BEFORE_MOST:]):
-        page.text(entry.text, "", f"  {units.clock(entry.unix_ns)}  ")
+    for event in reversed(found[-BEFORE_MOST:]):
+        page.text(event.sentence, "", f"  {units.clock(event.began_unix_ns)}  ")
     page.text("for the story of each: view 6, events, then Enter", "dim", "  ")
 
 
@@ -439,16 +441,16 @@ def _choice(page: Page, finding: Finding, number: int, opened: bool) -> None:
 
 
 def add_finding(
-    page: Page, snapshot: Snapshot, finding: Finding, entry: Entry | None = None
+    page: Page, snapshot: Snapshot, finding: Finding, event: Event | None = None
 ) -> None:
     """Add sentence, ranks, begin, evidence, advice, and the story so far."""
     since = units.duration((snapshot.time_unix_ns - finding.since_unix_ns) / units.SECOND_NS)
     page.lines += _summary(finding, clean(finding.summary), page.width, page.glyphs)
     page.blank()
     over = within = ""
-    if entry is not None and entry.over_unix_ns is not None:
-        stood = units.duration((entry.over_unix_ns - entry.unix_ns) / units.SECOND_NS)
-        over = f"{units.clock(entry.over_unix_ns)}, it lasted for {stood}"
+    if event is not None and event.over_unix_ns is not None:
+        stood = units.duration((event.over_unix_ns - event.began_unix_ns) / units.SECOND_NS)
+        over = f"{units.clock(event.over_unix_ns)}, it lasted for {stood}"
     if finding.group is not None:
         group = group_label(snapshot, finding.group)
         within = clean(collective_text(finding.op, finding.seq, group))
@@ -467,17 +469,17 @@ def add_finding(
     if finding.advice:
         page.heading("what to do")
         page.text(clean(finding.advice), "bold", f"  {page.glyphs.arrow} ")
-    if entry is not None and (len(entry.words) > 1 or entry.over_unix_ns is not None):
-        _earlier_sentences(page, entry)
+    if event is not None and (len(event.sentences) > 1 or event.over_unix_ns is not None):
+        _earlier_sentences(page, event)
 
 
-def _earlier_sentences(page: Page, entry: Entry) -> None:
+def _earlier_sentences(page: Page, event: Event) -> None:
     page.heading("how it went")
-    for at, words in entry.words:
+    for at, words in event.sentences:
         page.text(clean(without(words)), "", f"  {units.clock(at)}  ")
-    if entry.over_unix_ns is not None:
-        ended = "the job ended" if entry.closed else "over"
-        page.text(ended, "bold", f"  {units.clock(entry.over_unix_ns)}  ")
+    if event.over_unix_ns is not None:
+        ended = "the job ended" if event.closed else "over"
+        page.text(ended, "bold", f"  {units.clock(event.over_unix_ns)}  ")
 
 
 def add_meaning(page: Page, kind: str) -> None:
@@ -519,31 +521,6 @@ _STYLES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class EventRow:
-    """One row of the events: the beginning or the end of an entry."""
-
-    entry: Entry
-    over: bool = False
-
-    @property
-    def unix_ns(self) -> int:
-        """The time of the beginning or the end."""
-        return (self.entry.over_unix_ns or 0) if self.over else self.entry.unix_ns
-
-
-def rows_of(entries: Sequence[Entry]) -> list[EventRow]:
-    """All beginnings and ends, in the order of time."""
-    rows = [EventRow(entry) for entry in entries]
-    rows += [
-        EventRow(entry, True)
-        for entry in entries
-        if entry.over_unix_ns is not None and not entry.closed
-    ]
-    rows.sort(key=lambda row: row.unix_ns)
-    return rows
-
-
 def events_table(width: int) -> Table[Field]:
     """The columns of the events for that width."""
     return table_for(FIELDS, width)
@@ -566,61 +543,62 @@ def event_row(
 
 def event_words(row: EventRow, glyphs: Glyphs = UNICODE) -> tuple[str, str]:
     """A row without columns, for narrow places: its mark and its words."""
-    finding = row.entry.finding
+    finding = row.event.finding
     if finding is None:
-        return " ", row.entry.text
+        return " ", row.event.sentence
     if row.over:
         return " ", over_text(finding)
-    return severity_mark(finding.severity, glyphs)[0], row.entry.text
+    return severity_mark(finding.severity, glyphs)[0], row.event.sentence
 
 
 def _what(row: EventRow, glyphs: Glyphs) -> Span:
-    entry = row.entry
-    if entry.finding is None:
-        return f"  {entry.what}", _STYLES.get(entry.what, "")
+    event = row.event
+    if event.finding is None:
+        return f"  {event.what}", _STYLES.get(event.what, "")
     if row.over:
-        return f"  {clean(entry.finding.kind)}", "dim"
-    mark, style = severity_mark(entry.finding.severity, glyphs)
-    return f"{mark} {clean(entry.finding.kind)}", "dim" if entry.over_unix_ns is not None else style
+        return f"  {clean(event.finding.kind)}", "dim"
+    mark, style = severity_mark(event.finding.severity, glyphs)
+    return f"{mark} {clean(event.finding.kind)}", "dim" if event.over_unix_ns is not None else style
 
 
 def _duration(row: EventRow, now_unix_ns: int) -> Span:
-    entry = row.entry
-    if entry.what != FINDING:
+    event = row.event
+    if event.what != FINDING:
         return "", "dim"
     until = (
-        entry.over_unix_ns if entry.over_unix_ns is not None else max(now_unix_ns, entry.unix_ns)
+        event.over_unix_ns
+        if event.over_unix_ns is not None
+        else max(now_unix_ns, event.began_unix_ns)
     )
     return units.age(
-        (until - entry.unix_ns) / units.SECOND_NS
-    ), "" if entry.over_unix_ns is None else "dim"
+        (until - event.began_unix_ns) / units.SECOND_NS
+    ), "" if event.over_unix_ns is None else "dim"
 
 
 def _text(row: EventRow) -> Span:
-    entry = row.entry
-    if row.over:
-        of = f" of {ranks_text(entry.ranks, 6)}" if entry.ranks else ""
-        return f"over{of}", ""
-    return entry.text, "dim" if entry.over_unix_ns is not None else ""
+    event = row.event
+    if row.over and event.finding is not None:
+        return f"over{of_ranks(event.finding)}", ""
+    return event.sentence, "dim" if event.over_unix_ns is not None else ""
 
 
 def story_lines(
-    snapshot: Snapshot, entry: Entry, width: int, glyphs: Glyphs = UNICODE
+    snapshot: Snapshot, event: Event, width: int, glyphs: Glyphs = UNICODE
 ) -> list[Line]:
-    """How one entry went: for a finding its beginning, the changes of its sentence, its end, and
+    """How one event went: for a finding its beginning, the changes of its sentence, its end, and
     all its evidence."""
     page = Page(width, glyphs)
-    if entry.finding is not None:
-        add_finding(page, snapshot, entry.finding, entry)
-        add_meaning(page, entry.finding.kind)
+    if event.finding is not None:
+        add_finding(page, snapshot, event.finding, event)
+        add_meaning(page, event.finding.kind)
         return page.lines
-    page.text(entry.text, "title")
+    page.text(event.sentence, "title")
     page.blank()
-    ago = f", {units.duration((snapshot.time_unix_ns - entry.unix_ns) / units.SECOND_NS)} ago"
+    ago = f", {units.duration((snapshot.time_unix_ns - event.began_unix_ns) / units.SECOND_NS)} ago"
     replaced = "newer ones have replaced them; [ and { go back to them in time"
     page.items(
-        ("at", units.clock(entry.unix_ns) + (ago if snapshot.live else "")),
-        ("ranks", ranks_text(entry.ranks, 16)),
-        ("stacks", replaced if entry.what == STACKS else ""),
+        ("at", units.clock(event.began_unix_ns) + (ago if snapshot.live else "")),
+        ("ranks", ranks_text(event.ranks, 16)),
+        ("stacks", replaced if event.what == STACKS else ""),
     )
     return page.lines

@@ -17,7 +17,7 @@ from ddtop.follow.history import (
 )
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.model.stacks import Merged
-from ddtop.present.findings import EventRow
+from ddtop.present.events import EventRow
 from ddtop.present.lanes import Lanes
 from ddtop.present.log import Read as ReadLog
 from ddtop.present.stacks import Read
@@ -89,9 +89,9 @@ class Scene:
     def marks(self) -> list[tuple[int, str]]:
         """When findings began (unix ns), and how severe they are."""
         return [
-            (row.unix_ns, row.entry.finding.severity)
+            (row.unix_ns, row.event.finding.severity)
             for row in self.events
-            if row.entry.finding is not None and not row.over
+            if row.event.finding is not None and not row.over
         ]
 
     def style(self, name: str) -> str:

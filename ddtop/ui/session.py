@@ -26,7 +26,7 @@ from ddtop.follow.look import Look, Source
 from ddtop.follow.source_lines import Excerpts
 from ddtop.follow.tape import SHOWN
 from ddtop.model.facts import Snapshot
-from ddtop.present.events import Timeline
+from ddtop.present.events import EventLog
 from ddtop.present.findings import ContactShown
 from ddtop.present.help_text import ACTIONS, KEY_NAMES, RANKS
 from ddtop.present.jobs import Row
@@ -207,7 +207,7 @@ class Session:
         self.job = job
         self._history, self._no_history = SeriesHistory(), SeriesHistory()
         self._job_history = JobHistory(chosen())
-        self.timeline, self.recalled = Timeline(), False
+        self.timeline, self.recalled = EventLog(chosen()), False
         self._at_unix_ns: int | None = None
         self.paint = paint or Paint(PALETTES[DARK], UNICODE)
         self.shown: Look = source.look()
@@ -228,19 +228,13 @@ class Session:
         if self.newest.snapshot is not None and not self.newest.travelled:
             self._history.record(self.newest.snapshot)
             self._job_history.record(self.newest.snapshot)
-            self._note_events(self.newest.snapshot)
+            self.timeline.take(self.newest)
         if not self.frozen:
             self.shown = self.newest
 
     def program_rows(self) -> Sequence[Row]:
         """The programs of the system, the worst first, with this job as it is shown."""
         return self.programs.rows(self.shown.verdict, self.shown.snapshot)
-
-    def _note_events(self, snapshot: Snapshot) -> None:
-        look = self.newest
-        self.timeline.take(snapshot, look.verdict)
-        at = snapshot.time_unix_ns + int((look.contact_age_s or 0.0) * units.SECOND_NS)
-        self.timeline.contact(look.contact if snapshot.live else None, at)
 
     def freeze(self) -> None:
         """Freeze the shown facts, or unfreeze them."""

@@ -12,7 +12,7 @@ from ddtop.follow.look import Dump, Look
 from ddtop.model.facts import Snapshot
 from ddtop.model.stacks import Merged
 from ddtop.patience import in_thread
-from ddtop.present.events import Timeline
+from ddtop.present.events import EventLog
 from ddtop.present.stacks import (
     Shape,
     answers,
@@ -240,14 +240,14 @@ async def recall(session: Session) -> bool:
 
 def _looked(
     looks: Recall, step_ns: int, until_unix_ns: int | None
-) -> tuple[Timeline, JobHistory, SeriesHistory]:
-    timeline, history, series = Timeline(), JobHistory(chosen()), SeriesHistory()
+) -> tuple[EventLog, JobHistory, SeriesHistory]:
+    timeline, history, series = EventLog(chosen()), JobHistory(chosen()), SeriesHistory()
     began = time.monotonic()
     at = began
     for snapshot, verdict in looks(step_ns):
         if until_unix_ns is not None and snapshot.time_unix_ns >= until_unix_ns:
             break
-        timeline.take(snapshot, verdict)
+        timeline.take(Look(snapshot, verdict))
         history.record(snapshot)
         series.record(snapshot)
         now = time.monotonic()

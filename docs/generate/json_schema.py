@@ -13,6 +13,7 @@ from typing import Any
 
 from ddtop.cli.simulate import moment
 from ddtop.diagnosis.finding import Verdict
+from ddtop.follow.look import Look
 from ddtop.model.facts import Snapshot
 from ddtop.model.stacks import Merged, merge
 from ddtop.policy import POLICY
@@ -24,7 +25,7 @@ from ddtop.present.documents import (
     stacks_json,
     status_json,
 )
-from ddtop.present.events import APPEARED, EVENT_SCHEMA, Event, event_json
+from ddtop.present.events import EVENT_SCHEMA, EventLog, event_json
 from ddtop.present.gpus import GPUS_SCHEMA, gpus_json
 from ddtop.present.jobs import JOBS_SCHEMA
 from ddtop.present.schemas import ATTEMPTS_SCHEMA, KEYS, Keys
@@ -94,9 +95,8 @@ def documents() -> Iterator[tuple[str, dict[str, Any]]]:
         snapshot, verdict = simulated(scenario, 45.0)
         yield STATUS_SCHEMA, status_json(snapshot, verdict)
         yield DIAGNOSE_SCHEMA, diagnose_json(snapshot, verdict)
-        for finding in verdict.findings:
-            change = Event(APPEARED, snapshot.time_unix_ns, finding=finding, ended=snapshot.ended)
-            yield EVENT_SCHEMA, event_json(change, snapshot.job)
+        for event in EventLog(POLICY).take(Look(snapshot, verdict)):
+            yield EVENT_SCHEMA, event_json(event, snapshot.job)
         gpus = [rank.gpu.own.gpu for rank in snapshot.ranks if rank.gpu.own is not None]
         yield GPUS_SCHEMA, gpus_json(gpus, None, POLICY)
         yield (

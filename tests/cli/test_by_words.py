@@ -16,7 +16,7 @@ from ddtop.cli.commands import attach
 from ddtop.cli.output import DUMB
 from ddtop.diagnosis.kinds import Kind
 from ddtop.follow.look import Dump, Look
-from ddtop.present.events import APPEARED, Event
+from ddtop.present.events import appeared
 from tests.cli.commands import ddtop, finished, write_ended
 from tests.relay.stage import DEADLINE_S
 from tests.ui import builders
@@ -151,7 +151,7 @@ async def test_quit_leaves_and_the_end_of_the_input_does_not(typed, capsys):
 def test_a_finding_comes_with_what_to_do_and_without_control_characters(capsys):
     finding = replace(hangs().verdict.findings[0], advice="look at \x1b[2Jit")
 
-    ByWords(Source()).tell(Event(APPEARED, 0, finding=finding))
+    ByWords(Source()).tell(appeared(finding, 0))
 
     assert capsys.readouterr().out.splitlines()[1] == "to do: look at ?[2Jit"
 

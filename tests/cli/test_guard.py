@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -19,7 +20,7 @@ from ddtop.cli.errors import CommandError
 from ddtop.cli.options import SECONDS
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
 from ddtop.diagnosis.kinds import Kind
-from ddtop.present.events import APPEARED, CLEARED, ENDED, Event, event_json
+from ddtop.present.events import APPEARED, CLEARED, ENDED, appeared, event_json
 
 DEADLINE_S = 15.0
 
@@ -51,7 +52,9 @@ class Scene:
 
     def happens(self, event, kind=Kind.NOT_IN_COLLECTIVE, ranks=(2,), severity=CRITICAL):
         finding = Finding(kind, severity, ranks, (), 0, "rank 2 sleeps")
-        change = Event(event, 0, finding=None if event == ENDED else finding)
+        change = replace(appeared(finding, 0), event=event)
+        if event == ENDED:
+            change = replace(change, finding=None)
         self.guard.take(change, event_json(change, "train"))
 
     def passes(self, seconds):
@@ -178,7 +181,7 @@ def test_a_report_that_cannot_be_made_holds_the_event_up_no_further(home, tmp_pa
     said, hook = [], Sink()
     guard = JobGuard("none", Rules(), Actions(webhook=hook, report=tmp_path), said.append)
     finding = Finding(Kind.HOST_LOST, CRITICAL, (), (), 0, "x")
-    change = Event(APPEARED, 0, finding=finding)
+    change = appeared(finding, 0)
     guard.take(change, event_json(change, "none"))
     assert hook.events == []
 
@@ -197,7 +200,7 @@ def test_the_report_is_a_page_where_that_was_asked_for(home, tmp_path, monkeypat
     monkeypatch.setattr(start_python, "module", lambda *words: begun.append(words) or ["true"])
     hook = Sink()
     guard = JobGuard("x", Rules(), Actions(None, hook, report=tmp_path, html=html), print)
-    change = Event(APPEARED, 0, finding=Finding(Kind.HOST_LOST, CRITICAL, (), (), 0, "x"))
+    change = appeared(Finding(Kind.HOST_LOST, CRITICAL, (), (), 0, "x"), 0)
     guard.take(change, event_json(change, "x"))
     guard.leave()
 

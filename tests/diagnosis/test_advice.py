@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ddtop.words.sentences import quoted
+from tests.parsed import nodes
 
 ROOMS = [Path(__file__).resolve().parents[2] / "ddtop" / room for room in ("diagnosis", "say")]
 NUMBERS = {
@@ -27,7 +28,7 @@ QUOTED = {"quoted"}
 def advices():
     """(file, expression) of each advice that is made of parts."""
     for path in sorted(path for room in ROOMS for path in room.rglob("*.py")):
-        for function in ast.walk(ast.parse(path.read_text())):
+        for function in nodes(path):
             if not isinstance(function, ast.FunctionDef):
                 continue
             for node in ast.walk(function):

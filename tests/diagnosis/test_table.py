@@ -13,6 +13,7 @@ from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.table import TABLE
 from ddtop.model.facts import Snapshot
 from tests.jobs import trained
+from tests.parsed import nodes, tree
 
 FILES = {
     path.stem: path for path in Path(rules.__file__).parent.glob("*.py") if path.stem != "__init__"
@@ -32,7 +33,7 @@ def test_each_rule_in_a_file_has_a_row():
     written = {
         (name, node.name)
         for name, path in FILES.items()
-        for node in ast.parse(path.read_text()).body
+        for node in tree(path).body
         if isinstance(node, ast.FunctionDef)
         and [one.arg for one in node.args.args] == ["context"]
         and ast.unparse(node.returns) == "list[Finding]"
@@ -51,7 +52,7 @@ def test_table_enum_and_pages_have_the_same_kinds():
 
 def named_in(path):
     """The members of Kind in the code of a rule."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if (
             isinstance(node, ast.Attribute)
             and isinstance(node.value, ast.Name)
@@ -66,7 +67,7 @@ def test_the_rules_of_a_file_report_the_kinds_of_their_rows(name):
     kinds = {kind for row in TABLE if file_of(row) == name for kind in row.kinds}
     reported = {
         keyword.value.attr
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes(path)
         if isinstance(node, ast.Call)
         for keyword in node.keywords
         if keyword.arg == "kind" and isinstance(keyword.value, ast.Attribute)
@@ -82,7 +83,7 @@ def test_no_text_of_a_rule_is_a_kind(name):
     name other rules."""
     texts = {
         node.value
-        for part in ast.parse(FILES[name].read_text()).body
+        for part in tree(FILES[name]).body
         if not ast.unparse(part).startswith("ROWS = ")
         for node in ast.walk(part)
         if isinstance(node, ast.Constant)

@@ -6,11 +6,12 @@ import msgspec
 
 from ddtop.diagnosis.judge import Judge
 from ddtop.follow.history import empty_memory
+from ddtop.follow.look import Look
 from ddtop.model.job import Job
 from ddtop.policy import POLICY
 from ddtop.present import documents
-from ddtop.present.events import Timeline
-from ddtop.present.findings import event_row, events_table, rows_of
+from ddtop.present.events import EventLog, rows_of
+from ddtop.present.findings import event_row, events_table
 from ddtop.present.hosts import host_row, hosts_facts, hosts_table, names_of
 from ddtop.present.map import codes_of, hosts_of_ranks
 from ddtop.present.plain import diagnose_text, status_text
@@ -43,13 +44,13 @@ VALID, LAST = of_job()
 
 def bears(found):
     """Take in these records and look at them in every way. All text that is drawn is printable."""
-    job, judge, timeline = Job("train", POLICY), Judge(POLICY), Timeline()
+    job, judge, timeline = Job("train", POLICY), Judge(POLICY), EventLog(POLICY)
     for at, (envelope, record) in enumerate(found):
         job.apply(envelope, record)
         if at in (len(found) // 2, len(found) - 1):
             snapshot = job.snapshot(LAST + SECOND * at)
             verdict = look(judge, snapshot)[1]
-            timeline.take(snapshot, verdict)
+            timeline.take(Look(snapshot, verdict))
     lines = [
         *status_text(snapshot, verdict, 100).split("\n"),
         *diagnose_text(snapshot, verdict, 100).split("\n"),
@@ -60,7 +61,7 @@ def bears(found):
     lines += [plain(host_row(host, codes, 0.1, table)) for host in hosts]
     lines += [
         plain(event_row(row, snapshot.time_unix_ns, events_table(120)))
-        for row in rows_of(timeline.entries)
+        for row in rows_of(timeline.events)
     ]
     for rank in range(min(4, snapshot.world_size)):
         lines += [plain(line) for line in detail_lines(snapshot, rank, empty_memory(), 100)]

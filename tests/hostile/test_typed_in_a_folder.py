@@ -11,7 +11,7 @@ from ddtop.cli import cli
 from ddtop.cli.actions import Actions, JobGuard, Rules
 from ddtop.diagnosis.finding import CRITICAL, Finding
 from ddtop.diagnosis.kinds import Kind
-from ddtop.present.events import APPEARED, Event, event_json
+from ddtop.present.events import appeared, event_json
 from tests.shadowed import Shadowed
 
 TORCHRUN = str(Path(sys.executable).with_name("torchrun"))
@@ -98,7 +98,7 @@ def test_the_report_of_a_watch_is_written_by_no_stranger(shadowed, home, monkeyp
     complaints = []
     guard = JobGuard("nosuch", Rules(), Actions(report=shadowed.folder.parent), complaints.append)
     finding = Finding(Kind.NOT_IN_COLLECTIVE, CRITICAL, (2,), (), 0, "rank 2 sleeps")
-    change = Event(APPEARED, 0, finding=finding)
+    change = appeared(finding, 0)
 
     guard.take(change, event_json(change, "nosuch"))
     guard.leave()

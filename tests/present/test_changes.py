@@ -10,7 +10,7 @@ from ddtop.diagnosis.finding import CRITICAL, WARNING, Verdict
 from ddtop.follow.look import Look
 from ddtop.model.facts import State
 from ddtop.policy import POLICY
-from ddtop.present.events import Changes, event_json, event_line
+from ddtop.present.events import EventLog, event_json, event_line
 from ddtop.wire.records import Order
 from tests.ui import builders
 from tests.ui.builders import NOW, SECOND
@@ -44,14 +44,14 @@ def brief(change):
 @pytest.fixture
 def changes():
     """The ranks have been reported already."""
-    found = Changes(POLICY)
+    found = EventLog(POLICY)
     found.take(looking(0))
     return found
 
 
 def test_the_first_look_tells_who_is_there_and_what_stands():
     """A viewer that joins late must not miss the hang that it was started for."""
-    assert told(Changes(POLICY), looking(0, finding())) == [
+    assert told(EventLog(POLICY), looking(0, finding())) == [
         ("joined", (0, 1, 2, 3)),
         ("appeared", CRITICAL, (2,)),
     ]
@@ -95,12 +95,11 @@ def test_where_no_rank_is_at_fault_each_group_is_reported(changes):
 
 
 def test_a_rank_that_comes_later_is_told_then(changes):
-    late = Changes(POLICY)
+    late = EventLog(POLICY)
     first = looking(0)
     missing = replace(first.snapshot.ranks[3], hello=None, state=State.MISSING)
-    early = replace(
-        first, snapshot=replace(first.snapshot, ranks=(*first.snapshot.ranks[:3], missing))
-    )
+    ranks = (*first.snapshot.ranks[:3], missing)
+    early = replace(first, snapshot=replace(first.snapshot, ranks=ranks, reporting=3))
 
     assert told(late, early, looking(1), looking(2)) == [("joined", (0, 1, 2)), ("joined", (3,))]
 
@@ -137,7 +136,16 @@ def test_a_finding_that_a_new_relay_does_not_have_yet_is_not_over(changes):
     changes.take(looking(1, contact="gone"))
 
     assert told(changes, looking(10), looking(9.9 + settle_s, finding())) == [("joined",)]
+    assert changes.of(finding()).over_unix_ns is None
     assert told(changes, looking(10.1 + settle_s)) == [("cleared", CRITICAL, (2,))]
+    assert changes.of(finding()) is None
+
+
+def test_two_findings_about_one_fact_are_one_event_with_the_worse_of_them(changes):
+    both = (finding(group="0"), finding(WARNING, group="1"))
+
+    assert told(changes, looking(1, *both), looking(2, *both)) == [("appeared", CRITICAL, (2,))]
+    assert changes.of(both[1]).finding == both[0]
 
 
 def test_the_end_comes_last_and_clears_nothing(changes):
@@ -160,7 +168,7 @@ def test_the_times_of_the_lines_never_go_back():
     """Somebody took stacks before this viewer came, and the relay ended while it was not heard: its
     last state is older than the line that says so.
     """
-    changes = Changes(POLICY)
+    changes = EventLog(POLICY)
     ordered = (NOW - 60 * SECOND, Order("stacks", "0", ("ada",), "stacks of rank 0"))
     ended, _ = builders.ended()
     looks = [
@@ -176,11 +184,11 @@ def test_the_times_of_the_lines_never_go_back():
 
 
 def test_nothing_is_told_before_the_first_records():
-    assert told(Changes(POLICY), builders.EMPTY) == []
+    assert told(EventLog(POLICY), builders.EMPTY) == []
 
 
 def test_events_as_lines():
-    changes = Changes(POLICY)
+    changes = EventLog(POLICY)
     ended, verdict = builders.ended()
     looks = [
         looking(0),
@@ -207,9 +215,11 @@ def test_events_as_lines():
 
 def test_what_was_there_before_the_first_look_says_since_when():
     """`05:36:40 appeared` looked like the time of a fault that began at 05:36:12."""
-    lines = [event_line(change) for change in Changes(POLICY).take(looking(0, finding()))]
+    log = EventLog(POLICY)
+    looks = (looking(0, finding(WARNING)), looking(1, finding()), looking(2))
+    lines = [event_line(change) for look in looks for change in log.take(look)]
 
-    assert [line.rpartition(", ")[2] for line in lines] == ["since 22:10:20", "since 22:12:49"]
+    assert [line.partition(", since ")[2] for line in lines] == ["22:10:20", "22:12:49", "", ""]
 
 
 def test_what_a_rank_said_cannot_write_to_the_terminal(changes):
@@ -219,7 +229,7 @@ def test_what_a_rank_said_cannot_write_to_the_terminal(changes):
 
 
 def test_events_as_json_have_every_key_always():
-    changes = Changes(POLICY)
+    changes = EventLog(POLICY)
     looks = [
         looking(0),
         looking(1, finding()),

@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import msgspec
 
-from ddtop.present.events import APART_NS, LOSS, Timeline
-from ddtop.present.findings import event_row, events_table, rows_of
+from ddtop.follow.look import Look
+from ddtop.policy import POLICY
+from ddtop.present.events import APART_NS, LOSS, EventLog, rows_of
+from ddtop.present.findings import event_row, events_table
 from ddtop.present.hosts import host_row, hosts_table
 from ddtop.wire.records import HostState, HubLink
 from tests.present.reports import facts, reported
@@ -19,7 +21,7 @@ SECOND = 1_000_000_000
 
 def watched(*looks):
     """The time line after looks of (seconds, report of the relay of node001)."""
-    timeline = Timeline()
+    timeline = EventLog(POLICY)
     look(timeline, *looks)
     return timeline
 
@@ -30,11 +32,11 @@ def look(timeline, *looks):
         snapshot = replace(
             builders.healthy(), hosts=(host,), time_unix_ns=NOW + int(seconds * SECOND)
         )
-        timeline.take(snapshot, builders.calm(snapshot))
+        timeline.take(Look(snapshot, builders.calm(snapshot)))
 
 
 def losses(timeline):
-    return [entry for entry in timeline.entries if entry.what == LOSS]
+    return [entry for entry in timeline.events if entry.what == LOSS]
 
 
 def told(*looks):
@@ -42,7 +44,7 @@ def told(*looks):
 
 
 def texts(*looks):
-    return [entry.text for entry in told(*looks)]
+    return [entry.sentence for entry in told(*looks)]
 
 
 def test_a_quiet_relay_says_nothing():
@@ -77,7 +79,7 @@ def test_a_relay_that_was_replaced_counts_anew():
 
 def counts(timeline):
     """(seconds, connections) of the entries."""
-    words = [(entry.unix_ns, entry.text.split()) for entry in losses(timeline)]
+    words = [(entry.began_unix_ns, entry.sentence.split()) for entry in losses(timeline)]
     return [((at - NOW) // SECOND, int(text[1])) for at, text in words]
 
 

@@ -7,8 +7,9 @@ import msgspec
 from ddtop.diagnosis.finding import Said, Verdict
 from ddtop.follow.look import Look
 from ddtop.model.facts import State
-from ddtop.present.events import CONTACT, END, FINDING, JOIN, STACKS, Timeline
-from ddtop.present.findings import event_row, events_table, finding_lines, rows_of, story_lines
+from ddtop.policy import POLICY
+from ddtop.present.events import CONTACT, END, FINDING, JOIN, STACKS, EventLog, rows_of
+from ddtop.present.findings import event_row, events_table, finding_lines, story_lines
 from ddtop.present.text import line_width, plain
 from ddtop.say.said import lasting, marked, share, without
 from ddtop.ui.session import Session
@@ -24,9 +25,9 @@ def at(snapshot, seconds):
 
 
 def watched(*looks):
-    timeline = Timeline()
+    timeline = EventLog(POLICY)
     for snapshot, verdict in looks:
-        timeline.take(snapshot, verdict)
+        timeline.take(Look(snapshot, verdict))
     return timeline
 
 
@@ -46,7 +47,7 @@ def stuck(seconds, summary=None):
 
 def lines(timeline, now=NOW, width=100):
     table = events_table(width)
-    return [plain(event_row(row, now, table)) for row in rows_of(timeline.entries)]
+    return [plain(event_row(row, now, table)) for row in rows_of(timeline.events)]
 
 
 def test_a_finding_has_a_row_when_it_began_and_one_when_it_was_over():
@@ -68,9 +69,9 @@ def test_a_sentence_in_which_only_a_duration_grew_is_the_same_one():
         stuck(9, f"rank 5 sleeps{lasting(40)}"),
         stuck(60, "rank 5 is gone"),
     )
-    (entry,) = [entry for entry in timeline.entries if entry.what == FINDING]
+    (entry,) = [entry for entry in timeline.events if entry.what == FINDING]
 
-    words = [without(words) for _, words in entry.words]
+    words = [without(words) for _, words in entry.sentences]
     assert words == ["rank 5 sleeps for 31 s", "rank 5 is gone"]
 
 
@@ -80,9 +81,9 @@ def test_a_sentence_in_which_only_a_measured_number_changed_is_the_same_one():
         for rank, ratio, time in ((5, 0.6, "310 ms"), (5, 0.55, "290.5 ms"), (6, 0.55, "1 ms"))
     ]
     timeline = watched(*(stuck(at, text) for at, text in enumerate(texts)))
-    (entry,) = [entry for entry in timeline.entries if entry.what == FINDING]
+    (entry,) = [entry for entry in timeline.events if entry.what == FINDING]
 
-    assert [words for _, words in entry.words] == [texts[0], texts[2]]
+    assert [words for _, words in entry.sentences] == [texts[0], texts[2]]
 
 
 def test_a_sentence_of_a_plugin_counts_when_its_ranks_change():
@@ -93,9 +94,9 @@ def test_a_sentence_of_a_plugin_counts_when_its_ranks_change():
     found = (first, later, replace(other, victims=(0, 1)))
     looks = ((at(builders.healthy(), second), one) for second, one in enumerate(found))
     timeline = watched(*((moment, Verdict("critical", (one,), "")) for moment, one in looks))
-    (entry,) = [entry for entry in timeline.entries if entry.what == FINDING]
+    (entry,) = [entry for entry in timeline.events if entry.what == FINDING]
 
-    assert [words for _, words in entry.words] == ["a", "c"]
+    assert [words for _, words in entry.sentences] == ["a", "c"]
 
 
 def test_what_was_out_of_sight_while_the_relay_was_replaced_is_one_finding():
@@ -104,13 +105,13 @@ def test_what_was_out_of_sight_while_the_relay_was_replaced_is_one_finding():
     again = replace(finding, since_unix_ns=finding.since_unix_ns + 300_000_000)
     timeline = watched(stuck(0), well(10), (snapshot, Verdict("critical", (again,), "")))
 
-    assert [entry.over_unix_ns for entry in timeline.entries if entry.what == FINDING] == [None]
+    assert [entry.over_unix_ns for entry in timeline.events if entry.what == FINDING] == [None]
 
 
 def test_the_story_of_a_finding_tells_how_it_went_and_what_it_means():
     timeline = watched(stuck(0), stuck(5, "rank 5 is gone"), well(20))
     snapshot, _ = well(30)
-    entry = next(entry for entry in timeline.entries if entry.what == FINDING)
+    entry = next(entry for entry in timeline.events if entry.what == FINDING)
     text = [plain(line) for line in story_lines(snapshot, entry, 90)]
     went = text.index("how it went")
 
@@ -145,7 +146,11 @@ def restarted(look):
 
 
 def joined(timeline):
-    return [(entry.unix_ns - NOW, entry.text) for entry in timeline.entries if entry.what == JOIN]
+    return [
+        (entry.began_unix_ns - NOW, entry.sentence)
+        for entry in timeline.events
+        if entry.what == JOIN
+    ]
 
 
 def test_ranks_whose_first_words_come_one_after_the_other_came_together():
@@ -181,7 +186,10 @@ def test_ranks_that_joined_much_later_than_those_of_the_time_before_keep_their_t
     timeline = watched(coming(100, range(8), 90))
     timeline.absorb(watched(coming(1, {3})))
 
-    assert joined(timeline) == [(0, "rank 3 of 8 joined"), (90 * SECOND, "ranks 0-7 of 8 joined")]
+    assert joined(timeline) == [
+        (0, "rank 3 of 8 joined"),
+        (90 * SECOND, "ranks 0-2,4-7 of 8 joined"),
+    ]
 
 
 def test_ranks_of_the_attempt_before_have_their_own_entry():
@@ -230,7 +238,7 @@ def test_thousands_of_ranks_that_end_alike_are_one_entry():
         (replace(at(snapshot, 1), ranks=gone), builders.calm(snapshot)),
     )
 
-    assert [entry.text for entry in timeline.entries if entry.what == END] == [
+    assert [entry.sentence for entry in timeline.events if entry.what == END] == [
         "ranks 0-511 ended: SIGTERM"
     ]
 
@@ -242,27 +250,27 @@ def test_a_dump_is_one_entry_however_many_looks_its_answers_take():
         (at(dumps.with_stacks(snapshot, None, "r1"), 1), verdict),
     )
 
-    assert [entry.ranks for entry in timeline.entries if entry.what == STACKS] == [tuple(range(8))]
+    assert [entry.ranks for entry in timeline.events if entry.what == STACKS] == [tuple(range(8))]
 
 
 def test_it_is_bounded_and_counts_what_went():
-    timeline = Timeline(most=3)
+    timeline = EventLog(POLICY, most=3)
     for second in range(20):
-        timeline.take(*(stuck if second % 2 else well)(second))
-        timeline.contact("not heard" if second % 3 else None, NOW + second * SECOND)
+        snapshot, verdict = (stuck if second % 2 else well)(second)
+        timeline.take(Look(snapshot, verdict, None if second % 3 else "not heard"))
 
-    assert len(timeline.entries) == 3
+    assert len([event for event in timeline.events if event.what != JOIN]) == 3
     assert timeline.forgotten > 0
 
 
 def test_contact_that_was_lost_and_came_again_is_reported_once():
-    timeline = Timeline()
+    timeline = EventLog(POLICY)
     for second, lost in enumerate(("relay not heard", "relay not heard", None, None)):
-        timeline.contact(lost, NOW + second * SECOND)
+        timeline.take(Look(*well(second), lost))
 
-    assert [entry.text for entry in timeline.entries if entry.what == CONTACT] == [
+    assert [entry.sentence for entry in timeline.events if entry.what == CONTACT] == [
         "relay not heard",
-        "the relay reports again, after 2 s of silence",
+        "the relay reports after 2 s of silence",
     ]
 
 
@@ -270,18 +278,18 @@ def test_what_stood_before_this_viewer_looked_and_stands_now_is_one_entry():
     earlier = watched(well(-90), stuck(-20, "rank 5 sleeps"), stuck(-10))
     timeline = watched(stuck(0))
     timeline.absorb(earlier)
-    found = [entry for entry in timeline.entries if entry.what == FINDING]
+    found = [entry for entry in timeline.events if entry.what == FINDING]
 
     assert len(found) == 1
-    assert found[0].words[0][1] == "rank 5 sleeps"
+    assert found[0].sentences[0][1] == "rank 5 sleeps"
     assert found[0].over_unix_ns is None
-    assert [entry.what for entry in timeline.entries].count(JOIN) == 1
+    assert [entry.what for entry in timeline.events].count(JOIN) == 1
 
 
 def test_what_had_cleared_before_this_viewer_looked_is_there_too():
     timeline = watched(well(0))
     timeline.absorb(watched(stuck(-60), well(-30)))
-    (entry,) = [entry for entry in timeline.entries if entry.what == FINDING]
+    (entry,) = [entry for entry in timeline.events if entry.what == FINDING]
 
     assert entry.over_unix_ns == NOW - 30 * SECOND
 
@@ -302,7 +310,7 @@ async def test_the_past_is_recalled_once_and_only_where_something_is_kept():
     assert await recall(session)
     assert not await recall(session)
     assert steps == [600 * SECOND // 240]
-    assert [entry.over_unix_ns for entry in session.timeline.entries if entry.what == FINDING] == [
+    assert [entry.over_unix_ns for entry in session.timeline.events if entry.what == FINDING] == [
         NOW - 30 * SECOND
     ]
 
@@ -323,7 +331,7 @@ async def test_of_a_recording_the_whole_time_line_is_what_was_recalled():
 
 def test_no_row_is_wider_than_its_table_and_what_comes_later_is_dim():
     timeline = watched(stuck(0), well(20))
-    rows = rows_of(timeline.entries)
+    rows = rows_of(timeline.events)
     for width in range(60, 200, 9):
         assert all(line_width(event_row(row, NOW, events_table(width))) <= width for row in rows)
     assert {style for _, style in event_row(rows[-1], NOW, events_table(90))} <= {"dim", ""}

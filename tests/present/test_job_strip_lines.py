@@ -4,9 +4,10 @@ import dataclasses
 
 import pytest
 
+from ddtop.follow.look import Look
 from ddtop.policy import POLICY
-from ddtop.present.events import Timeline
-from ddtop.present.findings import header_line, rows_of
+from ddtop.present.events import EventLog, rows_of
+from ddtop.present.findings import header_line
 from ddtop.present.panels import panel_lines
 from ddtop.present.scene import Scene
 from ddtop.present.text import ASCII, UNICODE, line_width, plain
@@ -17,9 +18,9 @@ from tests.ui.changed import replace
 
 def facts(snapshot=None, verdict=None):
     snapshot = snapshot or builders.healthy()
-    verdict, timeline = verdict or builders.calm(snapshot), Timeline()
-    timeline.take(snapshot, verdict)
-    history, rows = lived.history_of(snapshot), rows_of(timeline.entries)
+    verdict, timeline = verdict or builders.calm(snapshot), EventLog(POLICY)
+    timeline.take(Look(snapshot, verdict))
+    history, rows = lived.history_of(snapshot), rows_of(timeline.events)
     return Scene(snapshot, history, verdict, rows, rows=len(snapshot.ranks))
 
 

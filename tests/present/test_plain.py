@@ -8,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddtop.diagnosis.finding import Said
+from ddtop.follow.look import Look
 from ddtop.model.facts import Axis, RankFacts, State
-from ddtop.present.events import Timeline
+from ddtop.policy import POLICY
+from ddtop.present.events import EventLog
 from ddtop.present.filter import by_column
 from ddtop.present.findings import ContactShown, banner_lines, header_line
 from ddtop.present.numbers import absent, rank_table
@@ -298,11 +300,11 @@ def test_a_verdict_from_one_host_of_several_says_that_it_is_only_that():
 
 def test_a_healthy_job_remembers_what_stood_last_and_only_what_is_over():
     snapshot, verdict = builders.hang()
-    timeline = Timeline()
-    timeline.take(snapshot, verdict)
-    stands = timeline.entries
+    timeline = EventLog(POLICY)
+    timeline.take(Look(snapshot, verdict))
+    stands = timeline.events
     later = replace(builders.healthy(), time_unix_ns=snapshot.time_unix_ns + 10 * SECOND)
-    timeline.take(later, builders.calm(later))
+    timeline.take(Look(later, builders.calm(later)))
 
     def calm(entries, shown=later, width=100):
         return [
@@ -312,13 +314,13 @@ def test_a_healthy_job_remembers_what_stood_last_and_only_what_is_over():
 
     began = units.clock(snapshot.time_unix_ns - 31 * SECOND)
     last = f"last: loader-stuck rank 5, {began}, stood 41 s; 6: events"
-    assert calm(timeline.entries) == [f"ok: 8/8 moving, watched 2 min · {last}"]
-    assert calm(timeline.entries, width=60) == [
+    assert calm(timeline.events) == [f"ok: 8/8 moving, watched 2 min · {last}"]
+    assert calm(timeline.events, width=60) == [
         "ok: 8/8 moving, watched 2 min · last: loader-stuck rank 5,…"
     ]
     assert calm(stands) == ["ok: 8/8 moving, watched 2 min"]
     # A past moment knows nothing of what came later.
-    assert calm(timeline.entries, replace(later, time_unix_ns=NOW)) == calm(stands)
+    assert calm(timeline.events, replace(later, time_unix_ns=NOW)) == calm(stands)
 
 
 def test_plain_text_needs_no_terminal_library():

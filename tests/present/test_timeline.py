@@ -15,9 +15,8 @@ from ddtop.present.events import (
     APPEARED,
     CLEARED,
     FINDING,
-    Changes,
-    Timeline,
-    events,
+    EventLog,
+    listed,
     timeline_lines,
 )
 from ddtop.say.told import look
@@ -40,7 +39,7 @@ def looks(job):
 
 
 def texts(job):
-    return [text for _, text in events(looks(job))]
+    return [text for _, text in listed(looks(job), POLICY)]
 
 
 def test_a_stop_begins_when_it_began_and_is_over_when_it_is():
@@ -50,7 +49,7 @@ def test_a_stop_begins_when_it_began_and_is_over_when_it_is():
     job.ranks[1].continues()
     job.trains(5)
 
-    (_, joined), (stopped_at, stopped), (over_at, over) = events(looks(job))
+    (_, joined), (stopped_at, stopped), (over_at, over) = listed(looks(job), POLICY)
 
     assert joined == "ranks 0,1 of 2 joined"
     assert stopped.startswith("critical: rank-stopped: rank 1")
@@ -62,18 +61,17 @@ def test_a_stop_begins_when_it_began_and_is_over_when_it_is():
 @pytest.mark.parametrize("name", ["tour", "gpu-tour", "rank-killed", "rank-missing"])
 def test_the_screen_and_watch_name_the_same_findings_and_the_same_ends(name):
     watcher = Watcher(SimulatedJob(8, 3, SCENARIOS[name], began_unix_ns=BEGAN))
-    watch, screen, told = Changes(POLICY), Timeline(fold=False), []
+    log, told = EventLog(POLICY), []
     for half_s in range(1, 400):
         snapshot, verdict = watcher.until(half_s / 2)
-        told += watch.take(Look(snapshot, verdict))
-        screen.take(snapshot, verdict)
+        told += log.take(Look(snapshot, verdict))
         if snapshot.ended is not None:
             break
 
     def named(event):
         return sorted((one.finding.kind, one.finding.ranks) for one in told if one.event == event)
 
-    entries = [one for one in screen.entries if one.what == FINDING]
+    entries = [one for one in log.events if one.what == FINDING]
     over = [one for one in entries if one.over_unix_ns is not None and not one.closed]
     assert entries
     assert named(APPEARED) == sorted((one.finding.kind, one.finding.ranks) for one in entries)
@@ -108,20 +106,22 @@ def test_a_restart_is_an_event():
 def test_nothing_happens_in_a_healthy_job_after_its_ranks_have_come():
     job = FakeJob(2).trains(10)
 
-    assert [line[8:] for line in timeline_lines(events(looks(job)))] == ["  ranks 0,1 of 2 joined"]
+    assert [line[8:] for line in timeline_lines(listed(looks(job), POLICY))] == [
+        "  ranks 0,1 of 2 joined"
+    ]
 
 
 def looked(job):
     """The time line of a viewer that saw everything."""
-    timeline = Timeline()
+    timeline = EventLog(POLICY)
     for snapshot, verdict in looks(job):
-        timeline.take(snapshot, verdict)
+        timeline.take(Look(snapshot, verdict))
     return timeline
 
 
 def story(job):
     """The only entry of a finding."""
-    (entry,) = [one for one in looked(job).entries if one.finding is not None]
+    (entry,) = [one for one in looked(job).events if one.finding is not None]
     return entry
 
 
@@ -134,13 +134,15 @@ def test_a_story_keeps_what_was_reported_when():
 
     entry = story(job)
     said = [
-        (at, int(lasted)) for at, text in entry.words for lasted in re.findall(r"for (\d+) s", text)
+        (at, int(lasted))
+        for at, text in entry.sentences
+        for lasted in re.findall(r"for (\d+) s", text)
     ]
 
     assert said
     for at, lasted_s in said:
-        assert abs((at - entry.unix_ns) / 1e9 - lasted_s) <= 1.5
-    assert " for 5" not in entry.text
+        assert abs((at - entry.began_unix_ns) / 1e9 - lasted_s) <= 1.5
+    assert " for 5" not in entry.sentence
 
 
 def test_a_finding_that_is_over_keeps_its_victims_though_they_go_on_one_by_one():
@@ -155,13 +157,13 @@ def test_a_finding_that_is_over_keeps_its_victims_though_they_go_on_one_by_one()
         rank.comes_back()
     job.trains(10)
 
-    found = [one for one in looked(job).entries if one.finding is not None]
+    found = [one for one in looked(job).events if one.finding is not None]
 
     assert (found[0].finding.ranks, found[0].finding.victims) == ((2,), (0, 1, 3))
 
 
 def test_a_cause_that_was_measured_does_not_end_as_not_measured():
-    base, timeline = builders.healthy(4), Timeline()
+    base, timeline = builders.healthy(4), EventLog(POLICY)
     measured = Finding(
         Kind.STRAGGLER, WARNING, (2,), (0, 1, 3), base.time_unix_ns,
         "rank 2 is a straggler: ranks 0,1,3 wait 20 ms of each 100 ms step; it loads",
@@ -175,9 +177,9 @@ def test_a_cause_that_was_measured_does_not_end_as_not_measured():
     )
     for second, findings in enumerate(((measured,), (unknown,), ())):
         snapshot = replace(base, time_unix_ns=base.time_unix_ns + second * 1_000_000_000)
-        timeline.take(snapshot, Verdict(WARNING, findings, ""))
+        timeline.take(Look(snapshot, Verdict(WARNING, findings, "")))
 
-    (entry,) = [one for one in timeline.entries if one.finding is not None]
-    assert [text for _, text in entry.words] == [measured.summary]
+    (entry,) = [one for one in timeline.events if one.finding is not None]
+    assert [text for _, text in entry.sentences] == [measured.summary]
     assert entry.finding == measured
     assert entry.over_unix_ns is not None

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import ddtop
+from tests.parsed import tree
 
 FILES = sorted((Path(ddtop.__file__).parent / "say").rglob("*.py"))
 READ_BY_OURSELVES = re.compile(
@@ -15,16 +16,16 @@ READ_BY_OURSELVES = re.compile(
 """Commands whose answer ddtop could read itself. py-spy is named where C code must be seen."""
 
 
-def texts(tree):
+def texts(module):
     """The texts of the code, without docstrings and comments."""
-    docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    docs = {id(node.value) for node in ast.walk(module) if isinstance(node, ast.Expr)}
+    for node in ast.walk(module):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
             yield node.value
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_no_advice_names_a_command_whose_answer_ddtop_could_read_itself(path):
-    found = [text for text in texts(ast.parse(path.read_text())) if READ_BY_OURSELVES.search(text)]
+    found = [text for text in texts(tree(path)) if READ_BY_OURSELVES.search(text)]
 
     assert found == []

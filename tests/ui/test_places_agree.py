@@ -15,7 +15,7 @@ from ddtop.follow.look import Look
 from ddtop.model.facts import State
 from ddtop.policy import POLICY
 from ddtop.present.documents import diagnose_json, status_json
-from ddtop.present.events import JOIN, Changes, Timeline
+from ddtop.present.events import JOIN, EventLog
 from ddtop.present.findings import banner_lines, header_line
 from ddtop.present.job_charts import title_of
 from ddtop.present.jobs import health_of
@@ -122,14 +122,14 @@ JSON_OF = {
 
 def say_the_same_times(snapshot, verdict, timeline):
     """The events, the strip, what `watch` prints first, and the findings with their begin."""
-    timeline.take(snapshot, verdict)
-    joined = next((entry for entry in timeline.entries if entry.what == JOIN), None)
+    timeline.take(Look(snapshot, verdict))
+    joined = next((entry for entry in timeline.events if entry.what == JOIN), None)
     if joined is not None and snapshot.first_hello_unix_ns is not None:
-        assert joined.unix_ns <= snapshot.first_hello_unix_ns + 5 * SECOND_NS
-        assert snapshot.first_hello_unix_ns <= joined.unix_ns + 5 * SECOND_NS
+        assert joined.began_unix_ns <= snapshot.first_hello_unix_ns + 5 * SECOND_NS
+        assert snapshot.first_hello_unix_ns <= joined.began_unix_ns + 5 * SECOND_NS
     begun = {
         event.finding: event.since_unix_ns
-        for event in Changes(POLICY).take(Look(snapshot, verdict))
+        for event in EventLog(POLICY).take(Look(snapshot, verdict))
         if event.finding
     }
     told = diagnose_text(snapshot, verdict, WIDE)
@@ -171,7 +171,7 @@ def say_the_same_in_each_row(snapshot, verdict, history, seen):
 @pytest.mark.parametrize("name", sorted(SCENARIOS))
 def test_all_places_agree(name):
     seen = Counter()
-    timeline = Timeline()
+    timeline = EventLog(POLICY)
     for snapshot, verdict, history in moments(name):
         say_the_same_times(snapshot, verdict, timeline)
         say_the_same_numbers(snapshot, verdict, history, seen)

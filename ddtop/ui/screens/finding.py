@@ -8,7 +8,7 @@ from typing import ClassVar
 from textual.binding import BindingType
 
 from ddtop.model.facts import Snapshot
-from ddtop.present.events import Entry
+from ddtop.present.events import Event
 from ddtop.present.findings import finding_lines, story_lines
 from ddtop.present.help_text import FINDING_PAGE
 from ddtop.present.jobs import findings_beside
@@ -81,16 +81,16 @@ class FindingScreen(PageScreen):
 
 
 class StoryScreen(PageScreen):
-    """The story of one timeline entry."""
+    """The story of one event."""
 
     topic = FINDING_PAGE
 
-    def __init__(self, session: Session, entry: Entry) -> None:
+    def __init__(self, session: Session, event: Event) -> None:
         super().__init__(session)
-        self._key: Hashable = entry.key
-        self._entry = entry
+        self._key: Hashable = event.key
+        self._event = event
 
     def lines_of(self, snapshot: Snapshot, width: int) -> list[Line]:
-        # The timeline may have dropped the entry; the screen still shows it.
-        self._entry = self.session.timeline.find(self._key) or self._entry
-        return story_lines(snapshot, self._entry, width, self.session.paint.glyphs)
+        # The log may have dropped the event; the screen still shows it.
+        self._event = self.session.timeline.find(self._key) or self._event
+        return story_lines(snapshot, self._event, width, self.session.paint.glyphs)

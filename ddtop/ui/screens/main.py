@@ -11,7 +11,7 @@ from ddtop.diagnosis.finding import Verdict
 from ddtop.model.facts import Snapshot
 from ddtop.present.culprit import healthy_beside
 from ddtop.present.events import STACKS as STACKS_TAKEN
-from ddtop.present.events import Entry
+from ddtop.present.events import Event
 from ddtop.present.filter import parse_filter
 from ddtop.present.findings import banner_lines
 from ddtop.present.help_text import ACTIONS, MAP, RANKS, VIEWS
@@ -87,7 +87,7 @@ class MainScreen(FactsScreen):
             GroupsView(session),
             StacksView(session),
             HostsView(session, coded),
-            EventsView(session, self._open_entry),
+            EventsView(session, self._open_event),
         )
         self.views: dict[str, View] = {view.topic: view for view in made}
         self.view: View = self.ranks
@@ -192,7 +192,7 @@ class MainScreen(FactsScreen):
             most=most,
             usual=usual,
             brief=True,
-            past=self.session.timeline.entries,
+            past=self.session.timeline.events,
         )
         worst = verdict.findings[0].identity if verdict.findings else None
         self._show_top((worst, self.size, self.session.shown.contact is None, self.folded), lines)
@@ -369,12 +369,12 @@ class MainScreen(FactsScreen):
     def action_open_group(self, name: str) -> None:
         self.app.push_screen(GroupScreen(self.session, name))
 
-    def _open_entry(self, entry: Entry) -> None:
-        """Open the story of an entry of the timeline, or the stacks that it is about."""
+    def _open_event(self, event: Event) -> None:
+        """Open the story of an event, or the stacks that it is about."""
         snapshot = self.session.shown.snapshot
-        taken = snapshot is not None and entry.key == (STACKS_TAKEN, last_request(snapshot))
+        taken = snapshot is not None and event.key == (STACKS_TAKEN, last_request(snapshot))
         self.app.push_screen(
-            StacksScreen(self.session, None) if taken else StoryScreen(self.session, entry)
+            StacksScreen(self.session, None) if taken else StoryScreen(self.session, event)
         )
 
     def action_finding(self, number: int) -> None:

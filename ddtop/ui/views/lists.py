@@ -12,8 +12,8 @@ from ddtop.diagnosis.rank_state import culprits
 from ddtop.follow.look import Look
 from ddtop.model.facts import Snapshot
 from ddtop.present import help_text
-from ddtop.present.events import Entry
-from ddtop.present.findings import EventRow, event_row, events_table, rows_of
+from ddtop.present.events import Event, EventRow, rows_of
+from ddtop.present.findings import event_row, events_table
 from ddtop.present.gpus import driver_line, gpu_line, gpu_titles
 from ddtop.present.groups import (
     GroupFacts,
@@ -45,13 +45,13 @@ from ddtop.words.sentences import rank_list
 
 
 class EventsView(ListingView):
-    """All entries of the session's timeline. Events from before this viewer connected are found
+    """All events of the session's log. Those from before this viewer connected are found
     when the view is first shown."""
 
     topic: ClassVar[str] = help_text.EVENTS
 
-    def __init__(self, session: Session, opened: Callable[[Entry], None]) -> None:
-        """`opened`: called with the entry whose story is wanted."""
+    def __init__(self, session: Session, opened: Callable[[Event], None]) -> None:
+        """`opened`: called with the event whose story is wanted."""
         super().__init__(session, at_end=True)
         self._opened = opened
         self._rows: list[EventRow] = []
@@ -62,9 +62,9 @@ class EventsView(ListingView):
         if not self._recalling and not self.session.recalled and look.recall is not None:
             self._recalling = True
             self.run_worker(self._recall(), name="recall")
-        entries = self.session.timeline.entries
-        if entries is not self._made_for:
-            self._made_for, self._rows = entries, rows_of(entries)
+        events = self.session.timeline.events
+        if events is not self._made_for:
+            self._made_for, self._rows = events, rows_of(events)
         rows, now = self._rows, snapshot.time_unix_ns
         table, glyphs = events_table(self.list.size.width), self.session.paint.glyphs
         self.titles.show([table.titles() if rows else (("nothing has happened yet", "dim"),)])
@@ -72,7 +72,7 @@ class EventsView(ListingView):
         def row(index: int) -> Line:
             return event_row(rows[index], now, table, glyphs)
 
-        self.put([(row.entry.key, row.over) for row in rows], row)
+        self.put([(row.event.key, row.over) for row in rows], row)
 
     async def _recall(self) -> None:
         try:
@@ -96,11 +96,11 @@ class EventsView(ListingView):
         return [("enter", "Enter", "details"), ("end", "End", "newest")]
 
     def on_cursor_list_opened(self, message: PickList.Opened) -> None:
-        """Open the story of the entry."""
+        """Open the story of the event."""
         message.stop()
-        row = next((row for row in self._rows if (row.entry.key, row.over) == message.key), None)
+        row = next((row for row in self._rows if (row.event.key, row.over) == message.key), None)
         if row is not None:
-            self._opened(row.entry)
+            self._opened(row.event)
 
 
 # -- One row a process group

@@ -13,8 +13,8 @@ from ddtop.diagnosis.rank_state import culprits
 from ddtop.follow.look import Look
 from ddtop.model.facts import Snapshot
 from ddtop.present import help_text
+from ddtop.present.events import EventRow, rows_of
 from ddtop.present.filter import BY_VERDICT, FIELDS, Rows, describe_filter, parse_filter
-from ddtop.present.findings import EventRow, rows_of
 from ddtop.present.gpus import silent_note
 from ddtop.present.job_charts import LINE_LEAST
 from ddtop.present.lanes import ALONE_MOST, legend
@@ -112,9 +112,9 @@ class RanksView(View):
         self._show_strip(look, scene)
 
     def _scene(self, look: Look, snapshot: Snapshot) -> Scene:
-        entries = self.session.timeline.entries
-        if entries is not self._events[0]:
-            self._events = entries, rows_of(entries)
+        events = self.session.timeline.events
+        if events is not self._events[0]:
+            self._events = events, rows_of(events)
         return Scene(
             snapshot,
             self.session.job_history,
