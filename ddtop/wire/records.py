@@ -574,7 +574,8 @@ class ThreadStack(msgspec.Struct, frozen=True, array_like=True):
     `name` is None where the source does not say (faulthandler before 3.14).
 
     `omitted`: outer frames that were left out because the stack is deep. `main`: the rank's thread,
-    which is the main thread unless another one trains.
+    which is the main thread unless another one trains. `has_gil`: it had the GIL when it was read,
+    as py-spy says.
     """
 
     frames: tuple[StackFrame, ...]
@@ -582,6 +583,7 @@ class ThreadStack(msgspec.Struct, frozen=True, array_like=True):
     thread_id: int | None = None
     main: bool = False
     omitted: int = 0
+    has_gil: bool = False
 
 
 # -- How a rank finds the others
