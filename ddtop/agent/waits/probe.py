@@ -491,7 +491,11 @@ class WaitChain(Probe):
     ) -> dict[str, str]:
         """What the plain ones of these variables are, without secrets. The key of a store is a
         name, though a variable `key` elsewhere may have a secret."""
-        values = self._rank.frames.walk.values(thread.ident, names[:_NAMES_MAX], thread.depth)
+        read = partial(self._rank.frames.walk.values, thread.ident, names[:_NAMES_MAX])
+        values = read(thread.depth)
+        if not values and (now := self._thread(thread.ident)) is not None:
+            # A loop that spins may be in a library at one moment and not at the next.
+            values = read(now.depth) if now.spots[0][:2] == thread.spots[0][:2] else values
         return {
             name: redacted_start(value, VALUE_MAX)
             if of_key
@@ -527,8 +531,9 @@ class WaitChain(Probe):
         place = Place(spot.function, spot.file, spot.line)
         if key is None:
             limit = f"that {TIMED}" if lines.is_timed(source, spot.line) else ""
-            first = self._shown.setdefault(named, shown)
-            changes = CHANGES if shown != first else ""
+            # Of a loop that spins the values cannot be read at each look.
+            first = self._shown[named] = self._shown.get(named) or shown
+            changes = CHANGES if shown and shown != first else ""
             does = ", and ".join(filter(None, (shown, limit or changes)))
             return Link(LOOP, redact(named), place=place, does=does)
         # Of a variable the value says more than the name.
