@@ -33,7 +33,7 @@ _BEGINS = "__init__"
 Files = Mapping[str, Sequence[str]]
 
 
-class Spot(NamedTuple):
+class StackLine(NamedTuple):
     """A line in a function of a file. `inner`: of the innermost frame of a stack."""
 
     function: str
@@ -42,18 +42,18 @@ class Spot(NamedTuple):
     inner: bool = False
 
 
-class Ending(NamedTuple):
+class WaitEnd(NamedTuple):
     """A line that would end the wait. `ways`: from where it is reached: itself, and the calls of
     its function. `of_attribute`: of an object that all methods know by this name; a local name may
     be that of another object elsewhere."""
 
     text: str
-    spot: Spot
-    ways: tuple[Spot, ...]
+    spot: StackLine
+    ways: tuple[StackLine, ...]
     of_attribute: bool
 
 
-def endings_of(files: Files, file: str, line: int) -> list[Ending]:
+def endings_of(files: Files, file: str, line: int) -> list[WaitEnd]:
     """The lines of these files that would end the wait in which a thread stands at `line`: first
     those that name the object as this one does."""
     for waits in _WAITS.finditer(statement(files.get(file, ()), line)):
@@ -61,7 +61,7 @@ def endings_of(files: Files, file: str, line: int) -> list[Ending]:
         if (methods := _ENDED_BY.get(waits[2])) is not None:
             ends = rf"(?<!\w){name}(?:\[[^\]\n]*\])?\.(?:{'|'.join(methods)})\("
             found = [
-                Ending(
+                WaitEnd(
                     statement(files[spot.file], spot.line),
                     spot,
                     _ways(files, spot) if owner else (spot,),
@@ -74,7 +74,7 @@ def endings_of(files: Files, file: str, line: int) -> list[Ending]:
     return []
 
 
-def way_to(files: Files, ending: Ending, spots: Iterable[Spot]) -> Spot | None:
+def way_to(files: Files, ending: WaitEnd, spots: Iterable[StackLine]) -> StackLine | None:
     """Where a thread with these lines on its stack comes to that line, if it goes on: there, or at
     a call on the way."""
     return next(
@@ -92,7 +92,7 @@ def way_to(files: Files, ending: Ending, spots: Iterable[Spot]) -> Spot | None:
     )
 
 
-def _ways(files: Files, spot: Spot) -> tuple[Spot, ...]:
+def _ways(files: Files, spot: StackLine) -> tuple[StackLine, ...]:
     ways, names = [spot], {spot.function}
     for _ in range(CALLERS_DEEP):
         calls = rf"(?<!\w)(?<!def )(?:{'|'.join(map(re.escape, names))})\("
@@ -104,7 +104,7 @@ def _ways(files: Files, spot: Spot) -> tuple[Spot, ...]:
     return tuple(ways)
 
 
-def _with(files: Files, pattern: str) -> Iterator[Spot]:
+def _with(files: Files, pattern: str) -> Iterator[StackLine]:
     """The lines in functions that match."""
     for file, lines in files.items():
         text = "\n".join(lines)
@@ -112,4 +112,4 @@ def _with(files: Files, pattern: str) -> Iterator[Spot]:
             at = text.count("\n", 0, found.start()) + 1
             function = function_at(lines, at)
             if function is not None and not statement(lines, at).startswith("#"):
-                yield Spot(function, file, at)
+                yield StackLine(function, file, at)

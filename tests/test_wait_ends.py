@@ -2,7 +2,7 @@
 
 import pytest
 
-from ddtop.wait_ends import Spot, endings_of, way_to
+from ddtop.wait_ends import StackLine, endings_of, way_to
 
 PROGRAM = """\
 class Statistics:
@@ -77,6 +77,6 @@ def test_the_lines_that_end_a_wait_call_a_method_of_an_object_of_that_name(line,
 def test_a_thread_before_that_line_or_before_a_call_of_its_function_comes_to_it(line, spot, comes):
     (ending,) = endings_of(FILES, "feed.py", line)
     function, at, *file = spot
-    spots = [Spot("elsewhere", "feed.py", 1), Spot(function, *(file or ["feed.py"]), at)]
+    spots = [StackLine("elsewhere", "feed.py", 1), StackLine(function, *(file or ["feed.py"]), at)]
 
     assert (way_to(FILES, ending, spots) is not None) is comes

@@ -486,8 +486,8 @@ _REPAIRS = {
     "URLError": _LISTENS,
     "gaierror": "correct that name, or repair the name server",
     "FileExistsError": (
-        "find out which process should remove that file, and remove it if that one has ended (a"
-        " lock of the system, flock, ends with its process)"
+        "remove that file if the process that made it has ended, and use a lock that ends with its"
+        " process (fcntl.flock)"
     ),
     "FileNotFoundError": "find out which process should write that file, and why it has not",
     "PermissionError": "give this user the right to that file",

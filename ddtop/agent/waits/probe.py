@@ -31,7 +31,7 @@ from ddtop.patience import LatestResult
 from ddtop.procfs import CLOCK_TICK_NS, children, wchan
 from ddtop.redaction import redact, redacted_start, redacted_variable
 from ddtop.registry import start_ticks
-from ddtop.wait_ends import Ending, Spot, endings_of, way_to
+from ddtop.wait_ends import StackLine, WaitEnd, endings_of, way_to
 from ddtop.wire import page as layout
 from ddtop.wire.names import CONNECTIONS, word_of
 from ddtop.wire.records import (
@@ -107,7 +107,7 @@ class _Failed(NamedTuple):
     """An exception that is handled, and the line of the program that has raised it."""
 
     type: str
-    spot: Spot
+    spot: StackLine
 
 
 class _Thread(NamedTuple):
@@ -119,12 +119,12 @@ class _Thread(NamedTuple):
     ident: int
     name: str
     tid: int
-    spots: tuple[Spot, ...]
+    spots: tuple[StackLine, ...]
     waits_on: str
     stack: tuple[tuple[str, str], ...]
     depth: int
     pooled: bool
-    library: tuple[Spot, ...] = ()
+    library: tuple[StackLine, ...] = ()
 
 
 class _Texts(NamedTuple):
@@ -135,7 +135,7 @@ class _Texts(NamedTuple):
     link: Link | None
     children: Sequence[int] = ()
 
-    def of(self, spot: Spot) -> Sequence[str]:
+    def of(self, spot: StackLine) -> Sequence[str]:
         """The lines of its file."""
         return self.files.get(spot.file, ())
 
@@ -223,7 +223,7 @@ class WaitChain(Probe):
         frames = self._rank.frames
         stack = frames.walk.stack(ident, FRAMES_MAX)
         every = [
-            Spot(function, file, line or 0, not deep)
+            StackLine(function, file, line or 0, not deep)
             for deep, ((file, function, _, line), _) in enumerate(stack)
         ]
         spots = tuple(spot for spot in every if frames.is_user(spot.file))
@@ -257,7 +257,7 @@ class WaitChain(Probe):
                 continue
             known = threading._active.get(ident)  # type: ignore[attr-defined]
             name, tid = text(peek(known, "_name")), self._rank.frames.walk.native_id(ident)
-            spot = Spot(seen.function or "", seen.file, seen.line, inner=True)
+            spot = StackLine(seen.function or "", seen.file, seen.line, inner=True)
             if not (name or "").startswith("ddtop"):
                 yield _Thread(
                     ident, name or f"{ident}", tid, (spot,), seen.waits_on or "", (), 0, False
@@ -269,7 +269,9 @@ class WaitChain(Probe):
         if error is None or error.type in FLOW:
             return None
         own = [one for one in error.places if self._rank.frames.is_user(one[0])]
-        return _Failed(error.type, Spot(own[-1][1], own[-1][0], own[-1][2] or 0)) if own else None
+        return (
+            _Failed(error.type, StackLine(own[-1][1], own[-1][0], own[-1][2] or 0)) if own else None
+        )
 
     def _read(self) -> _Texts:
         """Read the files. A separate thread calls it."""
@@ -595,7 +597,7 @@ class WaitChain(Probe):
             return [_of_thread(OBJECT, there[0])], there[0]
         return None
 
-    def _taken_before(self, thread: _Thread, taken: str, texts: _Texts) -> Spot | None:
+    def _taken_before(self, thread: _Thread, taken: str, texts: _Texts) -> StackLine | None:
         """The line further out that is inside a `with` of the same name, of the same object or in
         the same file: then it takes a lock a second time. Of `locks[key]` the text does not say
         which one it is."""
@@ -768,21 +770,21 @@ def _of_thread(resource: str, thread: _Thread, named: str = "", does: str = "") 
     return Link(resource, named, short_name(thread.name), place=place, does=does)
 
 
-def _endings(waits: _Thread | PendingTask, texts: _Texts) -> list[Ending]:
+def _endings(waits: _Thread | PendingTask, texts: _Texts) -> list[WaitEnd]:
     """The lines of the program that would end its wait."""
     return endings_of(texts.files, waits.spots[0].file, waits.spots[0].line)
 
 
 def _comes_to(
-    one: _Thread | PendingTask, endings: Sequence[Ending], texts: _Texts, has: bool
-) -> Ending | None:
+    one: _Thread | PendingTask, endings: Sequence[WaitEnd], texts: _Texts, has: bool
+) -> WaitEnd | None:
     """The first of these lines to which it comes, if it goes on: in a function of its own only if
     that `has` the object."""
     ways = ((ending, way_to(texts.files, ending, one.spots)) for ending in endings)
     return next((ending for ending, way in ways if way and (has or way != ending.spot)), None)
 
 
-def _with_ending(link: Link, ending: Ending) -> Link:
+def _with_ending(link: Link, ending: WaitEnd) -> Link:
     at, does = Place(*ending.spot[:3]), redact(ending.text)
     return msgspec.structs.replace(link, at=at, does=does)
 

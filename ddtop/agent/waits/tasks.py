@@ -14,7 +14,7 @@ from types import CoroutineType, FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ddtop.agent.plain import peek, text
-from ddtop.wait_ends import Spot
+from ddtop.wait_ends import StackLine
 from ddtop.wire.records import OF_TASK
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class PendingTask(NamedTuple):
     waits."""
 
     name: str
-    spots: tuple[Spot, ...]
+    spots: tuple[StackLine, ...]
     inside: tuple[tuple[str, str], ...]
     holds: tuple[set[int], ...]
     uses: set[int]
@@ -151,7 +151,7 @@ def _note_failed(rank: Rank, tasks: Iterable[Any]) -> None:
 
 def _awaited_at(rank: Rank, named: str, coroutine: Any) -> Iterator[PendingTask]:
     """What is read of the task with this coroutine, if it runs code of the program."""
-    spots: list[Spot] = []
+    spots: list[StackLine] = []
     holds: list[set[int]] = []
     inside: list[tuple[str, str]] = []
     uses: set[int] = set()
@@ -163,7 +163,7 @@ def _awaited_at(rank: Rank, named: str, coroutine: Any) -> Iterator[PendingTask]
         if at is None:
             break
         if rank.frames.is_user(at.file):
-            spots.insert(0, Spot(at.function, at.file, at.line or 0))
+            spots.insert(0, StackLine(at.function, at.file, at.line or 0))
             holds.insert(0, at.blocks)
             uses |= at.holds
             inside, wants = [], NOTHING

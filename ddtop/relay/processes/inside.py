@@ -19,7 +19,7 @@ from ddtop.procfs import program_lines
 from ddtop.program_text import held_at, statement, taken_at
 from ddtop.redaction import redact
 from ddtop.relay.processes.sockets import sleeping_in
-from ddtop.wait_ends import Spot, endings_of, way_to
+from ddtop.wait_ends import StackLine, endings_of, way_to
 from ddtop.wire.names import word_of
 from ddtop.wire.records import (
     BLOCKS,
@@ -169,7 +169,7 @@ def _in_memory(
         here = Place(at.function, at.file, at.line)
         return Inside((Link(OBJECT, redact(text), place=here, does=CALL),))
     for other in (one for one in threads if one is not waits):
-        spots = [Spot(_name(frame), frame.file, frame.line or 0) for frame in other.frames]
+        spots = [StackLine(_name(frame), frame.file, frame.line or 0) for frame in other.frames]
         ways = ((ending, way_to(files, ending, spots)) for ending in endings)
         ending = next((ending for ending, way in ways if way and ending.of_attribute), None)
         if ending is not None:
