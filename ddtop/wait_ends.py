@@ -8,14 +8,15 @@ known in which threads stand.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
 from ddtop.program_text import function_at, loops_at, statement
 
-CALLERS_DEEP, FOUND_MAX = 3, 16
-"""Callers of callers that are looked for, and lines of a file that are kept of each search."""
+CALLERS_DEEP, FOUND_MAX, ENDS_MAX, TEXT_MAX = 3, 16, 4, 1 << 18
+"""Callers of callers that are looked for, lines that each search finds, ends of one wait, and
+characters of a file that is searched: a search holds the GIL."""
 _WAITS = re.compile(r"\b([A-Za-z_][\w.]*)\.(\w+)\(")
 _ENDED_BY = {
     "wait": ("set", "notify", "notify_all"),
@@ -56,21 +57,18 @@ class WaitEnd(NamedTuple):
 def endings_of(files: Files, file: str, line: int) -> list[WaitEnd]:
     """The lines of these files that would end the wait in which a thread stands at `line`: first
     those that name the object as this one does."""
+    texts = {named: "\n".join(lines) for named, lines in files.items()}
+    texts = {named: text for named, text in texts.items() if len(text) <= TEXT_MAX}
     for waits in _WAITS.finditer(statement(files.get(file, ()), line)):
         owner, _, name = waits[1].rpartition(".")
         if (methods := _ENDED_BY.get(waits[2])) is not None:
             ends = rf"(?<!\w){name}(?:\[[^\]\n]*\])?\.(?:{'|'.join(methods)})\("
-            found = [
-                WaitEnd(
-                    statement(files[spot.file], spot.line),
-                    spot,
-                    _ways(files, spot) if owner else (spot,),
-                    bool(owner),
-                )
-                for spot in _with(files, ends)
-                if spot.function != _BEGINS
-            ]
-            return sorted(found, key=lambda ending: f"{waits[1]}." not in ending.text)
+            found = [spot for spot in _with(texts, files, ends, {name}) if spot.function != _BEGINS]
+            said = {spot: statement(files[spot.file], spot.line) for spot in found}
+            first = sorted(found, key=lambda spot: f"{waits[1]}." not in said[spot])[:ENDS_MAX]
+            ways = [_ways(texts, files, spot) if owner else (spot,) for spot in first]
+            every = zip(first, ways, strict=True)
+            return [WaitEnd(said[spot], spot, way, bool(owner)) for spot, way in every]
     return []
 
 
@@ -92,11 +90,11 @@ def way_to(files: Files, ending: WaitEnd, spots: Iterable[StackLine]) -> StackLi
     )
 
 
-def _ways(files: Files, spot: StackLine) -> tuple[StackLine, ...]:
+def _ways(texts: Mapping[str, str], files: Files, spot: StackLine) -> tuple[StackLine, ...]:
     ways, names = [spot], {spot.function}
     for _ in range(CALLERS_DEEP):
         calls = rf"(?<!\w)(?<!def )(?:{'|'.join(map(re.escape, names))})\("
-        new = [way for way in _with(files, calls) if way not in ways]
+        new = [way for way in _with(texts, files, calls, names) if way not in ways]
         names = {way.function for way in new}
         ways += new
         if not new:
@@ -104,12 +102,17 @@ def _ways(files: Files, spot: StackLine) -> tuple[StackLine, ...]:
     return tuple(ways)
 
 
-def _with(files: Files, pattern: str) -> Iterator[StackLine]:
-    """The lines in functions that match."""
-    for file, lines in files.items():
-        text = "\n".join(lines)
-        for found in islice(re.finditer(pattern, text), FOUND_MAX):
-            at = text.count("\n", 0, found.start()) + 1
-            function = function_at(lines, at)
-            if function is not None and not statement(lines, at).startswith("#"):
-                yield StackLine(function, file, at)
+def _with(texts: Mapping[str, str], files: Files, pattern: str, words: set[str]) -> list[StackLine]:
+    """The lines in functions that match. `words`: each match has one of them."""
+    found = (
+        (file, text.count("\n", 0, match.start()) + 1)
+        for file, text in texts.items()
+        if any(map(text.__contains__, words))
+        for match in re.finditer(pattern, text)
+    )
+    every = ((function_at(files[file], at), file, at) for file, at in islice(found, FOUND_MAX))
+    return [
+        StackLine(function, file, at)
+        for function, file, at in every
+        if function is not None and not statement(files[file], at).startswith("#")
+    ]
