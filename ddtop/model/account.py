@@ -330,6 +330,12 @@ def wakes_often(facts: RankFacts) -> bool:
     return (facts.process.wakes_per_s or 0.0) >= facts.policy.of(ShortSleeps).per_s
 
 
+def worker_naps(facts: RankFacts) -> bool:
+    """Whether the worker that must deliver its next batch sleeps again and again: it may work in
+    short steps, as a rank."""
+    return facts.loader.naps_per_s >= facts.policy.of(ShortSleeps).per_s
+
+
 def _of_cpu(facts: RankFacts) -> Does | None:
     process = facts.process.report
     if not facts.process.working or facts.process.cpu_ratio is None or process is None:

@@ -154,8 +154,8 @@ def thread_text(name: str) -> str:
 
 
 def function_text(place: Place) -> str:
-    """`on_train_batch_end of MyCallback`; a function that is not a method by its name alone."""
-    return f"{place.function} of {place.owner}" if place.owner else place.function
+    """`MyCallback.on_train_batch_end`; a function that is not a method by its name alone."""
+    return f"{place.owner}.{place.function}" if place.owner else place.function
 
 
 def asked_text(asked: Asked) -> str:

@@ -510,7 +510,7 @@ def test_no_combination_makes_it_raise_and_every_word_is_known(facts):
     [
         (
             {"owner": "MyCallback", "framework": "lightning", "framework_call": "_call_hook"},
-            "waiting for a lock (train.py:53 take of MyCallback, called by Lightning)",
+            "waiting for a lock (train.py:53 MyCallback.take, called by Lightning)",
         ),
         (
             {"framework": "lightning", "framework_call": "barrier", "framework_inside": True},

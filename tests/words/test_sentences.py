@@ -213,7 +213,7 @@ def test_a_pipeline_stage_counts_as_torch_does(stage, text):
     ("more", "function", "short", "whole"),
     [
         ({}, "step", "", ""),
-        ({"owner": "MyCallback"}, "step of MyCallback", "", ""),
+        ({"owner": "MyCallback"}, "MyCallback.step", "", ""),
         (
             {"framework": "lightning", "framework_call": "_call_hook"},
             "step",
