@@ -106,12 +106,13 @@ class EventLog:
         if snapshot is None:
             return []
         first = not self._facts and not self._joins.events
-        if look.contact is not None and snapshot.live:
-            found = list(self._lost(look.contact, look.contact_age_s or 0.0, snapshot))
-        elif snapshot is self._last:
-            return []
-        else:
-            found = self._compared(snapshot, look.verdict)
+        found: list[Event] = []
+        lost = look.contact if snapshot.live else None
+        # While a relay is silent, the facts are those of its last report.
+        if snapshot is not self._last and (lost is None or self._last is None):
+            found += self._compared(snapshot, look.verdict)
+        if lost is not None:
+            found += self._lost(lost, look.contact_age_s or 0.0, snapshot)
         for event in found:
             self._put(event)
         # A reader expects the times of the lines in order. But the first look at a job brings
