@@ -24,13 +24,14 @@ _BRACES = re.compile(r"\{([^{}:!]+)")
 _NAME = re.compile(r"(?<![\w.])([A-Za-z_]\w*)(\.[A-Za-z_]\w*)?\b([.(\[])?")
 _WORDS = frozenset({"and", "or", "not", "in", "is", "if", "else", "for", "None", "True", "False"})
 _ALWAYS = ("True", "1")
-_FUNCTIONS, _LOOPS = ("def ", "class ", "async def "), ("while ", "for ", "async for ")
+_DEF = "def "
+_FUNCTIONS, _LOOPS = (_DEF, "class ", "async def "), ("while ", "for ", "async for ")
 _STORE = re.compile(
     r"\w*store\w*(?:\(\))?\.(get|wait|check|add|compare_set)"
     r"""\(\[?(f?"[^"]*"|f?'[^']*'|[^\],)]+)""",
     re.IGNORECASE,
 )
-_AWAIT_KEY = ("get", "wait", "check")
+_AWAIT_KEY, _COUNTS = ("get", "wait", "check"), ", 0)"
 _COMMA = re.compile(r",(?![^()]*\))")
 _LEAVES = re.compile(r"(break|return|raise)\b")
 _CLOCK = re.compile(
@@ -64,11 +65,16 @@ class Key(NamedTuple):
 
 
 def key_at(lines: Sequence[str], line: int) -> Key | None:
-    """The key of a store for which the line waits, or the condition of its loop asks."""
-    found = _STORE.search(_text(lines, line))
+    """The key of a store for which the line waits, or the condition of its loop asks. A call that
+    adds 0 asks how many have come, of which the condition says more."""
+    text = _text(lines, line)
+    found = _STORE.search(text)
     if found is None or found[1].lower() not in _AWAIT_KEY:
-        found = _STORE.search(condition_of(lines, line) or "")
-    return Key(found[2], found[1].lower() not in _AWAIT_KEY) if found is not None else None
+        text = condition_of(lines, line) or ""
+        found = _STORE.search(text)
+    if found is None or text.startswith(_COUNTS, found.end()):
+        return None
+    return Key(found[2], found[1].lower() not in _AWAIT_KEY)
 
 
 def is_timed(lines: Sequence[str], line: int) -> bool:
@@ -84,6 +90,12 @@ def is_timed(lines: Sequence[str], line: int) -> bool:
 def is_in_loop(lines: Sequence[str], line: int) -> bool:
     """Whether the line stands in a loop of its function."""
     return _loop(lines, line) > 0
+
+
+def loops_at(lines: Sequence[str], line: int) -> set[int]:
+    """The heads of the loops of its function around the line."""
+    inside = takewhile(lambda head: not head[1].startswith(_FUNCTIONS), _heads(lines, line))
+    return {number for number, text in inside if text.startswith(_LOOPS)}
 
 
 def names_in(condition: str) -> tuple[str, ...]:
@@ -113,6 +125,13 @@ def held_at(lines: Sequence[str], line: int) -> Iterator[str]:
     for _, text in _heads(lines, line):
         if (head := _head(text.removeprefix("async "), "with ")) is not None:
             yield from (one.partition(" as ")[0].strip() for one in _COMMA.split(head))
+
+
+def function_at(lines: Sequence[str], line: int) -> str | None:
+    """The name of the innermost function around the line; None outside of functions."""
+    heads = (text.removeprefix("async ") for _, text in _heads(lines, line))
+    head = next((text for text in heads if text.startswith(_DEF)), None)
+    return head and head.removeprefix(_DEF).partition("(")[0].strip()
 
 
 def statement(lines: Sequence[str], line: int) -> str:

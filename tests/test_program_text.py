@@ -120,6 +120,8 @@ def test_a_line_is_inside_the_blocks_around_it(line, held):
         ('self.store.get(f"phase/{number}")', 'f"phase/{number}"'),
         ("tcp_store.get(key)", "key"),
         ("shelf.get(key)", None),
+        ("while store.add(key, 1) > 1:", "key"),
+        ("while store.add(key, 0) < world:", None),
     ],
 )
 def test_the_key_of_a_store_is_the_first_one_of_the_call(text, key):

@@ -42,20 +42,22 @@ class Tick:
     """The results of one tick so far. Each probe may use the results of the rows above it.
 
     `now`: monotonic ns. `unix_minus_mono`: add it to `now` to get Unix time. `held`: the tick is
-    late. `open_calls`: those on the state
-    page. `calls`: the MPI call that each thread is in, by Python's number of the thread: its name
-    and `p2p` or `collective`. `pattern`: iterations counted from MPI's collectives and when the
-    count last grew. `seen`: where the rank's thread is, `line_since` since when. `has_peer`: some
-    thread is in a call that has one peer. `waits`: torch has a collective pending; `stuck`: for
-    more than a second. `moved_at`: when any source had seen progress before this tick, monotonic
-    ns, 0 if none had. `gpu`: the rank's own CUDA device, None while it is not known; `groups`: the
-    process groups of the report that is being made; `activities`: how many samples have found each
-    of ACTIVITIES; `steady_since`: since when the steps have taken equally long, 0 if they do not;
-    `late_after_ns`: how long after a step the next one is late, 0 while no length is known.
+    late. `open_calls`: those on the state page. `calls`: the MPI call that each thread is in, by
+    Python's number of the thread: its name and `p2p` or `collective`. `pattern`: iterations counted
+    from MPI's collectives and when the count last grew. `seen`: where the rank's thread is,
+    `line_since` since when, and `call_since` since when in this call of this function. `has_peer`:
+    some thread is in a call that has one peer. `waits`: torch has a collective pending; `stuck`:
+    for more than a second. `moved_at`: when any source had seen progress before this tick,
+    monotonic ns, 0 if none had. `gpu`: the rank's own CUDA device, None while it is not known;
+    `groups`: the process groups of the report that is being made; `activities`: how many samples
+    have found each of ACTIVITIES; `steady_since`: since when the steps have taken equally long, 0
+    if they do not; `late_after_ns`: how long after a step the next one is late, 0 while no length
+    is known.
     """
 
     __slots__ = (
         "activities",
+        "call_since",
         "calls",
         "gpu",
         "groups",
@@ -75,7 +77,8 @@ class Tick:
     )
 
     def __init__(self) -> None:
-        self.now = self.unix_minus_mono = self.line_since = self.moved_at = 0
+        self.now = self.unix_minus_mono = self.moved_at = 0
+        self.line_since = self.call_since = 0
         self.steady_since, self.late_after_ns, self.held = 0, 0, False
         self.seen: ThreadLook | None = None
         self.gpu: int | None = None

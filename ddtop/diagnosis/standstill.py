@@ -9,13 +9,13 @@ from math import inf
 
 from ddtop.diagnosis.finding import CRITICAL, INFO, WARNING, Patience
 from ddtop.model.account import does
-from ddtop.model.chain import chain_of
+from ddtop.model.chain import chain_of, closes_circle
 from ddtop.model.facts import Blame, PeerWait, RankFacts, Snapshot, State, Wait
 from ddtop.model.stacks import is_own
 from ddtop.model.wait_graph import tells_nothing, waiters_of
 from ddtop.policy import Limits, Policy
 from ddtop.wire.names import ORDERS, RECEIVES, RESULTS, WAITING_CALLS, is_from_root
-from ddtop.wire.records import ACTIVITIES, FILE_LOCK, KEY, LOCK
+from ddtop.wire.records import ACTIVITIES, FILE_LOCK, KEY, LOCK, RETRY
 from ddtop.words.sentences import COMPUTES
 
 
@@ -71,8 +71,9 @@ PROMPTS = frozenset({"stdin", "socket"})
 reads a socket.
 """
 OUTSIDE = REQUESTS | {"pipe", "rpc"}
-_OF_RANKS = frozenset({KEY, LOCK, FILE_LOCK})
-"""What another rank, thread or process of the program has to give: no request comes there."""
+_OF_PROGRAM = frozenset({KEY, LOCK, FILE_LOCK, RETRY})
+"""What another rank, thread or process of the program has to give, or to repair: no request comes
+there."""
 _POLLING = frozenset({"sleep", "lock", "python", "unknown"})
 """Words of `activity_text` for a loop that polls. If a sample finds its thread awake, the word says
 nothing.
@@ -135,7 +136,7 @@ class Idle:
         its training, has work, and the blamed rank has not come to it.
         """
         root = self._snapshot.rank(blame.root)
-        if counts_steps(root) or not self._all_take(blame):
+        if counts_steps(root) or _is_of_program(root) or not self._all_take(blame):
             return False
         word, asks = does(root).word, polls(root, self._policy)
         if word not in REQUESTS and not asks:
@@ -198,7 +199,7 @@ class Idle:
         word = does(rank).word
         if word == "debugger":
             return True
-        if any(link.resource in _OF_RANKS for link in chain_of(rank)[:1]):
+        if _is_of_program(rank):
             return False
         if rank.reported.phase == "leaving" or (
             rank.reported.place is not None and rank.reported.place.waits_for is not None
@@ -212,6 +213,11 @@ class Idle:
             return False
         anybody = any(call.name in RECEIVES and call.peer is None for call in rank.comm.open_calls)
         return anybody or word in OUTSIDE or polls(rank, self._policy)
+
+
+def _is_of_program(rank: RankFacts) -> bool:
+    """Whether what it waits for is nothing that comes from outside."""
+    return any(link.resource in _OF_PROGRAM for link in chain_of(rank)[:1])
 
 
 def _is_for_orders(wait: PeerWait) -> bool:
@@ -350,6 +356,8 @@ def severity_of(
         warning_s, critical_s, because = critical_s, patient_s, "some of its ranks may work"
     elif not _needs_nobody(still, words, policy):
         critical_s, because = patient_s, "what it asks may still answer"
+    if any(map(closes_circle, still.active)):
+        critical_s, because = warning_s, "nobody ends a circle"
     if "loader" in words or any(rank.process.stalled_since_unix_ns for rank in still.active):
         # After that time the rules for loaders and disks apply.
         warning_s = max(warning_s, policy.stall_alone_limit_s)

@@ -357,8 +357,16 @@ def _main(stacks: Stacks) -> ThreadStack | None:
 def user_frame(stacks: Stacks) -> StackFrame | None:
     """The innermost frame of the program's own code in its main thread."""
     thread = _main(stacks)
-    return (
-        next((frame for frame in thread.frames if owner_of(frame) is Owner.USER), None)
-        if thread
-        else None
-    )
+    return _user_frame(thread) if thread is not None else None
+
+
+def gil_holder(stacks: Stacks) -> tuple[str, StackFrame] | None:
+    """The other thread that had the GIL when the stacks were taken: its name, and its innermost
+    frame of the program's own code."""
+    others = (thread for thread in stacks.threads if thread.has_gil and not thread.main)
+    found = ((thread.name or "?", frame) for thread in others if (frame := _user_frame(thread)))
+    return next(found, None)
+
+
+def _user_frame(thread: ThreadStack) -> StackFrame | None:
+    return next((frame for frame in thread.frames if owner_of(frame) is Owner.USER), None)

@@ -25,7 +25,7 @@ from ddtop.wire.records import (
 
 def chain_of(rank: RankFields) -> tuple[Link, ...]:
     """What it waits for, the nearest first: in Python, then in the kernel."""
-    in_python, process = rank.reported.chain, rank.process.report
+    in_python, process = rank.reported.chain, _looked_at(rank)
     if in_python and in_python[0].resource == ITSELF:
         return _through_itself(in_python, process)
     if process is None or not process.chain or (in_python and in_python[-1].resource == KEY):
@@ -39,6 +39,14 @@ def chain_of(rank: RankFields) -> tuple[Link, ...]:
         named = msgspec.structs.replace(first, resource=last[0].resource, named=last[0].named)
         return (*in_python[:-1], named, *process.chain[1:])
     return in_python if last and last[0].circle else in_python + process.chain
+
+
+def _looked_at(rank: RankFields) -> ProcessState | None:
+    """Its process, if it has not come to another function since its chain was looked for."""
+    process, place = rank.process.report, rank.reported.place
+    looked = process.chain_unix_ns if process is not None else None
+    came = place.since_unix_ns if place is not None else None
+    return process if looked is None or came is None or came <= looked else None
 
 
 def _through_itself(in_python: tuple[Link, ...], process: ProcessState | None) -> tuple[Link, ...]:
@@ -73,6 +81,14 @@ def waiting_end(snapshot: Snapshot, rank: RankFacts, waiters: Collection[int]) -
     return snapshot.rank(last.rank) if at is None or max(since, default=0) <= at else None
 
 
+def inside_end(end: RankFields | None) -> tuple[Link, ...]:
+    """What the thread of the rank at the end of a chain waits for that should answer, if that is in
+    the hands of the rank's main thread; else nothing. The first link is that thread."""
+    in_python = end.reported.chain if end is not None else ()
+    answers = in_python and in_python[0].resource == ITSELF and in_python[-1].circle
+    return in_python if answers else ()
+
+
 def awaited_rank(snapshot: Snapshot, rank: RankFacts) -> RankFacts | None:
     """The last rank that is reached from chain to chain, if each ends at a living rank; None if its
     own chain ends at no rank, or if the chains come back."""
@@ -94,6 +110,8 @@ def closes_circle(rank: RankFacts, end: RankFacts | None = None) -> bool:
     last = next(reversed(chain_of(rank)), None)
     if last is None or not (last.circle or end is not None) or last.does == BACKLOG:
         return False
+    if inside_end(end):
+        return True
     stacks = (end or rank).dump.stacks
     alone = stacks is not None and bool(stacks.method) and not other_threads(stacks)
     return alone or (last.circle and last.pid is None)

@@ -571,6 +571,8 @@ class LoaderFacts(msgspec.Struct, frozen=True, gc=False):
     window_steps: int | None = None
     #: Since when the worker that must deliver the next batch makes no progress.
     stuck_since_unix_ns: int | None = None
+    #: How often that worker wakes per second from its sleep; 0.0 if it is in another wait.
+    naps_per_s: float = 0.0
     #: Its workers have nearly always something to do: they make no more batches than are taken.
     busy: bool = False
 

@@ -191,6 +191,8 @@ class Owing:
     still_since_unix_ns: int
     #: When something of it last moved while this batch was waited for; None: nothing has.
     moved_unix_ns: int | None = None
+    #: How often it woke per second, of a worker that sleeps: it polls, or works in short steps.
+    naps_per_s: float = 0.0
 
     def moved(self, by_ns: int) -> Owing:
         """All times plus `by_ns`: the offset of their clock was corrected."""
@@ -233,7 +235,9 @@ def follow(
         return Owing(key, cannot, at_unix_ns)
     if not cannot and _has_moved(before, now, seconds, policy):
         return Owing(key, False, at_unix_ns, at_unix_ns)
-    return owing
+    wakes = _growth(before.owing_switches, now.owing_switches)
+    naps = wakes / seconds if _ASLEEP in (now.owing_wchan or "") and seconds else 0.0
+    return replace(owing, naps_per_s=naps) if naps != owing.naps_per_s else owing
 
 
 def moves(owing: Owing | None, now_unix_ns: int, policy: Policy) -> bool:

@@ -285,6 +285,7 @@ def _loader(memory: RankMemory, now: int, policy: Policy) -> LoaderFacts:
         wait_low_ratio=low,
         window_steps=int(max(grown[1][1:3])) if grown else None,
         stuck_since_unix_ns=owing.still_since_unix_ns if owing is not None else None,
+        naps_per_s=owing.naps_per_s if owing is not None else 0.0,
         busy=grown is not None and grown[1][3] > policy.of(Loading).busy_ratio * grown[0] * 1e9,
     )
 
@@ -305,7 +306,8 @@ def _is_served(place: Place, report: ProcessState | None) -> bool:
 def _process(memory: RankMemory, comm: CommFacts, now: int, policy: Policy) -> ProcessFacts:
     report, alive = memory.process, memory.exit is None
     cpu_ratio, working, wakes_per_s = ratios.cpu(memory, now, policy)
-    lacks_cpu = working is False and ratios.lacks_cpu(memory, now, policy)
+    asks = ratios.asks_for_lock(memory, wakes_per_s, policy)
+    lacks_cpu = working is False and not asks and ratios.lacks_cpu(memory, now, policy)
     if lacks_cpu:
         working = True
     exiting = report is not None and report.exiting

@@ -111,7 +111,7 @@ def cpu(
     wakes_per_s = switches / seconds
     own_ratio = _own_ratio(memory, policy.cpu_window_s, now)
     ratio = max(0.0, cpu_ns / (seconds * 1e9) - own_ratio)
-    if _asks_for_lock(memory):
+    if asks_for_lock(memory, wakes_per_s, policy):
         # To ask a thousand times a second, in a file, takes as much CPU and I/O as work does.
         return ratio, ratio >= policy.busy_ratio, wakes_per_s
     if ratio >= policy.cpu_working_ratio or io_bytes / seconds >= policy.io_working_bytes_per_s:
@@ -172,10 +172,13 @@ def _is_served(memory: RankMemory) -> bool:
     return "pipe_read" in (memory.slept_in or "")
 
 
-def _asks_for_lock(memory: RankMemory) -> bool:
-    """Whether its main thread is in a library's call for a lock, and sleeps there."""
+def asks_for_lock(memory: RankMemory, wakes_per_s: float | None, policy: Policy) -> bool:
+    """Whether its main thread is in a library's call for a lock, and asks for it again and again.
+    Between two questions it may be in any call."""
     place = memory.state.place if memory.state else None
-    return place is not None and place.waits_on == "lock" and "nanosleep" in (memory.slept_in or "")
+    again = (wakes_per_s or 0.0) >= policy.poll_wakes_per_s
+    again = again or "nanosleep" in (memory.slept_in or "")
+    return place is not None and place.waits_on == "lock" and again
 
 
 def _child_runs(memory: RankMemory, policy: Policy) -> bool:

@@ -12,23 +12,26 @@ import msgspec
 
 from ddtop.diagnosis.kinds import Kind
 from ddtop.model.account import does, other_threads
-from ddtop.model.chain import chain_of, closes_circle
+from ddtop.model.chain import chain_of, closes_circle, inside_end
 from ddtop.model.ending import fatal_exception
 from ddtop.model.facts import RankFacts
 from ddtop.model.kernel_wait import short, wait_of
 from ddtop.wire.records import (
     ALONE,
     BACKLOG,
+    BLOCKS,
     CALL,
     CHANGES,
     CHILD,
     CONNECTION,
     DEBUGGER,
+    ENDING,
     ENDLESS,
     ENDS_AGAIN,
     FILE_LOCK,
     FROZEN,
     INHERITED,
+    KEPT,
     KEY,
     LISTENS,
     LOCK,
@@ -56,6 +59,7 @@ from ddtop.wire.records import (
     Handling,
     LastException,
     Link,
+    Place,
     ProcessState,
     Sleeper,
 )
@@ -107,14 +111,22 @@ def _texts(rank: RankFacts, end: RankFacts | None) -> list[str]:
     """A text for each link, and one for what the last one does: `which waits for a pipe`."""
     links = chain_of(rank)
     texts = list(map(waits_text, links))
+    if links and (within := inside_end(end)):
+        answers = f"where {_who(within[0])} {waits_text(within[1])}"
+        then = [f"which {waits_text(link)}" for link in within[2:]]
+        return [*_joined(links, texts), answers, *then, f"which waits for rank {rank.rank}"]
     texts += filter(None, [_end_text(link, rank, end) for link in links[-1:]])
     if len(links) > 1 and links[-1].resource == CHILD and links[-1].does:
         # Nothing shows that the loop waits for it.
         texts[-2:] = [f"has a child, {_who(links[-1])}, that {texts[-1]}"]
+    return _joined(links, texts)
+
+
+def _joined(links: Sequence[Link], texts: Sequence[str]) -> list[str]:
     # The rank itself does what follows the condition of its loop.
-    joins = ["and" if link.resource == LOOP else "which" for link in links]
+    joins = ["and" if link.resource in (LOOP, RETRY) else "which" for link in links]
     then = [_at(link, text) for link, text in zip(links, texts[1:], strict=False)]
-    return texts[:1] + [f"{join} {text}" for join, text in zip(joins, then, strict=False)]
+    return [*texts[:1], *(f"{join} {text}" for join, text in zip(joins, then, strict=False))]
 
 
 def _at(link: Link, text: str) -> str:
@@ -138,7 +150,8 @@ def chain_step(rank: RankFacts, end: RankFacts | None = None) -> str | None:
     """What to do about the end of the chain; None where none is known."""
     links = chain_of(rank)
     if closes_circle(rank, end):
-        return next(step for holds, step in _CIRCLES if holds(links[-1]))
+        closes = (inside_end(end) or links)[-1]
+        return next(step for holds, step in _CIRCLES if holds(closes))
     if (error := ended_thread(rank)) is not None:
         return (
             f"repair {error.type}{_raised_at(error)}, with which its {thread_text(error.thread)}"
@@ -178,8 +191,7 @@ def _cause_of(tried: Handling) -> str | None:
 
 
 def _raised_at(error: LastException) -> str:
-    place = error.place
-    return f" in {function_text(place)} ({file_line(place)})" if place is not None else ""
+    return _in(error.place)
 
 
 def _lost_thread(rank: RankFacts) -> LastException | None:
@@ -203,7 +215,8 @@ def ended_thread(rank: RankFacts) -> LastException | None:
     if last is None:
         return error if does(rank).word in ("queue", "lock") else None
     of_task = last.resource == TASK and error.thread.startswith(OF_TASK)
-    return error if of_task or last.resource == LOOP or last.does == ALONE else None
+    nobody = last.does == ALONE or (last.resource == ENDING and last.nobody)
+    return error if of_task or last.resource == LOOP or nobody else None
 
 
 def _who(link: Link) -> str:
@@ -221,6 +234,11 @@ def _who(link: Link) -> str:
 def _of_pipe(link: Link) -> str:
     if link.does == INHERITED:
         return "reads its standard input, which is that of its parent, and nothing comes"
+    if link.does == KEPT:
+        return (
+            f"waits for the end of a pipe, which {_who(link)} still has open, though the process"
+            " that it has started has ended"
+        )
     what = f"waits for the pipe {short(link.named)}" if link.named else "waits for a pipe"
     return (
         f"{what}, which no other process {link.does}"
@@ -246,9 +264,8 @@ def _of_connection(link: Link) -> str:
 
 
 def _of_task(link: Link) -> str:
-    at = f" in {function_text(link.place)} ({file_line(link.place)})" if link.place else ""
     limit = f", and that {link.does}" if link.does else ""
-    return f"waits for {_who(link)}, which stands at `{link.named}`{at}{limit}"
+    return f"waits for {_who(link)}, which stands at `{link.named}`{_in(link.place)}{limit}"
 
 
 _OBJECTS: dict[str, Callable[[Link], str]] = {
@@ -271,13 +288,32 @@ def _of_object(link: Link) -> str:
     return f"waits for the {link.named} that {_who(link)} {link.does}"
 
 
+def _of_ending(link: Link) -> str:
+    what = f"waits in `{link.named}`" if link.named else "waits"
+    by = f"`{link.does}`{_in(link.at)}"
+    if link.nobody:
+        ended = f": {_who(link)} has ended" if link.who is not None else ""
+        return f"{what}, which {by} would end, and no thread comes there{ended}"
+    return f"{what} until {_who(link)} comes to {by}"
+
+
+def _in(place: Place | None) -> str:
+    return f" in {function_text(place)} ({file_line(place)})" if place is not None else ""
+
+
 def _of_lock(link: Link) -> str:
     if link.does == TWICE and link.place is not None:
         where = f"{function_text(link.place)} ({file_line(link.place)})"
         return f"waits for `{link.named}`, which it has taken itself before, in {where}"
+    if link.does == BLOCKS:
+        return (
+            f"waits for `{link.named}`, which no other thread has: it blocks the event loop whose"
+            " tasks may have it"
+        )
     if link.who is None:
         return f"waits for `{link.named}`" + (f", and {link.does}" if link.does else "")
-    return _owned(f"waits for `{link.named}`", link, "has")
+    has = f"has{_in(link.place)}" if link.circle else "has"
+    return _owned(f"waits for `{link.named}`", link, has)
 
 
 def _of_shared_lock(link: Link) -> str:
@@ -297,6 +333,7 @@ _WAITS: dict[str, Callable[[Link], str]] = {
     CONNECTION: _of_connection,
     FILE_LOCK: lambda link: _owned(f"waits for the lock on {short(link.named)}", link, "has"),
     DEBUGGER: lambda link: f"is held by {_who(link)}, which traces it",
+    ENDING: _of_ending,
     KEY: lambda link: (
         f"tries to take the key {link.named} of the store"
         if link.does == TAKES
@@ -370,8 +407,7 @@ def _does(link: Link) -> str | None:
     if known is not None and wait is not None and wait[0] == "sleep":
         # It asks for that again and again.
         now = f"is {known.phrase}"
-    spot = link.place and f" in {function_text(link.place)} ({file_line(link.place)})"
-    return now + (spot or "")
+    return now + _in(link.place)
 
 
 def _kernel_wait(link: Link) -> tuple[str, str] | None:
@@ -424,8 +460,14 @@ _CIRCLES = (
         " collective, a worker, a child)",
     ),
     (
+        lambda link: _is(link, ENDING),
+        "they wait for each other: let the line that ends that wait come before it, or run in"
+        " another thread; give that wait a time limit",
+    ),
+    (
         lambda link: _is(link, LOCK),
-        "they wait for each other: release that lock before you wait for the thread that needs it",
+        "they wait for each other: release that lock before you wait for the thread or task that"
+        " needs it",
     ),
     (
         lambda _: True,
@@ -443,6 +485,10 @@ _REPAIRS = {
     "ConnectError": _LISTENS,
     "URLError": _LISTENS,
     "gaierror": "correct that name, or repair the name server",
+    "FileExistsError": (
+        "remove that file if the process that made it has ended, and use a lock that ends with its"
+        " process (fcntl.flock)"
+    ),
     "FileNotFoundError": "find out which process should write that file, and why it has not",
     "PermissionError": "give this user the right to that file",
 }
@@ -513,6 +559,28 @@ ENDS = (
         lambda link: (
             f"find out which thread should end `{link.named}` ({_spot(link)}), and why it has not;"
             " give that wait a time limit"
+        ),
+    ),
+    End(
+        lambda link: _is(link, ENDING) and link.nobody,
+        lambda link: (
+            f"find out why nothing comes to `{link.does}`{_in(link.at)}: what should has ended"
+            + (f" ({_who(link)} has: an exception that is caught?)" if link.who is not None else "")
+            + ", was never started, or has left before that line; give that wait a time limit"
+        ),
+    ),
+    End(
+        lambda link: link.does == KEPT,
+        lambda link: (
+            "let what stays in the background not keep that pipe (>/dev/null 2>&1,"
+            f" stdout=subprocess.DEVNULL), or end {_who(link)}"
+        ),
+    ),
+    End(
+        lambda link: link.does == BLOCKS,
+        lambda link: (
+            f"let tasks take `{link.named}` by `async with` of an asyncio.Lock: a lock of threads"
+            " that one task has over an await stops the loop for all"
         ),
     ),
     End(

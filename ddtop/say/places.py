@@ -12,12 +12,19 @@ from ddtop.model.account import (
     does,
     does_at_report,
     fresh_stacks,
+    gil_holder,
     is_silent,
     user_frame,
 )
 from ddtop.model.facts import RankFacts
 from ddtop.say.said import duration
-from ddtop.words.sentences import file_line, framework_text, function_text, phase_text
+from ddtop.words.sentences import (
+    file_line,
+    framework_text,
+    function_text,
+    phase_text,
+    thread_text,
+)
 
 
 def where_text(facts: RankFacts) -> str:
@@ -49,6 +56,9 @@ def _in_c(facts: RankFacts, classified: Does) -> str:
     stacks = fresh_stacks(facts)
     user = user_frame(stacks) if stacks is not None else None
     doing = classified.text if classified.source in (STACKS, KERNEL) else ""
+    if stacks is not None and (holder := gil_holder(stacks)) is not None:
+        name, at = holder
+        return f"its {thread_text(name)} in C called from {file_line(at)} {at.function}"
     if user is not None and classified.word == "gil":
         return f"waiting at {file_line(user)} {user.function} for the GIL, held by another thread"
     if user is not None:

@@ -574,7 +574,8 @@ class ThreadStack(msgspec.Struct, frozen=True, array_like=True):
     `name` is None where the source does not say (faulthandler before 3.14).
 
     `omitted`: outer frames that were left out because the stack is deep. `main`: the rank's thread,
-    which is the main thread unless another one trains.
+    which is the main thread unless another one trains. `has_gil`: it had the GIL when it was read,
+    as py-spy says.
     """
 
     frames: tuple[StackFrame, ...]
@@ -582,6 +583,7 @@ class ThreadStack(msgspec.Struct, frozen=True, array_like=True):
     thread_id: int | None = None
     main: bool = False
     omitted: int = 0
+    has_gil: bool = False
 
 
 # -- How a rank finds the others
@@ -1436,14 +1438,15 @@ CHILD, PIPE, FILE_LOCK, CONNECTION = "child", "pipe", "file lock", "connection"
 LOCK, THREAD, TASK, LOOP, KEY = "lock", "thread", "task", "loop", "store key"
 OBJECT, PROCESS, RPC = "object", "process", "rpc"
 MOUNT, LOOKUP, SIGNAL, DEBUGGER = "mount", "name lookup", "signal", "debugger"
-ITSELF, RETRY, SHARED = "itself", "retry", "shared lock"
+ITSELF, RETRY, SHARED, ENDING = "itself", "retry", "shared lock", "ending"
 """What a process or a thread may wait for: `Link.resource`. RETRY: that a statement, `named`, which
 has raised an exception, does not raise it the next time. SHARED: a lock in memory that processes
-share."""
+share. ENDING: that another thread or task comes to a line of the program, `at`, that ends the call
+`named`."""
 TIMED, CHANGES, REPLACES, UNDONE = "has a time limit", "that changes", "replaces", "undone"
 LISTENS, TAKES, ALONE, MAY, TWICE = "listens", "takes", "alone", "may", "twice"
 BACKLOG, INHERITED, STARVED, TAKEN = "backlog", "inherited", "starved", "taken"
-ENDS_AGAIN, CALL = "ends again", "call"
+ENDS_AGAIN, CALL, KEPT, BLOCKS = "ends again", "call", "kept", "blocks"
 """`Link.does`.
 
 Of a loop TIMED and CHANGES are the end of a longer text.
@@ -1456,7 +1459,9 @@ as a lock. ALONE: the only thread of the program waits for the object. MAY: no o
 have the lock. TWICE: the same thread or task has taken the lock before, at `place`. BACKLOG: the
 server has not accepted the connection. INHERITED: the standard input is that of the parent.
 STARVED: all threads of the pool wait for futures. TAKEN: all connections of the pool are in use.
-CALL: `named` is the call in which a thread waits for another thread of its process.
+CALL: `named` is the call in which a thread waits for another thread of its process. KEPT: the
+process that had the pipe has ended, and another one that it has started still has it open. BLOCKS:
+the thread that waits for the lock runs an event loop, and no other thread has it.
 """
 ENDLESS = "True"
 """`Link.named` of a loop that only sleeps and has no end."""
@@ -1489,7 +1494,8 @@ class Link(msgspec.Struct, frozen=True, array_like=True, gc=False):
     `nobody`: every process of this user, or every thread of this process, was looked at, and none
     has it. `circle`: the one that has it stands earlier in the chain. `does`: of a connection its
     state, of a pipe what the other end must do, of an object what the thread does with it, of a
-    loop, a retry or a key the values in its text, of a child that has ended how.
+    loop, a retry or a key the values in its text, of a child that has ended how, of an ending the
+    text of its line.
     """
 
     resource: str
@@ -1503,6 +1509,7 @@ class Link(msgspec.Struct, frozen=True, array_like=True, gc=False):
     rank: int | None = None
     circle: bool = False
     host: str | None = None
+    at: Place | None = None
 
 
 class HostState(Record, frozen=True, array_like=True):

@@ -56,7 +56,10 @@ def test_threads_of_a_rank_that_wait_for_each_other_are_a_circle():
     finding = found(stands(*CIRCLE))
 
     assert (finding.kind, finding.ranks, finding.severity) == (Kind.WAIT_CYCLE, (1,), "critical")
-    assert "which waits for `self.lock`, which its main thread has: a circle" in finding.summary
+    assert (
+        "which waits for `self.lock`, which its main thread has in save (train.py:31): a circle"
+        in finding.summary
+    )
     assert finding.advice.startswith("they wait for each other: release that lock")
 
 
@@ -78,7 +81,7 @@ def test_a_rank_that_waits_for_its_own_thread_over_a_socket_is_a_circle():
     assert (finding.kind, finding.ranks) == (Kind.WAIT_CYCLE, (1,))
     assert (
         "waits for an answer of 127.0.0.1:4455, which its thread handler serves, which waits for"
-        " `self.lock`, which its main thread has: a circle" in finding.summary
+        " `self.lock`, which its main thread has in save (train.py:31): a circle" in finding.summary
     )
 
 

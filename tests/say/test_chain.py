@@ -6,15 +6,18 @@ from ddtop.say.chain import chain_clause, chain_lines, chain_step
 from ddtop.wire.records import (
     ALONE,
     BACKLOG,
+    BLOCKS,
     CALL,
     CHANGES,
     CHILD,
     CONNECTION,
     DEBUGGER,
+    ENDING,
     ENDLESS,
     ENDS_AGAIN,
     FILE_LOCK,
     INHERITED,
+    KEPT,
     KEY,
     LOCK,
     LOOKUP,
@@ -50,6 +53,7 @@ COMPUTES = Sleeper("R")
 REFUSED = "ConnectionRefusedError"
 REFRESH = Place("refresh", "/home/ada/cache.py", 22, "socket")
 TAKE = Place("take", "/home/ada/shelf.py", 16)
+FILL = Place("fill", "/home/ada/shelf.py", 20)
 LOCKS = Place("take", "/home/ada/shelf.py", 16, "lock")
 COLLECT = Place("collect", "/home/ada/train.py", 31)
 
@@ -73,6 +77,49 @@ CASES = {
         ": cut.py (pid 88) waits in take (shelf.py:16) for a pipe, which read.py (pid 89) writes,"
         " which computes",
         "let read.py (pid 89) finish",
+    ),
+    "a line that would end the wait, to which a thread comes": (
+        (Link(ENDING, "self.full.wait()", "filler", place=REFRESH, at=FILL, does="full.set()"),),
+        ": it waits in `self.full.wait()` until its thread filler comes to `full.set()` in fill"
+        " (shelf.py:20), which is waiting on a socket in refresh (cache.py:22)",
+        "see why its thread filler does not go on: it is waiting on a socket in refresh",
+    ),
+    "a line that would end the wait, to which nobody comes": (
+        (Link(ENDING, "self.full.wait()", nobody=True, at=FILL, does="full.set()"),),
+        ": it waits in `self.full.wait()`, which `full.set()` in fill (shelf.py:20) would end, and"
+        " no thread comes there",
+        "find out why nothing comes to `full.set()` in fill (shelf.py:20): what should has ended",
+    ),
+    "a line that would end the wait, to which the thread itself comes": (
+        (Link(ENDING, who="task main", place=TAKE, at=FILL, does="full.set()", circle=True),),
+        ": it waits until its task main comes to `full.set()` in fill (shelf.py:20): a circle",
+        "they wait for each other: let the line that ends that wait come before it",
+    ),
+    "a lock that blocks an event loop": (
+        (Link(LOCK, "guard", nobody=True, does=BLOCKS),),
+        ": it waits for `guard`, which no other thread has: it blocks the event loop whose tasks"
+        " may have it",
+        "let tasks take `guard` by `async with` of an asyncio.Lock",
+    ),
+    "what is left in the background": (
+        (Link(PIPE, who="sleep", pid=88, process=ASLEEP, does=KEPT),),
+        ": it waits for the end of a pipe, which sleep (pid 88) still has open, though the process"
+        " that it has started has ended, which is asleep",
+        "let what stays in the background not keep that pipe",
+    ),
+    "a task that has the lock and waits": (
+        (Link(LOCK, "self.gate", "task main", place=TAKE, circle=True),),
+        ": it waits for `self.gate`, which its task main has in take (shelf.py:16): a circle",
+        "they wait for each other: release that lock before you wait for the thread or task",
+    ),
+    "a statement that fails because a child has ended": (
+        (
+            Link(RETRY, "s.connect(where)", REFUSED, place=COLLECT),
+            Link(CHILD, who="serve.py", pid=88, process=Sleeper("Z"), does="exit code 1"),
+        ),
+        ": it tries `s.connect(where)` again and again (train.py:31), and has a child, serve.py"
+        " (pid 88), that ended with exit code 1",
+        "find out why serve.py (pid 88) ended with exit code 1",
     ),
     "a lock that no thread here has": (
         (Link(LOCK, "Lock(cache, name)", does="name is 'ops'"),),
@@ -312,8 +359,8 @@ CASES = {
             Link(THREAD, who="saver", place=REFRESH),
             Link(LOCK, "self.lock", "MainThread", place=COLLECT, circle=True),
         ),
-        ": it waits for its thread saver, which waits for `self.lock`, which its main thread has:"
-        " a circle",
+        ": it waits for its thread saver, which waits for `self.lock`, which its main thread has in"
+        " collect (train.py:31): a circle",
         "they wait for each other: release that lock before you wait for the thread",
     ),
     "an object for which the only thread waits": (

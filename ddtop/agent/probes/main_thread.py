@@ -310,6 +310,7 @@ class PlaceProbe(Probe):
         if seen is not None:
             self._stay.follow(seen, tick.now)
             since = tick.line_since = self._stay.line_since
+            tick.call_since = self._stay.since
             if tick.now - max(since, self._asked_at) >= POLLS_EVERY_NS:
                 asked = since, rank.frames.polled_path(lead.ident)
                 self._polls = asked if asked == self._asked else _UNASKED

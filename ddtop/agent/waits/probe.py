@@ -10,35 +10,36 @@ says; two objects may have one name. Check: `ddtop stacks`, the program's text.
 
 from __future__ import annotations
 
-import gc
 import os
 import re
-import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from functools import cache, partial
+from functools import partial
 from time import monotonic
-from types import CoroutineType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from ddtop import program_text as lines
 from ddtop.agent.plain import peek, text
 from ddtop.agent.probe import Fields, Probe, Tick
-from ddtop.agent.stacks.frames import LOADER, OTHER
+from ddtop.agent.stacks.frames import COLLECTIVE, LOADER, OTHER
 from ddtop.agent.stacks.walk import FLOW
+from ddtop.agent.waits.tasks import NOTHING, PendingTask, awaits, short_name
 from ddtop.patience import LatestResult
 from ddtop.procfs import CLOCK_TICK_NS, children, wchan
 from ddtop.redaction import redact, redacted_start, redacted_variable
 from ddtop.registry import start_ticks
+from ddtop.wait_ends import StackLine, WaitEnd, endings_of, way_to
 from ddtop.wire import page as layout
 from ddtop.wire.names import CONNECTIONS, word_of
 from ddtop.wire.records import (
     ALONE,
+    BLOCKS,
     CHANGES,
     CHILD,
+    ENDING,
     ENDS_AGAIN,
     FILE_LOCK,
     ITSELF,
@@ -63,15 +64,16 @@ from ddtop.wire.records import (
 )
 
 if TYPE_CHECKING:
-    from asyncio import Task
     from collections.abc import Mapping, Sequence
 
     from ddtop.agent.rank import Rank
 
 AFTER_NS, EVERY_NS = 2_000_000_000, 5_000_000_000
 """A rank that makes no progress is looked at after this time, and then this often."""
-JUST_NS, NAME_MAX, VALUE_MAX = 1_000_000_000, 60, 100
-THREADS_MAX, FRAMES_MAX, TASKS_MAX, AWAITS_MAX, LINKS_MAX = 64, 60, 512, 32, 4
+LIVED_NS, ENDED_NS = 5_000_000_000, 60_000_000_000
+"""A thread that has lived for this long is remembered for this long after its end."""
+JUST_NS, VALUE_MAX = 1_000_000_000, 100
+THREADS_MAX, FRAMES_MAX, LINKS_MAX = 64, 60, 4
 STALE_S = 30.0
 SOURCE_MAX = 1 << 20
 """Characters of a file that are read."""
@@ -85,25 +87,13 @@ _SEMAPHORE = "multiprocessing/synchronize.py"
 _OBJECTS = ("/threading.py", "/queue.py", "concurrent/futures/_base.py")
 """Files whose classes let threads wait for each other."""
 POOL = ("concurrent/futures/thread.py", "_worker")
-_ASYNCIO_RUN, _GROUP = "asyncio/runners.py", ("asyncio/taskgroups.py", "__aexit__")
+_ASYNCIO_RUN, _LOOP = "asyncio/runners.py", "asyncio/base_events.py"
+_GIVES = "run_coroutine_threadsafe("
 _ON_THREADS = ("run_in_executor", "to_thread")
 _LOOP_THREADS = (("fsspec/asyn.py", "fsspecIO"),)
 """Libraries that talk on a thread of their own: a file on the stack of the thread that waits for
 it, and its name."""
-_SUBPROCESS = ("asyncio/subprocess.py", "asyncio/base_subprocess.py")
-_TASKS, _TIMED = "asyncio/tasks.py", ("wait_for", "sleep")
-_TASK_QUEUE, _RUNS = "asyncio/queues.py", ("future", "task")
-"""`_RUNS`: the variables of asyncio that have the task which a loop runs until it is done."""
-_SHARED = {
-    "asyncio.locks": ("Lock", "Event", "Condition", "Semaphore", "BoundedSemaphore"),
-    "asyncio.queues": ("Queue", "PriorityQueue", "LifoQueue"),
-    "trio._sync": ("Event", "Condition", "Semaphore", "CapacityLimiter"),
-    "trio._channel": ("MemoryChannelState",),
-}
-"""Classes of asyncio and trio for which tasks wait."""
-_TRIO, _TRIO_RUNS, _NURSERY_ENDS = "trio/_core/_run.py", "run", "_nested_child_finished"
-NOTHING = (0, "")
-OTHERS_MAX = 128
+_TASK_QUEUE = "asyncio/queues.py"
 _ASKS_CHILD = re.compile(r"\.(?:poll|is_alive)\(\)|\.(?:returncode|exitcode)\b")
 _NAMED_LOCK = re.compile(r"(?<![bc])lock|mutex|sem(?:aphore)?\b", re.IGNORECASE)
 """In the name of a lock; a clock and a block are no locks."""
@@ -113,45 +103,11 @@ _LIMIT = re.compile(
 """Of a block that ends its awaits by itself."""
 
 
-class _Spot(NamedTuple):
-    """A line of the program on the stack of a thread. `inner`: it is the innermost frame."""
-
-    function: str
-    file: str
-    line: int
-    inner: bool = False
-
-
 class _Failed(NamedTuple):
     """An exception that is handled, and the line of the program that has raised it."""
 
     type: str
-    spot: _Spot
-
-
-class _Task(NamedTuple):
-    """A pending task of asyncio, and the program's lines on its awaits, innermost first. `inside`:
-    the calls of libraries inside the first, as (file, function). `holds`: the ids of what the lines
-    are inside of by `async with`, for each line. `uses`: the ids of all that its functions, and
-    their objects, have. `wants`: the id and the class of the lock, queue or the like for which it
-    waits."""
-
-    name: str
-    spots: tuple[_Spot, ...]
-    inside: tuple[tuple[str, str], ...]
-    holds: tuple[set[int], ...]
-    uses: set[int]
-    wants: tuple[int, str]
-
-    @property
-    def timed(self) -> bool:
-        """The await ends by itself."""
-        return any(file.endswith(_TASKS) and name in _TIMED for file, name in self.inside)
-
-    @property
-    def of_child(self) -> bool:
-        """It waits for a child process."""
-        return any(file.endswith(_SUBPROCESS) for file, _ in self.inside)
+    spot: StackLine
 
 
 class _Thread(NamedTuple):
@@ -163,12 +119,12 @@ class _Thread(NamedTuple):
     ident: int
     name: str
     tid: int
-    spots: tuple[_Spot, ...]
+    spots: tuple[StackLine, ...]
     waits_on: str
     stack: tuple[tuple[str, str], ...]
     depth: int
     pooled: bool
-    library: tuple[_Spot, ...] = ()
+    library: tuple[StackLine, ...] = ()
 
 
 class _Texts(NamedTuple):
@@ -179,7 +135,7 @@ class _Texts(NamedTuple):
     link: Link | None
     children: Sequence[int] = ()
 
-    def of(self, spot: _Spot) -> Sequence[str]:
+    def of(self, spot: StackLine) -> Sequence[str]:
         """The lines of its file."""
         return self.files.get(spot.file, ())
 
@@ -192,14 +148,17 @@ class WaitChain(Probe):
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
         self._asked_at, self._asked, self._lasts = 0, False, False
+        self._for_others = False
         self._lead: _Thread | None = None
         self._threads: tuple[_Thread, ...] = ()
         self._foreign: tuple[_Thread, ...] = ()
-        self._tasks: tuple[_Task, ...] = ()
-        self._others: tuple[_Task, ...] = ()
+        self._tasks: tuple[PendingTask, ...] = ()
+        self._others: tuple[PendingTask, ...] = ()
         self._failed: _Failed | None = None
         self._polls: str | None = None
         self._since = 0
+        self._alive: dict[int, tuple[str, int]] = {}
+        self._ended = ("", 0)
         self._shown: dict[str, str] = {}
         self._new: int | None = None
         self._texts = LatestResult(self._read)
@@ -208,8 +167,11 @@ class WaitChain(Probe):
     def sample(self, tick: Tick) -> None:
         """Look at a wait that lasts."""
         seen, page = tick.seen, self._rank.page.words
-        stands = seen is not None and seen.activity in (OTHER, LOADER) and not tick.waits
-        if not stands or tick.now - max(tick.moved_at, tick.line_since) < AFTER_NS:
+        activity = seen.activity if seen is not None else None
+        self._for_others = tick.waits or activity == COLLECTIVE
+        stands = self._for_others or activity in (OTHER, LOADER)
+        self._note_ended(tick.now)
+        if not stands or tick.now - max(tick.moved_at, tick.call_since) < AFTER_NS:
             if self._chain or page[layout.AWAITED_AT]:
                 self._chain, page[layout.AWAITED_AT] = (), 0
             self._asked_at = 0
@@ -225,8 +187,10 @@ class WaitChain(Probe):
             self._threads = tuple(filter(None, map(self._thread, every)))
             known = {one.ident for one in self._threads}
             self._foreign = tuple(self._of_libraries(one for one in every if one not in known))
-            in_loop = lead is not None and lead.waits_on == "asyncio"
-            self._tasks, self._others = self._awaits(lead) if lead and in_loop else ((), ())
+            in_loop = lead is not None and lead.waits_on in ("asyncio", "future")
+            self._tasks, self._others = (
+                awaits(self._rank, lead.stack, self._lasts) if lead and in_loop else ((), ())
+            )
             self._failed = self._failed_at()
             self._polls = self._rank.frames.polled_path(self._rank.lead_id)
             self._since = tick.line_since
@@ -241,6 +205,17 @@ class WaitChain(Probe):
         """`chain`."""
         return partial(RankState, chain=self._chain)
 
+    def _note_ended(self, now: int) -> None:
+        """Remember the names of threads that end: nobody can ask for them later."""
+        active = threading._active  # type: ignore[attr-defined]
+        if active.keys() == self._alive.keys() or len(active) > THREADS_MAX:
+            return
+        for ident in self._alive.keys() - active.keys():
+            name, since = self._alive.pop(ident)
+            self._ended = (name, now) if now - since >= LIVED_NS else self._ended
+        for ident, one in list(active.items()):
+            self._alive.setdefault(ident, (text(peek(one, "_name")) or "", now))
+
     # -- What is read
 
     def _thread(self, ident: int) -> _Thread | None:
@@ -248,7 +223,7 @@ class WaitChain(Probe):
         frames = self._rank.frames
         stack = frames.walk.stack(ident, FRAMES_MAX)
         every = [
-            _Spot(function, file, line or 0, not deep)
+            StackLine(function, file, line or 0, not deep)
             for deep, ((file, function, _, line), _) in enumerate(stack)
         ]
         spots = tuple(spot for spot in every if frames.is_user(spot.file))
@@ -282,7 +257,7 @@ class WaitChain(Probe):
                 continue
             known = threading._active.get(ident)  # type: ignore[attr-defined]
             name, tid = text(peek(known, "_name")), self._rank.frames.walk.native_id(ident)
-            spot = _Spot(seen.function or "", seen.file, seen.line, inner=True)
+            spot = StackLine(seen.function or "", seen.file, seen.line, inner=True)
             if not (name or "").startswith("ddtop"):
                 yield _Thread(
                     ident, name or f"{ident}", tid, (spot,), seen.waits_on or "", (), 0, False
@@ -294,7 +269,9 @@ class WaitChain(Probe):
         if error is None or error.type in FLOW:
             return None
         own = [one for one in error.places if self._rank.frames.is_user(one[0])]
-        return _Failed(error.type, _Spot(own[-1][1], own[-1][0], own[-1][2] or 0)) if own else None
+        return (
+            _Failed(error.type, StackLine(own[-1][1], own[-1][0], own[-1][2] or 0)) if own else None
+        )
 
     def _read(self) -> _Texts:
         """Read the files. A separate thread calls it."""
@@ -319,7 +296,10 @@ class WaitChain(Probe):
     # -- What it means
 
     def _find(self, lead: _Thread, texts: _Texts) -> tuple[tuple[Link, ...], int]:
-        """The chain, and what the relay is to follow it with: `layout.AWAITED_AT`."""
+        """The chain, and what the relay is to follow it with: `layout.AWAITED_AT`. Of a rank that
+        waits for others the thread that should answer one of them."""
+        if self._for_others:
+            return tuple(self._of_itself(lead, texts)), 0
         chain: list[Link] = []
         passed, thread = [lead], lead
         while len(chain) < LINKS_MAX:
@@ -338,7 +318,7 @@ class WaitChain(Probe):
                 who = link.who or ""
                 changes = CHANGES if self._shown.setdefault(link.named, who) != who else ""
                 chain[at] = msgspec.structs.replace(link, does=changes)
-        loops = any(link.resource == LOOP for link in chain)
+        loops = any(link.resource in (LOOP, RETRY) for link in chain)
         on_with = self._on_with(thread, lead, texts) or loops * layout.ENDED_CHILD
         return tuple(
             chain or self._of_itself(lead, texts) or self._named_lock(lead, texts)
@@ -365,6 +345,8 @@ class WaitChain(Probe):
         taken = lines.taken_at(texts.of(spot), spot.line) or ""
         if not taken or not _is_lock(lead, taken):
             return []
+        if not self._threads and _runs_loop(lead):
+            return [Link(LOCK, redact(taken), nobody=True, does=BLOCKS)]
         return [Link(LOCK, redact(taken), does=_told(self._values(lead, lines.names_in(taken))))]
 
     def _on_with(self, thread: _Thread, lead: _Thread, texts: _Texts) -> int:
@@ -376,9 +358,9 @@ class WaitChain(Probe):
             task.of_child for task in self._tasks[-1:]
         )
         others = layout.OF_CHILDREN if _is_of_processes(thread) else 0
-        return (
-            layout.ITS_CHILDREN if asks else layout.FOR_CHILDREN.get(thread.waits_on, others)
-        ) or self._talker(thread)
+        # A task that should finish the future is no child.
+        of_future = 0 if self._tasks else layout.FOR_CHILDREN.get(thread.waits_on, others)
+        return (layout.ITS_CHILDREN if asks else of_future) or self._talker(thread)
 
     def _talker(self, thread: _Thread) -> int:
         """The kernel's number of the thread of a library that talks for this one; 0 if none."""
@@ -406,13 +388,15 @@ class WaitChain(Probe):
             found = [_of_thread(THREAD, other)], other
         elif taken and (before := self._taken_before(thread, taken, texts)) is not None:
             place = Place(before.function, before.file, before.line)
-            found = [Link(LOCK, taken, _shown(thread.name), place=place, does=TWICE)], thread
+            found = [Link(LOCK, taken, short_name(thread.name), place=place, does=TWICE)], thread
         elif (other := self._holder(thread, taken, texts)) is not None:
             found = [_of_thread(LOCK, other, taken)], other
         elif (held := self._of_library(thread, texts)) is not None:
             found = held
         else:
-            found = self._of_loop(thread, texts) if spot.inner else self._of_object(thread, texts)
+            # A library that waits for nothing known only answers what the loop asks.
+            asks = spot.inner or not thread.waits_on
+            found = self._of_loop(thread, texts) if asks else self._of_object(thread, texts)
         return found
 
     def _of_loop(self, thread: _Thread, texts: _Texts) -> tuple[list[Link], _Thread | None]:
@@ -439,22 +423,59 @@ class WaitChain(Probe):
             return [none_free], None
         selves = self._named(thread, "self", thread.depth) if thread.depth else []
         awaited = [one for one in selves if one[0].endswith(_OBJECTS)]
-        other = self._user_of({number for _, number, _ in awaited}, thread)
+        objects = {number for _, number, _ in awaited}
+        other = self._user_of(objects, thread)
         of_future = thread.waits_on == "future"
         if other is None and of_future:
-            other = next(iter(pooled), None)
+            other = next(iter(pooled), None) or self._loop_of(thread, texts)
         named = awaited[-1][2].lower() if awaited else "future"
+        if (ending := self._ended_by(thread, texts, objects, other)) is not None:
+            return ending
         if other is not None:
             return [_of_thread(OBJECT, other, named, "computes" if of_future else "uses")], other
+        return self._of_nobody(thread, named if awaited else "")
+
+    def _loop_of(self, thread: _Thread, texts: _Texts) -> _Thread | None:
+        """The thread with an event loop, if this one waits for a coroutine that it gave to a loop,
+        and the loop does not wait for its next event but stands in the program."""
+        if not any(_GIVES in line for line in texts.of(thread.spots[0])):
+            return None
+        return next(filter(_runs_loop, self._threads), None)
+
+    def _of_nobody(self, thread: _Thread, named: str) -> tuple[list[Link], _Thread | None]:
+        """What it waits for, though no other thread that runs code of the program has it. `named`:
+        an object that only a thread can end."""
         if any(file.endswith(_QUEUE[0]) and name == _QUEUE[1] for file, name in thread.stack):
             return [Link(OBJECT, "queue", nobody=True, does=UNDONE)], None
         in_memory = thread.waits_on in _OF_THREADS and not _is_of_processes(thread)
-        if self._threads or not awaited or not in_memory or len(self._foreign) > 1:
+        if self._threads or not named or not in_memory or len(self._foreign) > 1:
             return [], None
         if self._foreign:
             # No other thread is left that could end the wait.
             return [_of_thread(THREAD, self._foreign[0])], self._foreign[0]
         return [Link(OBJECT, named, nobody=True, does=ALONE)], None
+
+    def _ended_by(
+        self, thread: _Thread, texts: _Texts, objects: set[int], user: _Thread | None
+    ) -> tuple[list[Link], _Thread | None] | None:
+        """The line of the program that would end its wait for one of these objects, and the thread
+        that comes to it: another one, else itself. None if none does and another thread, `user`, or
+        one that runs only libraries, may end it too."""
+        endings, here = _endings(thread, texts), thread.spots[0]
+        named = redact(lines.statement(texts.of(here), here.line))
+        others = [one for one in self._every() if one.spots[0] != here]
+        first = [user] if user in others else []
+        for other in (*first, *others, thread) if endings else ():
+            has = self._rank.frames.walk.held(other.ident, FRAMES_MAX)
+            if (
+                ending := _comes_to(other, endings, texts, not objects.isdisjoint(has))
+            ) is not None:
+                return [_with_ending(_of_thread(ENDING, other, named), ending)], other
+        if not endings or not endings[0].of_attribute or user is not None or self._foreign:
+            return None
+        name, ended_at = self._ended
+        who = name if name and self._asked_at - ended_at < ENDED_NS else None
+        return [_with_ending(Link(ENDING, named, who, nobody=True), endings[0])], None
 
     def _of_retry(self, thread: _Thread, failed: _Failed, texts: _Texts) -> Link:
         """The statement that fails again and again, and the values in it, if its function is still
@@ -472,7 +493,11 @@ class WaitChain(Probe):
     ) -> dict[str, str]:
         """What the plain ones of these variables are, without secrets. The key of a store is a
         name, though a variable `key` elsewhere may have a secret."""
-        values = self._rank.frames.walk.values(thread.ident, names[:_NAMES_MAX], thread.depth)
+        read = partial(self._rank.frames.walk.values, thread.ident, names[:_NAMES_MAX])
+        values = read(thread.depth)
+        if not values and (now := self._thread(thread.ident)) is not None:
+            # A loop that spins may be in a library at one moment and not at the next.
+            values = read(now.depth) if now.spots[0][:2] == thread.spots[0][:2] else values
         return {
             name: redacted_start(value, VALUE_MAX)
             if of_key
@@ -508,8 +533,9 @@ class WaitChain(Probe):
         place = Place(spot.function, spot.file, spot.line)
         if key is None:
             limit = f"that {TIMED}" if lines.is_timed(source, spot.line) else ""
-            first = self._shown.setdefault(named, shown)
-            changes = CHANGES if shown != first else ""
+            # Of a loop that spins the values cannot be read at each look.
+            first = self._shown[named] = self._shown.get(named) or shown
+            changes = CHANGES if shown and shown != first else ""
             does = ", and ".join(filter(None, (shown, limit or changes)))
             return Link(LOOP, redact(named), place=place, does=does)
         # Of a variable the value says more than the name.
@@ -571,29 +597,35 @@ class WaitChain(Probe):
             return [_of_thread(OBJECT, there[0])], there[0]
         return None
 
-    def _taken_before(self, thread: _Thread, taken: str, texts: _Texts) -> _Spot | None:
+    def _taken_before(self, thread: _Thread, taken: str, texts: _Texts) -> StackLine | None:
         """The line further out that is inside a `with` of the same name, of the same object or in
         the same file: then it takes a lock a second time. Of `locks[key]` the text does not say
         which one it is."""
         if not _is_lock(thread, taken) or not taken.replace(".", "_").isidentifier():
             return None
+        deep = [at for at, (file, _) in enumerate(thread.stack) if self._rank.frames.is_user(file)]
         outer = [
-            spot for spot in thread.spots[1:] if taken in lines.held_at(texts.of(spot), spot.line)
+            (spot, at)
+            for spot, at in zip(thread.spots[1:], deep[1:], strict=False)
+            if taken in lines.held_at(texts.of(spot), spot.line)
         ]
-        files = {spot.file for spot in (thread.spots[0], *outer)}
+        lock_at = partial(self._rank.frames.walk.attribute, thread.ident, taken)
+        if outer and (lock := lock_at(thread.depth)) is not None:
+            return next((spot for spot, at in outer if lock_at(at) == lock), None)
+        files = {spot.file for spot in (thread.spots[0], *(spot for spot, _ in outer))}
         owners = self._named(thread, taken.partition(".")[0], FRAMES_MAX) if outer else ()
         ids = {number for file, number, _ in owners if file in files}
         same = len(ids) == 1 or (not ids and len(files) == 1)
-        return outer[0] if outer and same else None
+        return outer[0][0] if outer and same else None
 
-    def _of_task(self, task: _Task, texts: _Texts) -> tuple[list[Link], _Thread | None]:
+    def _of_task(self, task: PendingTask, texts: _Texts) -> tuple[list[Link], _Thread | None]:
         spot = task.spots[0]
         function, file, line, _ = spot
         source = texts.of(spot)
         awaited = redact(lines.statement(source, line))
         timed = task.timed or any(map(_LIMIT.search, lines.held_at(source, line)))
         place = Place(function, file, line)
-        link = Link(TASK, awaited, _shown(task.name), place=place, does=TIMED if timed else "")
+        link = Link(TASK, awaited, short_name(task.name), place=place, does=TIMED if timed else "")
         on_thread = any(word in awaited for word in _ON_THREADS)
         pooled = [one for one in self._threads if one.pooled and on_thread]
         if any(word_of(*at) == CONNECTIONS for at in task.inside):
@@ -601,30 +633,54 @@ class WaitChain(Probe):
         having = (
             [_of_thread(THREAD, one) for one in pooled[:1]]
             or self._task_with(task, texts)
+            or self._task_that_comes(task, texts)
             or self._task_that_uses(task)
         )
-        return [link, *having], next(iter(pooled), None)
+        # It does not await, but stops its loop.
+        runs = (
+            one
+            for one in self._threads
+            if _runs_loop(one) and spot[:3] in (at[:3] for at in one.spots)
+        )
+        return [link, *having], next(iter(pooled), None) or next(runs, None)
 
-    def _task_with(self, task: _Task, texts: _Texts) -> list[Link]:
+    def _task_with(self, task: PendingTask, texts: _Texts) -> list[Link]:
         """The task that is inside an `async with` of the lock for which this one waits, and where
-        it stands. The task itself, if it takes the lock a second time."""
+        it stands: itself, if it takes the lock a second time, or one that waits for it."""
         here = task.spots[0]
         taken = lines.taken_at(texts.of(here), here.line) or "its lock"
-        for other in (task, *self._others):
+        for other in (task, *self._tasks[:-1], *self._others):
             # A line that waits for a lock is inside of it for the interpreter.
             waits = other.wants == task.wants
             inside = (
                 at for at, ids in enumerate(other.holds) if task.wants[0] in ids and at >= waits
             )
             for at in inside:
-                mine = other is task
-                spot = other.spots[at if mine else 0]
-                place = Place(spot.function, spot.file, spot.line)
-                who, does = OF_TASK + _shown(other.name), TWICE if mine else ""
-                return [Link(LOCK, redact(taken), who, place=place, circle=mine, does=does)]
+                mine, circle = other is task, other in self._tasks
+                place = Place(*other.spots[at if mine else 0][:3])
+                who, does = OF_TASK + short_name(other.name), TWICE if mine else ""
+                return [Link(LOCK, redact(taken), who, place=place, circle=circle, does=does)]
         return []
 
-    def _task_that_uses(self, task: _Task) -> list[Link]:
+    def _task_that_comes(
+        self, task: PendingTask, texts: _Texts, passed: tuple[PendingTask, ...] = ()
+    ) -> list[Link]:
+        """The task that comes to the line which would end the wait of this one, and for whom that
+        one waits in turn; nobody, if no task and no thread comes there."""
+        passed = (*passed, task)
+        endings = _endings(task, texts) if task.wants != NOTHING else []
+        for other in (*self._others, *self._tasks):
+            has = task.wants[0] in other.uses
+            if (ending := _comes_to(other, endings, texts, has)) is not None:
+                who, place = OF_TASK + short_name(other.name), Place(*other.spots[0][:3])
+                circle = other in passed or other in self._tasks
+                link = _with_ending(Link(ENDING, who=who, place=place, circle=circle), ending)
+                return [link] if circle else [link, *self._task_that_comes(other, texts, passed)]
+        if not endings or not endings[0].of_attribute or self._threads or self._foreign:
+            return []
+        return [_with_ending(Link(ENDING, nobody=True), endings[0])]
+
+    def _task_that_uses(self, task: PendingTask) -> list[Link]:
         """The only other task that uses the object for which this one waits. All items of a queue
         have been taken if the others wait for the next one."""
         wanted, named = task.wants
@@ -636,98 +692,10 @@ class WaitChain(Probe):
             return []
         (other,) = users
         spot = other.spots[0]
-        place, who = Place(spot.function, spot.file, spot.line), OF_TASK + _shown(other.name)
+        place, who = Place(spot.function, spot.file, spot.line), OF_TASK + short_name(other.name)
         back = [one for one in (task, *self._others) if other.wants[0] in one.uses]
         circle = bool(other.wants[0]) and [one for one in back if one is not other] == [task]
         return [Link(OBJECT, named, who, place=place, does="uses", circle=circle)]
-
-    def _awaits(self, lead: _Thread) -> tuple[tuple[_Task, ...], tuple[_Task, ...]]:
-        """The task that the loop runs until it is done, and those for which it waits, one for the
-        other, the last one at the end; and all others. Only those that run code of the program."""
-        runs = (file for file, name in lead.stack if file.endswith(_TRIO) and name == _TRIO_RUNS)
-        if (file := next(runs, None)) is not None:
-            return self._of_trio(lead, file)
-        module = sys.modules.get("asyncio.tasks")
-        held = vars(module) if module is not None else {}
-        known = held.get("_scheduled_tasks", held.get("_all_tasks"))
-        # A class of the program may have methods of its own.
-        tasks = {
-            id(task): task for task in list(known or ())[:TASKS_MAX] if type(task) is held["Task"]
-        }
-        if self._lasts:
-            self._note_failed(tasks.values())
-        walk = self._rank.frames.walk
-        run = [one for name in _RUNS for one in walk.named(self._rank.lead_id, name, FRAMES_MAX)]
-        task = next((tasks[one] for _, one, _ in run if one in tasks), None)
-        chain: list[_Task] = []
-        for _ in range(AWAITS_MAX):
-            if task is None or task.done():
-                break
-            del tasks[id(task)]
-            chain += self._awaited_at(task.get_name(), task.get_coro())
-            awaited = peek(task, "_fut_waiter")
-            gathers = awaited is not None and type(awaited) is held.get("_GatheringFuture")
-            parts = object.__getattribute__(awaited, "_children") if gathers else ()
-            parts = parts or (tasks.values() if _of_group(chain[-1:]) else ())
-            open_ = (one for one in parts if id(one) in tasks and not tasks[id(one)].done())
-            group = (one for one in open_ if gathers or _tells(one, awaited))
-            task = tasks.get(id(awaited)) or next(group, None)
-        waits = chain and chain[-1].wants[0]
-        pending = [one for one in tasks.values() if waits and not one.done()][:OTHERS_MAX]
-        others = (self._awaited_at(one.get_name(), one.get_coro()) for one in pending)
-        return tuple(chain), tuple(one for found in others for one in found)
-
-    def _of_trio(self, lead: _Thread, file: str) -> tuple[tuple[_Task, ...], tuple[_Task, ...]]:
-        """As `_awaits`, of trio: the main task, and those that the nursery in which it waits has
-        started."""
-        walk = self._rank.frames.walk
-        runner = walk.of_library(lead.ident, file, _TRIO_RUNS, "runner")
-        task, chain = peek(runner, "main_task"), list[_Task]()
-        left = list(peek(runner, "tasks", default=()))[:OTHERS_MAX]
-        while task in left:
-            left.remove(task)
-            chain += self._awaited_at(text(peek(task, "name")) or "", peek(task, "coro"))
-            ends = chain and any(name == _NURSERY_ENDS for _, name in chain[-1].inside)
-            nursery = next(reversed(peek(task, "_child_nurseries", default=())), None)
-            task = next(iter(peek(nursery, "_children", default=()) if ends else ()), None)
-        others = (
-            self._awaited_at(text(peek(one, "name")) or "", peek(one, "coro")) for one in left
-        )
-        return tuple(chain), tuple(one for found in others for one in found)
-
-    def _note_failed(self, tasks: Iterable[Any]) -> None:
-        """Tell of a task that has ended with an exception for which nobody has asked, as of a
-        thread."""
-        tell = self._rank.note_raised
-        for task in tasks:
-            if tell is not None and task.done() and peek(task, "_log_traceback"):
-                tell(peek(task, "_exception"), OF_TASK + _shown(task.get_name()))
-
-    def _awaited_at(self, named: str, coroutine: Any) -> Iterator[_Task]:
-        """What is read of the task with this coroutine, if it runs code of the program."""
-        spots: list[_Spot] = []
-        holds: list[set[int]] = []
-        inside: list[tuple[str, str]] = []
-        uses: set[int] = set()
-        classes, ending = _shared_by_tasks()
-        wants = NOTHING
-        for _ in range(AWAITS_MAX):
-            stands = type(coroutine) is CoroutineType
-            at = self._rank.frames.walk.suspended(coroutine, ending) if stands else None
-            if at is None:
-                break
-            if self._rank.frames.is_user(at.file):
-                spots.insert(0, _Spot(at.function, at.file, at.line or 0))
-                holds.insert(0, at.blocks)
-                uses |= at.holds
-                inside, wants = [], NOTHING
-            else:
-                inside.append((at.file, at.function))
-                found = ((one, classes[kind]) for one, kind in at.kinds if kind in classes)
-                wants = wants if wants != NOTHING else next(found, NOTHING)
-            coroutine = _awaited(coroutine.cr_await)
-        if spots:
-            yield _Task(named, tuple(spots), tuple(inside), tuple(holds), uses, wants)
 
 
 def _none_free(thread: _Thread, pooled: Sequence[_Thread], texts: _Texts) -> Link | None:
@@ -740,51 +708,13 @@ def _none_free(thread: _Thread, pooled: Sequence[_Thread], texts: _Texts) -> Lin
     return Link(OBJECT, "future", nobody=True, does=STARVED) if starved else None
 
 
+def _runs_loop(thread: _Thread) -> bool:
+    return any(file.endswith(_LOOP) for file, _ in thread.stack)
+
+
 def _package(file: str) -> str:
     """The package to which a file of a library belongs."""
     return file.rpartition("/site-packages/")[2].partition("/")[0]
-
-
-def _awaited(thing: Any) -> Any:
-    """The coroutine inside what Python makes of one for an object with `__await__`."""
-    return next(iter(gc.get_referents(thing)), None) if type(thing) is _wrapper() else thing
-
-
-@cache
-def _wrapper() -> type:
-    async def nothing() -> None: ...
-
-    coroutine = nothing()
-    found = type(coroutine.__await__())
-    coroutine.close()
-    return found
-
-
-def _of_group(chain: Sequence[_Task]) -> bool:
-    """Whether the last of these tasks waits for those of its TaskGroup."""
-    return any(
-        file.endswith(_GROUP[0]) and name == _GROUP[1] for one in chain for file, name in one.inside
-    )
-
-
-def _tells(task: Task[Any], awaited: object) -> bool:
-    """Whether the end of this task is told to the TaskGroup that ends with this future."""
-    told = (peek(one[0], "__self__") for one in peek(task, "_callbacks", default=None) or ())
-    return any(peek(group, "_on_completed_fut") is awaited for group in told if group is not None)
-
-
-def _shared_by_tasks() -> tuple[Mapping[int, str], object]:
-    """The names of asyncio's classes for what tasks share, by the ids of the classes; the function
-    that ends an `async with` of its lock."""
-    modules = [
-        (vars(sys.modules[name]) if name in sys.modules else {}, kinds)
-        for name, kinds in _SHARED.items()
-    ]
-    found = [(module.get(kind), kind.lower()) for module, kinds in modules for kind in kinds]
-    # A program may put a class of its own there.
-    known = [(kind, name) for kind, name in found if type(kind) is type]
-    lock = next((kind for kind, name in known if name == "lock"), None)
-    return {id(kind): name for kind, name in known}, getattr(lock, "__aexit__", None)
 
 
 def locked_by(path: str) -> int | None:
@@ -837,13 +767,26 @@ def _of_thread(resource: str, thread: _Thread, named: str = "", does: str = "") 
     """The link that this thread has."""
     spot = thread.spots[0]
     place = Place(spot.function, spot.file, spot.line, thread.waits_on or None)
-    return Link(resource, named, _shown(thread.name), place=place, does=does)
+    return Link(resource, named, short_name(thread.name), place=place, does=does)
 
 
-def _shown(name: str) -> str:
-    """A name that the program has given, for a sentence."""
-    name = " ".join(name.split())
-    return name if len(name) <= NAME_MAX else name[: NAME_MAX - 1] + "…"
+def _endings(waits: _Thread | PendingTask, texts: _Texts) -> list[WaitEnd]:
+    """The lines of the program that would end its wait."""
+    return endings_of(texts.files, waits.spots[0].file, waits.spots[0].line)
+
+
+def _comes_to(
+    one: _Thread | PendingTask, endings: Sequence[WaitEnd], texts: _Texts, has: bool
+) -> WaitEnd | None:
+    """The first of these lines to which it comes, if it goes on: in a function of its own only if
+    that `has` the object."""
+    ways = ((ending, way_to(texts.files, ending, one.spots)) for ending in endings)
+    return next((ending for ending, way in ways if way and (has or way != ending.spot)), None)
+
+
+def _with_ending(link: Link, ending: WaitEnd) -> Link:
+    at, does = Place(*ending.spot[:3]), redact(ending.text)
+    return msgspec.structs.replace(link, at=at, does=does)
 
 
 def _lines_of(file: str) -> list[str]:

@@ -31,6 +31,7 @@ from ddtop.diagnosis.rule import (
 from ddtop.diagnosis.shortage import reporters
 from ddtop.diagnosis.standstill import STILL, severity_of, standstill_of
 from ddtop.diagnosis.stuck_worker import COLLECTIVE, DEAD, HALTED, LOCKED, cause_of
+from ddtop.model.account import ShortSleeps
 from ddtop.model.chain import closes_circle, waiting_end
 from ddtop.model.facts import Blame, RankFacts, Snapshot, State
 from ddtop.model.kernel_wait import may_be_io
@@ -278,7 +279,11 @@ def _severity(
     if blame is not None:
         waited_s = (now - blame.since_unix_ns) / 1e9
         limit_s = policy.stopped_limit_s if cause == HALTED else policy.wait_s(LoaderStuck)
-        return CRITICAL if min(stood_s, waited_s) >= limit_s else None
+        # A worker that sleeps again and again may work in short steps, as a rank.
+        naps = rank.loader.naps_per_s >= policy.of(ShortSleeps).per_s
+        patient_s = policy.working_critical_s if naps else limit_s
+        least_s = min(stood_s, waited_s)
+        return CRITICAL if least_s >= patient_s else WARNING if least_s >= limit_s else None
     # Its main thread may be in a collective while a thread of the program fetches the next batch.
     if rank.wait is not None or rank.rank in about.in_peer_waits:
         return None

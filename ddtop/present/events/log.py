@@ -173,8 +173,7 @@ class EventLog:
     def _restarted(self, snapshot: Snapshot) -> Iterator[Event]:
         attempt, at = snapshot.attempt, snapshot.time_unix_ns
         if self._last is not None and attempt > self._last.attempt:
-            text = f"restarted: attempt {attempt}"
-            yield at_once(RESTARTED, (RESTARTED, attempt), at, text)
+            yield at_once(RESTARTED, (RESTARTED, attempt), at, f"restarted: attempt {attempt}")
 
     def _cleared(self, snapshot: Snapshot, verdict: Verdict) -> Iterator[Event]:
         now, ended = snapshot.time_unix_ns, snapshot.ended is not None

@@ -51,13 +51,16 @@ from ddtop.wire.records import (
     CHILD,
     CONNECTION,
     DEBUGGER,
+    ENDING,
     FILE_LOCK,
     FROZEN,
     INHERITED,
+    KEPT,
     LISTENS,
     LOOKUP,
     MAY,
     MOUNT,
+    OBJECT,
     PIPE,
     PROCESS,
     SHARED,
@@ -253,14 +256,20 @@ class Chains:
         return (_held(Link(CHILD), known[0]),) if known else ()
 
     def _through(self, links: tuple[Link, ...], first: Sequence[int] = ()) -> tuple[Link, ...]:
-        """The chain, on through the thread that counts in the process at its end. `first`: the
+        """The chain, on through the thread that counts in each process at its end. `first`: the
         process that waits."""
+        while len(links) < LINKS_MAX and len(further := self._onward(links, first)) > len(links):
+            links = further
+        return links
+
+    def _onward(self, links: tuple[Link, ...], first: Sequence[int]) -> tuple[Link, ...]:
         pid = links[-1].pid if links and not links[-1].circle else None
         passed = [*first, *(link.pid for link in links[:-1] if link.pid is not None)]
         state = links[-1].process.state if links and links[-1].process is not None else ""
         if state in _WAITS_FOR_NOBODY and state:
             return links
-        if pid is not None and (within := self._inside.get(pid, Inside())) != Inside():
+        within = self._inside.get(pid or 0, Inside())
+        if pid is not None and within != Inside() and not _only_parks(links, within):
             return (*links, *_within(pid, within, passed))
         known = self._places.get(pid or 0)
         if pid is None or known is None or not known.own:
@@ -278,6 +287,13 @@ class Chains:
             else link
             for link in links
         )
+
+
+def _only_parks(links: Sequence[Link], within: Inside) -> bool:
+    """Whether the wait of this thread says nothing of a connection that is not accepted: it waits
+    for the end of its server."""
+    at = within.links[0].resource if within.links else ""
+    return links[-1].does == BACKLOG and at in (OBJECT, ENDING)
 
 
 def _within(pid: int, within: Inside, passed: Sequence[int]) -> Iterator[Link]:
@@ -420,6 +436,8 @@ def _of_children(pid: int, theirs: bool, budget: _Budget) -> tuple[Link, ...]:
     if (ended := _ended_child(pid)) is not None:
         return (ended,)
     states = {child: (stat_fields(child) or "Z")[0] for child in _at_work(pid)}
+    if (stopped := next((one for one in states if states[one] in "Tt"), None)) is not None:
+        return (_held(Link(CHILD), stopped),)
     living = [child for child, state in states.items() if state != "Z"]
     waits: list[tuple[Link, ...]] = []
     for child in living:
@@ -445,16 +463,19 @@ def _at_work(pid: int) -> list[int]:
 
 
 class _Budget:
-    """How many descriptors may still be read."""
+    """How many descriptors may still be read. `waiting`: the processes of the chain so far, the
+    rank first: each waits for the next one, and the last one for the process that is looked at."""
 
     def __init__(self, left: int) -> None:
         self.left = left
+        self.waiting: Sequence[int] = ()
 
 
 def _follow(pid: int, tid: int, budget: _Budget, passed: Sequence[int] = ()) -> Iterator[Link]:
     """The chain from this thread on. `passed`: processes that wait for it."""
     seen = [*passed, pid]
     while len(seen) <= LINKS_MAX:
+        budget.waiting = seen[:-1]
         found = _link_of(pid, tid, budget)
         if found is None and pid != seen[0]:
             found = _unread(pid, seen[:-1], budget)
@@ -469,6 +490,8 @@ def _follow(pid: int, tid: int, budget: _Budget, passed: Sequence[int] = ()) -> 
             # A worker that waits for the next order of its parent.
             return
         yield msgspec.structs.replace(found, circle=circle)
+        if found.does == KEPT:
+            return
         if circle or found.process.state in _WAITS_FOR_NOBODY:
             yield from _debugger(found.pid)
             return
@@ -563,17 +586,35 @@ def _listener(call: _Call, _budget: _Budget) -> Link | None:
 
 def _of_descriptor(call: _Call, budget: _Budget) -> Link | None:
     """The other end of the pipe or the socket that it reads or writes, or of those that it polls,
-    if all lead to the same."""
+    if all lead to the same; of one that forwards what others send, the end to which it does."""
     first = call.arguments[0] & 0xFFFFFFFF
-    above, own = parent_of(call.pid) or 0, call.target(first)
-    if call.name in _READS and not first and own and own == link(above, "fd/0"):
+    if call.name in _READS and not first and _is_inherited(call, budget):
         return Link(PIPE, does=INHERITED, nobody=True)
     numbers = _watched(call, first)
     found = [end for one in numbers if (end := _far_end(call, one, budget)) is not None]
     ends = {end.pid or end.named for end in found}
-    # Of a shell and what it has started, the latter.
-    below = (one for one in found if ends - {one.pid} <= set(parents(one.pid or 0, ABOVE_MAX)))
-    return found[0] if len(ends) == 1 else next(below, None)
+    if len(ends) == 1:
+        return found[0]
+    onward = [one for one in found if one.named and one.pid not in budget.waiting]
+    forwards = len(onward) == 1 and len(onward) < len(found) and onward[0].resource == CONNECTION
+    return onward[0] if forwards else _last_of(found, budget)
+
+
+def _is_inherited(call: _Call, budget: _Budget) -> bool:
+    """Whether its standard input is that of its parent, and of the process that waits: who writes
+    it belongs to neither."""
+    own = call.target(0)
+    above = {parent_of(call.pid) or 0, *budget.waiting[:1]}
+    return bool(own) and all(own == link(pid, "fd/0") for pid in above)
+
+
+def _last_of(found: Sequence[Link], budget: _Budget) -> Link | None:
+    """Of the processes that have these pipes the only one that waits for none of the others: of a
+    shell what it has started, of a pipeline the part for which the others wait."""
+    pids = {one.pid for one in found if one.resource == PIPE and one.pid is not None}
+    waits = {pid: _link_of(pid, pid, budget) for pid in pids}
+    last = [pid for pid, then in waits.items() if then is None or then.pid not in pids]
+    return next((one for one in found if [one.pid] == last), None)
 
 
 def _watched(call: _Call, number: int) -> list[int]:
@@ -644,8 +685,8 @@ def _ended_child(pid: int, well: bool = False) -> Link | None:
 
 
 def _locked_by_other(pid: int, budget: _Budget) -> Link | None:
-    """A lock that another process has for writing, on a file that this one has open: a database
-    that is busy is asked again and again."""
+    """A lock that another process has on a file that this one has open, and has not locked: a
+    database that is busy is asked again and again."""
     inodes = {words[5].rpartition(":")[2]: words[4] for words in _locks() if _writes(words, pid)}
     if not inodes:
         return None
@@ -660,9 +701,10 @@ def _locked_by_other(pid: int, budget: _Budget) -> Link | None:
 
 
 def _writes(words: Sequence[str], pid: int) -> bool:
-    held = len(words) > 7 and words[1] != "->" and words[3] == "WRITE"
-    # A library may lock a byte for each of its readers. SQLite's bytes are beyond 1 GiB.
-    whole = held and (words[7] == "EOF" or int(words[6]) >= _SQLITE)
+    held = len(words) > 7 and words[1] != "->"
+    # A library may lock a byte for each of its readers. SQLite's bytes are beyond 1 GiB. Who reads
+    # the whole file keeps writers out.
+    whole = held and (words[7] == "EOF" or (words[3] == "WRITE" and int(words[6]) >= _SQLITE))
     return whole and words[4].isdigit() and words[4] != str(pid)
 
 
@@ -737,12 +779,23 @@ def _other_end(pid: int, target: str, reads: bool, budget: _Budget) -> Link:
         if budget.left < 0:
             whole = False
             break
+        if _has_open(other, numbers, target, reads) and reads and _was_left(pid, other, target):
+            above = (
+                one for one in parents(other, ABOVE_MAX) if _has_open(one, _fds(one), target, reads)
+            )
+            return _held(Link(PIPE, named, does=KEPT), next(reversed([other, *above])))
         if _has_open(other, numbers, target, reads):
             # A shell that waits for its children still has the pipes that it has made for them.
             theirs = (one for one in children(other) if one != pid)
             users = (one for one in theirs if _has_open(one, names_in(one, "fd"), target, reads))
             return _held(Link(PIPE, named, does=role), next(users, other))
     return Link(PIPE, named, does=role, nobody=whole)
+
+
+def _was_left(pid: int, other: int, target: str) -> bool:
+    """Whether the process that `pid` had started has ended, and has left the pipe to this one."""
+    ended = any((stat_fields(child) or "?")[0] == "Z" for child in children(pid))
+    return ended and target.startswith("pipe:") and pid not in parents(other, ABOVE_MAX)
 
 
 def _has_open(pid: int, numbers: Sequence[str] | None, target: str, write: bool) -> bool:

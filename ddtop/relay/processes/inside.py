@@ -1,6 +1,6 @@
 """What a thread of another Python waits for inside its process, by the text of its program: a
-lock, and the thread that has it, or a call that waits for another thread. Of a manager: that one of
-its clients waits.
+lock, and the thread that has it, or a call, and the thread that comes to the line which ends it. Of
+a manager: that one of its clients waits.
 
 Source: the stacks of all its threads (py-spy), its source files, the sockets of the manager.
 Caveat: "is inside `with lock`" is what the text says. Check: `py-spy dump --pid PID`.
@@ -8,7 +8,7 @@ Caveat: "is inside `with lock`" is what the text says. Check: `py-spy dump --pid
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import takewhile
 from typing import NamedTuple
@@ -19,9 +19,12 @@ from ddtop.procfs import program_lines
 from ddtop.program_text import held_at, statement, taken_at
 from ddtop.redaction import redact
 from ddtop.relay.processes.sockets import sleeping_in
+from ddtop.wait_ends import StackLine, endings_of, way_to
 from ddtop.wire.names import word_of
 from ddtop.wire.records import (
+    BLOCKS,
     CALL,
+    ENDING,
     LOCK,
     OBJECT,
     STARVED,
@@ -36,6 +39,8 @@ _WAITS_INSIDE = ("/threading.py", "/queue.py", "concurrent/futures/_base.py")
 _POOL, _FUTURE = ("concurrent/futures/thread.py", "_worker"), "future"
 _FINISHES = ("concurrent/futures/process.py", "/asyncio/")
 """Whose threads may finish a future that no thread of a pool computes."""
+_LOOP = ("asyncio/base_events.py", "asyncio/runners.py")
+_LIBRARIES = ("/lib/python", "/site-packages/", "/dist-packages/", "<frozen")
 _SERVES = ("multiprocessing/managers.py", "serve_client")
 Lines = Callable[[str], Sequence[str]]
 
@@ -66,11 +71,10 @@ def inside(
     of_library = here.file.endswith(_WAITS_INSIDE)
     taken = None if of_library else taken_at(lines_of(here.file), here.line)
     # The line is the innermost one, so that its `with` waits in C: in a futex, for a lock.
-    return (
-        _of_lock(waits, taken, lines_of, threads, tids)
-        if taken
-        else Inside(tuple(_starved(waits, threads) or _in_memory(waits, lines_of)))
-    )
+    if taken:
+        return _of_lock(waits, taken, lines_of, threads, tids)
+    starved = _starved(waits, threads)
+    return Inside(starved) if starved else _in_memory(waits, lines_of, threads, tids)
 
 
 def followed(
@@ -107,8 +111,15 @@ def _of_lock(
             place = place_of(other, stands)
             tid = tids.get(other.thread_id or 0, 0)
             return Inside((Link(LOCK, taken, other.name or "?", place=place),), tid)
+    others = [one for one in threads if one is not waits and _runs_program(one)]
+    if not others and any(frame.file.endswith(_LOOP) for frame in waits.frames):
+        return Inside((Link(LOCK, taken, nobody=True, does=BLOCKS),))
     # A fork may have copied it as taken, which the text cannot tell.
     return Inside()
+
+
+def _runs_program(thread: ThreadStack) -> bool:
+    return any(not any(part in frame.file for part in _LIBRARIES) for frame in thread.frames)
 
 
 def place_of(thread: ThreadStack, at: StackFrame) -> Place:
@@ -140,13 +151,38 @@ def _is_at(frame: StackFrame, file: str, name: str) -> bool:
     return frame.file.endswith(file) and _name(frame) == name
 
 
-def _in_memory(waits: ThreadStack, lines_of: Lines) -> Iterator[Link]:
-    """The call in which it waits for another thread of its process: of an event, a queue."""
+def _in_memory(
+    waits: ThreadStack, lines_of: Lines, threads: Sequence[ThreadStack], tids: Mapping[int, int]
+) -> Inside:
+    """The call in which it waits for another thread of its process: of an event, a queue; and the
+    thread that comes to a line which ends it."""
     inner = list(takewhile(lambda frame: frame.file.endswith(_WAITS_INSIDE), waits.frames))
     at = waits.frames[len(inner)] if inner and len(inner) < len(waits.frames) else None
     text = statement(lines_of(at.file), at.line) if at is not None else ""
-    if at is not None and text:
-        yield Link(OBJECT, redact(text), place=Place(at.function, at.file, at.line), does=CALL)
+    if at is None or not text:
+        return Inside()
+    every = {frame.file for one in threads for frame in one.frames}
+    own = {file for file in every if not any(part in file for part in _LIBRARIES)}
+    files = {file: lines_of(file) for file in own}
+    endings = endings_of(files, at.file, at.line or 0)
+    if not endings:
+        here = Place(at.function, at.file, at.line)
+        return Inside((Link(OBJECT, redact(text), place=here, does=CALL),))
+    for other in (one for one in threads if one is not waits):
+        spots = [StackLine(_name(frame), frame.file, frame.line or 0) for frame in other.frames]
+        ways = ((ending, way_to(files, ending, spots)) for ending in endings)
+        ending = next((ending for ending, way in ways if way and ending.of_attribute), None)
+        if ending is not None:
+            stands = next(frame for frame in other.frames if frame.file in own)
+            place, name = place_of(other, stands), other.name or "?"
+            link = Link(ENDING, redact(text), name, place=place, at=Place(*ending.spot[:3]))
+            tid = tids.get(other.thread_id or 0, 0)
+            return Inside((msgspec.structs.replace(link, does=redact(ending.text)),), tid)
+    first = endings[0]
+    link = Link(
+        ENDING, redact(text), nobody=True, at=Place(*first.spot[:3]), does=redact(first.text)
+    )
+    return Inside((link,))
 
 
 def _name(frame: StackFrame) -> str:

@@ -63,6 +63,7 @@ class _Thread(msgspec.Struct):
     thread_name: str | None = None
     os_thread_id: int | None = None
     active: bool | None = None
+    owns_gil: bool = False
 
 
 class PySpy:
@@ -459,6 +460,7 @@ def _stack(thread: _Thread, main: bool) -> ThreadStack:
         thread_id=thread.thread_id,
         main=main,
         omitted=max(0, len(frames) - FRAMES_MAX),
+        has_gil=thread.owns_gil,
     )
 
 

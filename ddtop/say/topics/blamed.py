@@ -278,7 +278,7 @@ def _next_step(finding: Finding, rank: RankFacts, blame: Blame, at: Context) -> 
         where = "" if rank.from_outside else by_signal
         text = f"see {where}which C call: py-spy dump --native --pid {rank.pid}"
     elif (call := _one_call(rank, blame, policy)) is not None:
-        text = (
+        text = step or (
             f"check whether the loop in {call} ends: {shown}; if it just"
             " takes long, do this work on all ranks or outside the collective"
         )

@@ -134,9 +134,13 @@ def _evidence(snapshot: Snapshot, rank: RankFacts) -> list[str]:
     if not is_helpless(loader):
         stood_s = (snapshot.time_unix_ns - (rank.loader.stuck_since_unix_ns or 0)) / 1e9
         at = f", wchan {loader.owing_wchan}" if loader.owing_wchan else ""
-        lines.append(
-            f"worker pid {loader.owing_pid}: no CPU, no I/O and no wake-up{lasting(stood_s)}{at}"
+        naps = rank.loader.naps_per_s
+        nothing = (
+            f"no CPU and no I/O, {naps:.0f} wake-ups a second,"
+            if naps >= 1
+            else "no CPU, no I/O and no wake-up"
         )
+        lines.append(f"worker pid {loader.owing_pid}: {nothing}{lasting(stood_s)}{at}")
     stack = _worker_stack(rank)
     own = stack_lines(rank)
     if stack is not None and not any(line.startswith("worker ") for line in own):

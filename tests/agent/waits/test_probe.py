@@ -63,9 +63,11 @@ class Started:
         return self.thread.ident
 
 
-def chain_of(ident, until=lambda chain: chain, own=(__file__,), note_raised=None, among=None):
+def chain_of(
+    ident, until=lambda chain: chain, own=(__file__,), note_raised=None, among=None, waits=False
+):
     """The chain of a rank whose thread has stood there for long. `among`: its other threads, None:
-    all of this process."""
+    all of this process. `waits`: for other ranks."""
     reader = FrameReader()
     if among is not None:
         reader.walk.threads = lambda: [ident, *among]
@@ -75,7 +77,7 @@ def chain_of(ident, until=lambda chain: chain, own=(__file__,), note_raised=None
     probe = WaitChain(rank)
     end = time.monotonic() + 20
     tick = Tick()
-    tick.now = 100 * SECOND
+    tick.now, tick.waits = 100 * SECOND, waits
     while True:
         tick.now += SECOND
         tick.seen = reader.look(ident)
@@ -190,9 +192,20 @@ class Journal:
             release.acquire()
 
 
-def test_a_thread_that_takes_a_lock_twice_waits_for_itself(ended):
+class Asks:
+    """Another object of that program, as one that handles a signal."""
+
+    def __init__(self, journal):
+        self.journal = journal
+
+    def flush(self):
+        self.journal.flush()
+
+
+@pytest.mark.parametrize("between", [lambda journal: journal, Asks])
+def test_a_thread_that_takes_a_lock_twice_waits_for_itself(ended, between):
     journal = Journal()
-    lead = ended(lambda _: journal.add(journal), "lead")
+    lead = ended(lambda _: journal.add(between(journal)), "lead")
     (link,), _ = chain_of(lead.ident, among=[])
     journal.lock.release()
 
@@ -320,7 +333,7 @@ def of_barrier():
 @pytest.mark.parametrize(
     ("made", "links"),
     [
-        (of_queue, [("object", "queue", "uses")]),
+        (of_queue, [("ending", "waited.get()", "waited.put(1)")]),
         (of_barrier, [("object", "barrier", "uses")]),
         (of_flag, [("loop", "not done.is_set()", ""), ("object", "", "")]),
     ],
@@ -450,10 +463,16 @@ async def waits_for_another(gate):
         await keeper
 
 
+async def gathers_what_needs_its_lock(gate):
+    async with gate:
+        await asyncio.gather(takes_again(gate))
+
+
 @pytest.mark.parametrize(
     ("main", "who", "function", "circle"),
     [
         (takes_twice, "task Task-", "takes_twice", True),
+        (gathers_what_needs_its_lock, "task Task-", "gathers_what_needs_its_lock", True),
         (waits_for_another, "task keeper", "has_it", False),
     ],
 )
@@ -500,14 +519,16 @@ async def waits_for_items_to_be_done(_gate):
 @pytest.mark.parametrize(
     ("main", "told"),
     [
-        (waits_for_a_task_that_sets, ("event", "task filler", "uses", "fill")),
+        (waits_for_a_task_that_sets, ("", "task filler", "self.ready.set()", "fill")),
         (waits_for_items_to_be_done, ("queue", None, "undone", None)),
     ],
 )
 def test_the_task_that_uses_what_another_one_waits_for_is_told(ended, main, told):
     *_, link = chain_of(
-        ended(awaited(main), "lead").ident, lambda found: found and found[-1].resource == "object"
-    )[0]
+        ended(awaited(main), "lead").ident,
+        lambda found: found and found[-1].resource in ("object", "ending"),
+        among=(),
+    )[0][:2]
 
     assert (link.named, link.who, link.does, link.place and link.place.function) == told
 
@@ -866,7 +887,7 @@ def test_two_tasks_that_wait_for_what_the_other_one_sets_are_a_circle(ended, mai
         ended(awaited(main), "lead").ident, lambda found: found and stands_in(found, "one")
     )
 
-    assert [link.circle for link in chain[1:]] == [True] * circle
+    assert [link.circle for link in chain[1:]] == [False, True] * circle
 
 
 class Request:
@@ -930,6 +951,18 @@ def test_the_thread_that_is_inside_a_lock_of_the_same_library_has_it(ended, tmp_
     assert [(link.named, link.who) for link in chain] == [("gate", "prefetch")] * known
 
 
+def test_of_a_rank_that_waits_for_others_the_thread_is_told_that_waits_for_its_main_thread(ended):
+    cabinet = Cabinet()
+    lead = ended(cabinet.keep, "lead")
+    while not cabinet.lock.locked():
+        time.sleep(0.01)
+    desk = ended(cabinet.take, "desk")
+    (thread, lock), awaited = chain_of(lead.ident, among=[desk.ident], waits=True)
+
+    assert (thread.resource, thread.who, awaited) == ("itself", "desk", 0)
+    assert (lock.resource, lock.named, lock.circle) == ("lock", "self.lock", True)
+
+
 class Watched(asyncio.Task):
     """A task of a class of the program."""
 
@@ -986,6 +1019,101 @@ def test_the_only_thread_that_waits_for_none_is_followed_though_it_runs_a_librar
 
     assert (link.who[:2], link.place.function) == ("s3", "upload")
     assert awaited > 0
+
+
+def test_of_a_line_that_would_end_the_wait_the_thread_that_has_ended_is_told(ended):
+    cupboard, lived = Cupboard(), threading.Event()
+    keeper = threading.Thread(target=lived.wait, name="filler")
+    keeper.start()
+    lead = ended(cupboard.take, "lead")
+
+    looks = []
+
+    def seen(chain):
+        looks.append(chain)
+        if len(looks) == 9:
+            lived.set()
+        return chain and chain[0].who == "filler"
+
+    (link,), _ = chain_of(lead.ident, seen, among=())
+    cupboard.full.set()
+
+    assert (link.resource, link.nobody) == ("ending", True)
+
+
+def waits_in_a_loop_of_another_thread(main):
+    """A lead that waits for a coroutine which it gave to that loop."""
+    loop = asyncio.new_event_loop()
+    runs = threading.Thread(target=loop.run_forever, name="io-loop")
+    runs.start()
+
+    def lead(_):
+        with contextlib.suppress(concurrent.futures.CancelledError):
+            asyncio.run_coroutine_threadsafe(main(), loop).result()
+
+    def end():
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.stop()
+
+    return lead, lambda: loop.call_soon_threadsafe(end), runs
+
+
+async def reads():
+    await asyncio.Event().wait()
+
+
+BLOCKED = []
+
+
+async def blocks():
+    BLOCKED[-1].acquire()
+
+
+@pytest.mark.parametrize(("main", "follows"), [(reads, False), (blocks, True)])
+def test_a_coroutine_that_was_given_to_the_loop_of_another_thread_is_followed(ended, main, follows):
+    """Also where it stops that loop."""
+    BLOCKED.append(threading.Semaphore(0))
+    lead, end, runs = waits_in_a_loop_of_another_thread(main)
+    chain, awaited = chain_of(ended(lead, "lead").ident, among=[runs.ident])
+    BLOCKED[-1].release()
+    end()
+    runs.join()
+
+    assert (chain[0].resource, chain[0].place.function) == ("task", main.__name__)
+    assert awaited == (runs.native_id if follows else 0)
+
+
+class Cupboard:
+    """A program's object whose threads wait for each other."""
+
+    def __init__(self):
+        self.full = threading.Event()
+
+    def take(self, release):
+        self.full.wait()
+        release.release()
+
+    def fill(self, release):
+        release.acquire()
+        self.full.set()
+
+
+@pytest.mark.parametrize("fills", [True, False])
+def test_the_line_that_would_end_a_wait_is_told_and_who_comes_to_it(ended, fills):
+    shelf = Cupboard()
+    filler = ended((shelf if fills else Cupboard()).fill, "filler")
+    lead = ended(shelf.take, "lead")
+    (link,), awaited = chain_of(lead.ident, among=[filler.ident])
+    shelf.full.set()
+
+    assert (link.resource, link.named, link.does) == (
+        "ending",
+        "self.full.wait()",
+        "self.full.set()",
+    )
+    assert (link.at.function, link.nobody) == ("fill", not fills)
+    assert (awaited, link.who == "filler") == (filler.thread.native_id if fills else 0, fills)
 
 
 @pytest.mark.parametrize("made", [threading.Condition, threading.Event])

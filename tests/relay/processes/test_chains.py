@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 from contextlib import ExitStack
+from operator import attrgetter
 from types import SimpleNamespace
 
 import pytest
@@ -28,6 +29,16 @@ LOCKS = "import fcntl, sys; fcntl.flock(open(sys.argv[1]), fcntl.LOCK_EX)"
 def told(process):
     """The chain, once it is there."""
     return once(lambda: chain_of(process.pid))
+
+
+def told_as(process, what, *links, awaited=0):
+    """The chain, once `what` of its links is this."""
+
+    def found():
+        chain = chain_of(process.pid, awaited)
+        return chain if tuple(map(what, chain)) == links else None
+
+    return once(found)
 
 
 def test_a_child_that_opens_a_pipe_which_nobody_writes(start, tmp_path):
@@ -148,6 +159,18 @@ def test_a_child_that_a_signal_has_ended_is_told_to_who_waits_for_what_it_puts(s
     assert [one.does for one in chain_of(process.pid)] == ["writes"]
 
 
+def test_a_child_that_is_stopped_comes_before_those_that_wait_for_tasks(start):
+    code = (
+        "import os, signal, time\n"
+        "first, second = ((pid := os.fork()) or time.sleep(99) or pid for _ in range(2))\n"
+        "os.kill(second, signal.SIGSTOP); time.sleep(99)"
+    )
+    process = start(code)
+    (found,) = told_as(process, lambda link: link.process.state, "T", awaited=ITS_CHILDREN)
+
+    assert (found.resource, found.pid) == ("child", max(children(process.pid)))
+
+
 def test_a_child_that_has_ended_well_is_told_only_of_what_processes_share(start):
     process = start("import os, time\nif os.fork() == 0: os._exit(0)\ntime.sleep(99)")
     once(lambda: sleeping_in(process.pid).call in SLEEPING)
@@ -158,10 +181,12 @@ def test_a_child_that_has_ended_well_is_told_only_of_what_processes_share(start)
     assert (found.resource, found.does) == ("child", "exit code 0")
 
 
-def test_a_lock_of_another_process_on_a_file_that_it_asks_for_again_and_again(start, tmp_path):
+@pytest.mark.parametrize("how", [fcntl.LOCK_EX, fcntl.LOCK_SH])
+def test_a_lock_of_another_process_on_a_file_that_it_asks_for_again_and_again(start, tmp_path, how):
     path = tmp_path / "runs.db"
-    with open(path, "w") as file:
-        fcntl.lockf(file, fcntl.LOCK_EX)
+    path.touch()
+    with open(path, "r+") as file:
+        fcntl.lockf(file, how)
         process = start("import sys, time; file = open(sys.argv[1], 'r+'); time.sleep(99)", path)
         (found,) = told(process)
 
@@ -272,6 +297,54 @@ def test_a_child_that_reads_the_standard_input_of_its_parent(start):
         child, reads = once(lambda: found if len(found := chain_of(process.pid)) == 2 else None)
 
     assert (child.who, reads.resource, reads.does) == ("cat", "pipe", "inherited")
+
+
+def test_a_program_of_a_shell_that_reads_what_the_rank_should_write_is_a_circle(start):
+    """The shell's standard input is not that of the rank."""
+    code = (
+        "import subprocess as s\n"
+        "shell = s.Popen(['sh', '-c', 'cat; true'], stdin=s.PIPE, stdout=s.PIPE)\n"
+        "shell.stdout.readline()"
+    )
+    process = start(code)
+    writes, reads = once(lambda: found if len(found := chain_of(process.pid)) == 2 else None)
+
+    assert (writes.who, reads.pid, reads.does) == ("cat", process.pid, "writes")
+    assert reads.circle
+
+
+def test_what_a_child_that_has_ended_has_left_in_the_background_keeps_its_pipe_open(start):
+    code = (
+        "import subprocess as s, sys; left = s.run(['sh', '-c', 'sleep 99 & echo $!'],"
+        " stdout=s.PIPE, preexec_fn=lambda: print(1, flush=True))"
+    )
+    process = start(code, stdout=subprocess.PIPE)
+    with process.stdout:
+        (found,) = told_as(process, attrgetter("does"), "kept")
+    os.kill(found.pid, signal.SIGKILL)
+
+    assert (found.resource, found.who) == ("pipe", "sleep")
+
+
+def test_a_process_that_forwards_waits_for_the_one_to_which_it_has_connected(start):
+    accepts = (
+        "import select, socket as s, sys, time\n"
+        "listens = s.create_server(('127.0.0.1', 0)); print(listens.getsockname()[1], flush=True)\n"
+        "client, _ = listens.accept()\n"
+    )
+    forwards = (
+        "server = s.create_connection(('127.0.0.1', int(sys.argv[1])))\n"
+        "select.select([client, server], [], [])"
+    )
+    server = start(f"{accepts}time.sleep(99)", stdout=subprocess.PIPE, text=True)
+    with server.stdout:
+        behind = server.stdout.readline().strip()
+    proxy = start(accepts + forwards, behind, stdout=subprocess.PIPE, text=True)
+    with proxy.stdout:
+        port = int(proxy.stdout.readline())
+    process = start(f"import socket; socket.create_connection(('127.0.0.1', {port})).recv(1)")
+
+    told_as(process, attrgetter("pid"), proxy.pid, server.pid)
 
 
 def test_the_keeper_of_a_lock_whose_taker_has_ended(start, tmp_path):
@@ -448,15 +521,16 @@ def test_a_pipe_that_it_writes_is_no_wait_of_who_waits_for_several(start, wait):
     code = (
         "import os, select, subprocess as s\n"
         "child = s.Popen(['yes', 'x' * 9], stdin=s.PIPE, stdout=s.PIPE); os.kill(child.pid, 19)\n"
+        "os.waitpid(child.pid, os.WUNTRACED)\n"
         "read, others = child.stdout, []\n"
         "while select.select([read], [], [], 0.5)[0]: os.read(read.fileno(), 65536)\n"
         "poll = select.poll(); poll.register(read); poll.register(child.stdin, select.POLLERR)\n"
         f"{wait}"
     )
     process = start(code)
-    (found,) = once(lambda: found if (found := chain_of(process.pid)) and len(found) == 1 else None)
+    (found,) = told_as(process, attrgetter("resource"), "pipe")
 
-    assert (found.resource, found.who, found.process.state) == ("pipe", "yes", "T")
+    assert (found.who, found.process.state) == ("yes", "T")
 
 
 def test_a_link_to_a_rank_says_which(start):
@@ -492,20 +566,28 @@ def test_an_address_of_another_host_or_of_nobody_is_served_by_nobody(address):
     assert serving(address) == ()
 
 
-def test_of_a_pipeline_each_part_is_followed(start, tmp_path):
-    """The shell has made the pipes, waits for both of its children, and does nothing itself."""
+@pytest.mark.parametrize(
+    ("reads", "parts"),
+    [
+        ("Popen(command, shell=True, stdout=s.PIPE).stdout.read()", ["gzip", "cat", None]),
+        ("run(command, **captured)", ["cat", None]),
+    ],
+)
+def test_of_a_pipeline_each_part_is_followed(start, tmp_path, reads, parts):
+    """The shell has made the pipes, waits for both of its children, and does nothing itself. All of
+    them have the pipe of its errors."""
     fifo = tmp_path / "raw"
     os.mkfifo(fifo)
     code = (
-        "import subprocess as s, sys\n"
-        "s.Popen(f'cat {sys.argv[1]} | gzip -c', shell=True, stdout=s.PIPE).stdout.read()"
+        "import subprocess as s, sys; captured = dict(shell=True, capture_output=True)\n"
+        f"command = f'cat {{sys.argv[1]}} | gzip -c'; s.{reads}"
     )
     process = start(code, fifo)
 
     def whole():
         """Between fork and exec each part is still called as the shell is."""
         found = chain_of(process.pid)
-        return found if [link.who for link in found] == ["gzip", "cat", None] else None
+        return found if [link.who for link in found] == parts else None
 
     found = once(whole)
 

@@ -52,6 +52,14 @@ def through(*first):
 def back():
     with inner:
         through(1)
+class Shelf:
+    full = threading.Event()
+    def take(self):
+        self.full.wait()
+    def fill(self):
+        time.sleep(99); self.full.set()
+def takes():
+    Shelf().take()
 globals()[sys.argv[1]]()
 """
 SHARD = ("shard", 4)
@@ -121,6 +129,24 @@ def test_the_call_in_which_it_waits_for_another_thread_is_told(waits):
         "call",
         0,
     )
+
+
+def test_a_lock_that_blocks_the_event_loop_of_the_only_thread_is_told_so(waits):
+    """A task of that loop may have it."""
+    loop = ("BaseEventLoop._run_once", 1919, "/usr/lib/python3.12/asyncio/base_events.py")
+    (link,), _, _ = waits("alone", (("alone", 19), loop))
+
+    assert (link.named, link.does, link.nobody) == ("guard", "blocks", True)
+
+
+@pytest.mark.parametrize(
+    ("other", "who"), [(("Shelf.fill", 46), "thread 1"), (("Shelf.take", 44), None)]
+)
+def test_the_line_that_would_end_a_wait_is_told_and_the_thread_that_comes_to_it(waits, other, who):
+    (link,), _, _ = waits("takes", (("wait", None), ("Shelf.take", 44), ("takes", 48)), (other,))
+
+    assert (link.named, link.who, link.nobody) == ("self.full.wait()", who, who is None)
+    assert (link.does, link.at.function) == ("time.sleep(99); self.full.set()", "fill")
 
 
 def test_a_thread_that_waits_for_no_lock_has_none(waits):
