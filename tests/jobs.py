@@ -23,7 +23,7 @@ from ddtop.diagnosis.judge import Judge
 from ddtop.model.facts import Snapshot
 from ddtop.model.job import Job
 from ddtop.policy import POLICY, Policy
-from ddtop.say.told import look, tell, told  # noqa: F401 - look: for the pages of findings
+from ddtop.say.told import look, tell, told
 from ddtop.wire import frames
 from ddtop.wire.records import AnyRecord, Group, Groups, HostState, ProcessState
 from tests.ranks import (  # noqa: F401
@@ -199,11 +199,11 @@ class FakeJob:
         """The snapshot of this moment."""
         return self.model().snapshot(unix_ns(self.now))
 
-    def looks(
+    def moments(
         self, joined_s: float = 0.0, every_s: float = TICK_S
-    ) -> Iterator[tuple[Snapshot, Verdict]]:
-        """What a viewer saw that joined at `joined_s` and looked every half second until now. The
-        verdicts have no words yet: those take as long as a rule.
+    ) -> Iterator[tuple[Judge, Snapshot]]:
+        """The judge of a viewer that joined at `joined_s`, and what it looks at every half second
+        until now.
         """
         job, judge = Job(self.name, self.policy), Judge(self.policy)
         waiting = deque(self.in_order())
@@ -211,14 +211,18 @@ class FakeJob:
         while moment <= self.now + 1e-9:
             while waiting and waiting[0][0].unix_ns <= unix_ns(moment):
                 job.apply(*waiting.popleft())
-            snapshot = job.snapshot(unix_ns(moment))
-            yield snapshot, judge.observe(snapshot)
+            yield judge, job.snapshot(unix_ns(moment))
             moment += every_s
 
+    def looks(
+        self, joined_s: float = 0.0, every_s: float = TICK_S
+    ) -> Iterator[tuple[Snapshot, Verdict]]:
+        """What such a viewer sees."""
+        return (look(judge, snapshot) for judge, snapshot in self.moments(joined_s, every_s))
+
     def verdicts(self, joined_s: float = 0.0, every_s: float = TICK_S) -> list[Verdict]:
-        """The verdicts of such a viewer, in words."""
-        looks = self.looks(joined_s, every_s)
-        return [told(verdict, snapshot, self.policy) for snapshot, verdict in looks]
+        """The verdicts of such a viewer."""
+        return [verdict for _, verdict in self.looks(joined_s, every_s)]
 
     def verdict(self) -> Verdict:
         """The findings of this moment.
@@ -227,7 +231,9 @@ class FakeJob:
         remembers (the findings until the end, a finding that comes back) needs `joined_s` 0.
         """
         joined_s = self.now - JOINED_S if self.joined_s is None else self.joined_s
-        snapshot, verdict = deque(self.looks(max(0.0, joined_s)), maxlen=1)[0]
+        # Words take as long as the rules, and only the last ones are read.
+        for judge, snapshot in self.moments(max(0.0, joined_s)):
+            verdict = judge.observe(snapshot)
         return told(verdict, snapshot, self.policy)
 
     def finding(self) -> Finding:
@@ -250,8 +256,8 @@ class FakeJob:
         put into words when it appears.
         """
         found: dict[Kind, Finding] = {}
-        for _, verdict in self.looks():
-            for finding in verdict.findings:
+        for judge, snapshot in self.moments():
+            for finding in judge.observe(snapshot).findings:
                 if brief(finding) not in found:
                     found[brief(finding)] = tell(finding)
         return list(found)

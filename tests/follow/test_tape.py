@@ -6,29 +6,22 @@ from dataclasses import replace
 
 import pytest
 
-from ddtop.diagnosis.judge import Judge
 from ddtop.follow.history import SeriesHistory
 from ddtop.follow.lanes import parts_of
 from ddtop.follow.tape import Past, Tape
 from ddtop.model.job import Job
 from ddtop.policy import POLICY
-from ddtop.say.told import diagnose, look
+from ddtop.say.told import diagnose
 from ddtop.wire import frames
 from ddtop.wire.records import RankState, Stacks, ThreadStack
 from tests.follow.taped import dies, hangs, in_order, taped
-from tests.jobs import FakeJob, unix_ns
+from tests.jobs import BASE, SECOND, FakeJob, unix_ns
 
 
 def seen_live(job, until_s=None, joined_s=0.0):
     """(second, snapshot, verdict) of a viewer that looked every half second from then on."""
-    model, judge, waiting, found = Job(job.name, POLICY), Judge(POLICY), job.in_order(), []
-    moment = joined_s
-    while moment <= (job.now if until_s is None else until_s) + 1e-9:
-        while waiting and waiting[0][0].unix_ns <= unix_ns(moment):
-            model.apply(*waiting.pop(0))
-        found.append((moment, *look(judge, model.snapshot(unix_ns(moment)))))
-        moment += 0.5
-    return found
+    seen = (((one.time_unix_ns - BASE) / SECOND, one, told) for one, told in job.looks(joined_s))
+    return [look for look in seen if until_s is None or look[0] <= until_s]
 
 
 def is_stopped():

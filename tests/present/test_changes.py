@@ -127,6 +127,14 @@ def test_lost_contact_is_reported_once_and_clears_nothing(changes):
     assert told(changes, *looks) == [("appeared", CRITICAL, (2,)), ("lost",), ("joined",)]
 
 
+def test_who_comes_when_contact_is_lost_is_told_what_was_last_known():
+    assert told(EventLog(POLICY), looking(0, finding(), contact="gone")) == [
+        ("joined", (0, 1, 2, 3)),
+        ("appeared", CRITICAL, (2,)),
+        ("lost",),
+    ]
+
+
 def test_a_finding_that_a_new_relay_does_not_have_yet_is_not_over(changes):
     """The relay was killed. The next one receives the ranks' records one by one, and the judge
     begins anew.

@@ -106,12 +106,13 @@ class EventLog:
         if snapshot is None:
             return []
         first = not self._facts and not self._joins.events
-        if look.contact is not None and snapshot.live:
-            found = list(self._lost(look.contact, look.contact_age_s or 0.0, snapshot))
-        elif snapshot is self._last:
-            return []
-        else:
-            found = self._compared(snapshot, look.verdict)
+        found: list[Event] = []
+        lost = look.contact if snapshot.live else None
+        # While a relay is silent, the facts are those of its last report.
+        if snapshot is not self._last and (lost is None or self._last is None):
+            found += self._compared(snapshot, look.verdict)
+        if lost is not None:
+            found += self._lost(lost, look.contact_age_s or 0.0, snapshot)
         for event in found:
             self._put(event)
         # A reader expects the times of the lines in order. But the first look at a job brings
@@ -172,8 +173,7 @@ class EventLog:
     def _restarted(self, snapshot: Snapshot) -> Iterator[Event]:
         attempt, at = snapshot.attempt, snapshot.time_unix_ns
         if self._last is not None and attempt > self._last.attempt:
-            text = f"restarted: attempt {attempt}"
-            yield at_once(RESTARTED, (RESTARTED, attempt), at, text)
+            yield at_once(RESTARTED, (RESTARTED, attempt), at, f"restarted: attempt {attempt}")
 
     def _cleared(self, snapshot: Snapshot, verdict: Verdict) -> Iterator[Event]:
         now, ended = snapshot.time_unix_ns, snapshot.ended is not None
