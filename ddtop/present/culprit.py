@@ -7,6 +7,7 @@ from functools import wraps
 from statistics import median
 
 from ddtop.follow.history import PERIOD_NS, Memory
+from ddtop.model.chain import waiting_end
 from ddtop.model.facts import RankFacts, State
 from ddtop.model.stacks import StackClass
 from ddtop.present.charts import size_scale
@@ -218,7 +219,7 @@ def waits_panel(scene: Scene, rank: RankFacts, width: int, rows: int) -> list[Li
         lines = [((f"{scene.glyphs.critical} {ranks_text(roots, NAMED_MOST)}", "culprit"),)]
     for lead, text in texts:
         lines += [((line, "blocked"),) for line in hang(text, width, lead)]
-    for text in _chain(rank):
+    for text in _chain(scene, rank):
         lines += [((line, ""),) for line in hang(clean(text), width, " ")]
     return [_head(scene, "who waits for whom", width), *lines][:rows] if lines else []
 
@@ -255,8 +256,9 @@ def _ranks(ranks: frozenset[int]) -> str:
     return ranks_text(ranks) if len(ranks) <= NAMED_MOST else f"{len(ranks):,} ranks"
 
 
-def _chain(rank: RankFacts) -> list[str]:
-    found = chain_lines(rank)
+def _chain(scene: Scene, rank: RankFacts) -> list[str]:
+    waiters = scene.finding.victims if scene.finding is not None else ()
+    found = chain_lines(rank, waiting_end(scene.snapshot, rank, waiters))
     loader = rank.loader.report
     if not found and loader is not None and loader.owing_pid is not None:
         state = f", state {loader.owing_state}" if loader.owing_state else ""
