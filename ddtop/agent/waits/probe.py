@@ -463,19 +463,22 @@ class WaitChain(Probe):
         one that runs only libraries, may end it too."""
         endings, here = _endings(thread, texts), thread.spots[0]
         named = redact(lines.statement(texts.of(here), here.line))
-        others = [one for one in self._every() if one.spots[0] != here]
-        first = [user] if user in others else []
-        for other in (*first, *others, thread) if endings else ():
-            has = self._rank.frames.walk.held(other.ident, FRAMES_MAX)
-            if (
-                ending := _comes_to(other, endings, texts, not objects.isdisjoint(has))
-            ) is not None:
+        every = [one for one in self._every() if one.spots[0] != here] if endings else []
+        if all(any(_comes_to(one, [end], texts) for one in (*every, thread)) for end in endings):
+            # No other thread that is not there yet may come.
+            others = [*every, thread]
+        else:
+            others = [one for one in every if one is not self._lead]
+        for other in sorted(others, key=lambda one: one is not user):
+            has = not objects.isdisjoint(self._rank.frames.walk.held(other.ident, FRAMES_MAX))
+            if (ending := _comes_to(other, endings, texts, has=has)) is not None:
                 return [_with_ending(_of_thread(ENDING, other, named), ending)], other
         if not endings or not endings[0].of_attribute or user is not None or self._foreign:
             return None
         name, ended_at = self._ended
         who = name if name and self._asked_at - ended_at < ENDED_NS else None
-        return [_with_ending(Link(ENDING, named, who, nobody=True), endings[0])], None
+        missed = [end for end in endings if _comes_to(thread, [end], texts) is None] or endings
+        return [_with_ending(Link(ENDING, named, who, nobody=True), missed[0])], None
 
     def _of_retry(self, thread: _Thread, failed: _Failed, texts: _Texts) -> Link:
         """The statement that fails again and again, and the values in it, if its function is still
@@ -669,9 +672,12 @@ class WaitChain(Probe):
         one waits in turn; nobody, if no task and no thread comes there."""
         passed = (*passed, task)
         endings = _endings(task, texts) if task.wants != NOTHING else []
-        for other in (*self._others, *self._tasks):
+        every = (*self._others, *self._tasks)
+        sure = all(any(_comes_to(one, [end], texts) for one in every) for end in endings)
+        # A task that is not there yet may come too.
+        for other in every if sure else self._others:
             has = task.wants[0] in other.uses
-            if (ending := _comes_to(other, endings, texts, has)) is not None:
+            if (ending := _comes_to(other, endings, texts, has=has)) is not None:
                 who, place = OF_TASK + short_name(other.name), Place(*other.spots[0][:3])
                 circle = other in passed or other in self._tasks
                 link = _with_ending(Link(ENDING, who=who, place=place, circle=circle), ending)
@@ -776,7 +782,7 @@ def _endings(waits: _Thread | PendingTask, texts: _Texts) -> list[WaitEnd]:
 
 
 def _comes_to(
-    one: _Thread | PendingTask, endings: Sequence[WaitEnd], texts: _Texts, has: bool
+    one: _Thread | PendingTask, endings: Sequence[WaitEnd], texts: _Texts, *, has: bool = True
 ) -> WaitEnd | None:
     """The first of these lines to which it comes, if it goes on: in a function of its own only if
     that `has` the object."""

@@ -19,7 +19,7 @@ from ddtop.procfs import program_lines
 from ddtop.program_text import held_at, statement, taken_at
 from ddtop.redaction import redact
 from ddtop.relay.processes.sockets import sleeping_in
-from ddtop.wait_ends import StackLine, endings_of, way_to
+from ddtop.wait_ends import Files, StackLine, WaitEnd, endings_of, way_to
 from ddtop.wire.names import word_of
 from ddtop.wire.records import (
     BLOCKS,
@@ -168,21 +168,31 @@ def _in_memory(
     if not endings:
         here = Place(at.function, at.file, at.line)
         return Inside((Link(OBJECT, redact(text), place=here, does=CALL),))
-    for other in (one for one in threads if one is not waits):
-        spots = [StackLine(_name(frame), frame.file, frame.line or 0) for frame in other.frames]
-        ways = ((ending, way_to(files, ending, spots)) for ending in endings)
-        ending = next((ending for ending, way in ways if way and ending.of_attribute), None)
-        if ending is not None:
-            stands = next(frame for frame in other.frames if frame.file in own)
-            place, name = place_of(other, stands), other.name or "?"
-            link = Link(ENDING, redact(text), name, place=place, at=Place(*ending.spot[:3]))
-            tid = tids.get(other.thread_id or 0, 0)
-            return Inside((msgspec.structs.replace(link, does=redact(ending.text)),), tid)
+    comes = {
+        (number, at): ending
+        for number, other in enumerate(threads)
+        for at, ending in enumerate(endings)
+        if other is not waits and ending.of_attribute and _comes_to(other, files, ending)
+    }
+    for (number, _), ending in comes.items():
+        other = threads[number]
+        stands = next(frame for frame in other.frames if frame.file in own)
+        place, name = place_of(other, stands), other.name or "?"
+        link = Link(ENDING, redact(text), name, place=place, at=Place(*ending.spot[:3]))
+        # A thread that is not there yet may come to another of these lines.
+        sure = len({at for _, at in comes}) == len(endings)
+        tid = tids.get(other.thread_id or 0, 0) if sure else 0
+        return Inside((msgspec.structs.replace(link, does=redact(ending.text)),), tid)
     first = endings[0]
     link = Link(
         ENDING, redact(text), nobody=True, at=Place(*first.spot[:3]), does=redact(first.text)
     )
     return Inside((link,))
+
+
+def _comes_to(thread: ThreadStack, files: Files, ending: WaitEnd) -> bool:
+    lines = [StackLine(_name(frame), frame.file, frame.line or 0) for frame in thread.frames]
+    return way_to(files, ending, lines) is not None
 
 
 def _name(frame: StackFrame) -> str:
