@@ -6,6 +6,7 @@ refer to. No object is asked: no method of the program runs.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -82,7 +83,8 @@ def awaits(
     held = vars(module) if module is not None else {}
     known = held.get("_scheduled_tasks", held.get("_all_tasks"))
     # A class of the program may have methods of its own.
-    tasks = {id(task): task for task in list(known or ())[:TASKS_MAX] if type(task) is held["Task"]}
+    every = listed(known or ())[:TASKS_MAX]
+    tasks = {id(task): task for task in every if type(task) is held["Task"]}
     if lasts:
         _note_failed(rank, tasks.values())
     walk = rank.frames.walk
@@ -106,6 +108,14 @@ def awaits(
     pending = [one for one in tasks.values() if waits and not one.done()][:OTHERS_MAX]
     others = (_awaited_at(rank, one.get_name(), one.get_coro()) for one in pending)
     return tuple(chain), tuple(one for found in others for one in found)
+
+
+def listed(tasks: Iterable[Any]) -> list[Any]:
+    """The tasks of a weak set; none if a loop in another thread has added one meanwhile: the next
+    look comes soon."""
+    with contextlib.suppress(RuntimeError):
+        return list(tasks)
+    return []
 
 
 def _of_future(rank: Rank, tasks: Iterable[Any]) -> Any:
