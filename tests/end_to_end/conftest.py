@@ -18,10 +18,6 @@ from typing import Any
 import pytest
 
 from ddtop import registry
-from ddtop.diagnosis.finding import Verdict
-from ddtop.follow.engine import UnreachableError
-from ddtop.follow.looks import look_once
-from ddtop.model.facts import Snapshot
 from tests.conftest import Home
 from tests.crashes import crashes
 
@@ -168,24 +164,10 @@ class World:
         done = self.ddtop("status", self.job(), "--json")
         return json.loads(done.stdout)["ranks"] if done.returncode == 0 else []
 
-    def look(self, seconds: float = 1.1) -> tuple[Snapshot, Verdict] | None:
-        """What `ddtop diagnose` would say, without its process; None if it would say nothing.
-
-        While a job starts, processes of `ddtop` that ask again and again take as much CPU as it.
-        """
-        self.job()
-        try:
-            return look_once(registry.read_entries()[0], seconds)
-        except (UnreachableError, registry.RegistryError):
-            return None
-
     def finding(self, kind: str, within_s: float = 30.0) -> dict[str, Any]:
         """The finding of that kind, as soon as it is shown."""
 
         def found() -> dict[str, Any] | None:
-            now = self.look()
-            if now is None or kind not in [one.kind for one in now[1].findings]:
-                return None
             return next((one for one in self.diagnose()["findings"] if one["kind"] == kind), None)
 
         return self.until(found, within_s, f"a finding {kind}")
@@ -194,12 +176,10 @@ class World:
         """The diagnosis, as soon as all ranks report and the job moves."""
 
         def found() -> dict[str, Any] | None:
-            seen = self.look()
-            if seen is None or (seen[0].iteration or 0) < iterations or seen[0].reporting != ranks:
-                return None
             now = self.diagnose()
-            moves = (now["iteration"] or 0) >= iterations and now["reporting"] == ranks
-            return now if moves else None
+            return (
+                now if (now["iteration"] or 0) >= iterations and now["reporting"] == ranks else None
+            )
 
         return self.until(found, START_S, "a moving job")
 
