@@ -478,6 +478,15 @@ _CIRCLES = (
 """What to do about a circle, by its last link."""
 
 _WHY, _FAILED = {"exit code 0": " before this wait is over"}, " (out of memory, an exception)"
+_ENDED_BY = {
+    "condition": "notify",
+    "event": "set",
+    "semaphore": "release",
+    "boundedsemaphore": "release",
+    "queue": "feed",
+    "barrier": "come to",
+}
+"""What ends the wait for an object of threads."""
 _LISTENS = "start the server that should listen there, or correct the address"
 _REPAIRS = {
     "ConnectionRefusedError": _LISTENS,
@@ -621,8 +630,8 @@ ENDS = (
     End(
         lambda link: link.does == ALONE,
         lambda link: (
-            f"find out which thread should have used that {link.named}, and why it has ended or was"
-            " not started; give that wait a time limit"
+            f"find out why the thread that should {_ENDED_BY.get(link.named, 'use')} the"
+            f" {link.named} has ended or was not started; give that wait a time limit"
         ),
     ),
     End(

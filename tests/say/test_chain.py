@@ -366,7 +366,7 @@ CASES = {
     "an object for which the only thread waits": (
         (Link(OBJECT, "condition", nobody=True, does=ALONE),),
         ": it waits for the condition, and no other thread of it runs code of the program",
-        "find out which thread should have used that condition, and why it has ended",
+        "find out why the thread that should notify the condition has ended or was not started",
     ),
     "a statement that fails again and again": (
         (Link(RETRY, "s.connect(where)", REFUSED, place=COLLECT, does="port is 9"),),
