@@ -56,7 +56,7 @@ class WaitEnd(NamedTuple):
 
 def endings_of(files: Files, file: str, line: int) -> list[WaitEnd]:
     """The lines of these files that would end the wait in which a thread stands at `line`: first
-    those that name the object as this one does."""
+    those that name the object as this one does. None if they are more than `ENDS_MAX`."""
     texts = {named: "\n".join(lines) for named, lines in files.items()}
     texts = {named: text for named, text in texts.items() if len(text) <= TEXT_MAX}
     for waits in _WAITS.finditer(statement(files.get(file, ()), line)):
@@ -64,8 +64,10 @@ def endings_of(files: Files, file: str, line: int) -> list[WaitEnd]:
         if (methods := _ENDED_BY.get(waits[2])) is not None:
             ends = rf"(?<!\w){name}(?:\[[^\]\n]*\])?\.(?:{'|'.join(methods)})\("
             found = [spot for spot in _with(texts, files, ends, {name}) if spot.function != _BEGINS]
+            if len(found) > ENDS_MAX:
+                return []
             said = {spot: statement(files[spot.file], spot.line) for spot in found}
-            first = sorted(found, key=lambda spot: f"{waits[1]}." not in said[spot])[:ENDS_MAX]
+            first = sorted(found, key=lambda spot: f"{waits[1]}." not in said[spot])
             ways = [_ways(texts, files, spot) if owner else (spot,) for spot in first]
             every = zip(first, ways, strict=True)
             return [WaitEnd(said[spot], spot, way, bool(owner)) for spot, way in every]

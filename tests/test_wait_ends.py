@@ -80,3 +80,11 @@ def test_a_thread_before_that_line_or_before_a_call_of_its_function_comes_to_it(
     spots = [StackLine("elsewhere", "feed.py", 1), StackLine(function, *(file or ["feed.py"]), at)]
 
     assert (way_to(FILES, ending, spots) is not None) is comes
+
+
+@pytest.mark.parametrize(("count", "told"), [(4, 4), (5, 0)])
+def test_of_a_wait_that_many_lines_end_none_is_told(count, told):
+    feeds = "\n".join(f"def feed_{at}(self):\n    self.rows.put({at})" for at in range(count))
+    files = {"feed.py": f"def take(self):\n    self.rows.get()\n{feeds}".splitlines()}
+
+    assert len(endings_of(files, "feed.py", 2)) == told

@@ -41,7 +41,7 @@ from ddtop.procfs import (
     wchan,
 )
 from ddtop.relay.processes import cgroup, shared_locks, sockets
-from ddtop.relay.processes.inside import Inside, inside, place_of
+from ddtop.relay.processes.inside import PACKAGES, Inside, inside, is_programs, place_of
 from ddtop.relay.processes.pyspy import PySpy
 from ddtop.relay.processes.sample import Watched, ending, stands_for
 from ddtop.wire.names import is_birth
@@ -94,8 +94,6 @@ _WAITS_FOR_NOBODY = frozenset("TtZX" + FROZEN)
 """States of a process that makes nothing ready, whatever it waits for."""
 _ASLEEP = ("S", "D")
 _OPENS, _SLEEPS = frozenset({"open", "openat"}), frozenset({"nanosleep", "clock_nanosleep"})
-_PACKAGES = ("/site-packages/", "/dist-packages/")
-_LIBRARIES = (*_PACKAGES, "/lib/python3", "<frozen", "/ddtop/agent/")
 _RUNS_ALL = ("/torch/", "/ddtop/agent/")
 """Of the libraries those whose code is in each process."""
 _TRACKER = "resource_tracker"
@@ -228,7 +226,7 @@ class Chains:
             del self._reads[pid]
             every = found if not isinstance(found, str) else ()
             threads = tuple(thread for thread in every if thread.frames)
-            own = _line_in(_is_programs, threads)
+            own = _line_in(is_programs, threads)
             at = own or _line_in(_is_packages, threads)
             if at is not None:
                 thread, place = at
@@ -350,13 +348,9 @@ def waiting_of(here: Sequence[Watched], now_mono_ns: int) -> dict[int, int]:
     }
 
 
-def _is_programs(file: str) -> bool:
-    return not any(part in file for part in _LIBRARIES)
-
-
 def _is_packages(file: str) -> bool:
     """Whether it is of a library that the program has chosen."""
-    return any(map(file.__contains__, _PACKAGES)) and not any(map(file.__contains__, _RUNS_ALL))
+    return any(map(file.__contains__, PACKAGES)) and not any(map(file.__contains__, _RUNS_ALL))
 
 
 def _line_in(

@@ -40,7 +40,8 @@ _POOL, _FUTURE = ("concurrent/futures/thread.py", "_worker"), "future"
 _FINISHES = ("concurrent/futures/process.py", "/asyncio/")
 """Whose threads may finish a future that no thread of a pool computes."""
 _LOOP = ("asyncio/base_events.py", "asyncio/runners.py")
-_LIBRARIES = ("/lib/python", "/site-packages/", "/dist-packages/", "<frozen")
+PACKAGES = ("/site-packages/", "/dist-packages/")
+_LIBRARIES = (*PACKAGES, "/lib/python3", "<frozen", "/ddtop/agent/")
 _SERVES = ("multiprocessing/managers.py", "serve_client")
 Lines = Callable[[str], Sequence[str]]
 
@@ -111,15 +112,17 @@ def _of_lock(
             place = place_of(other, stands)
             tid = tids.get(other.thread_id or 0, 0)
             return Inside((Link(LOCK, taken, other.name or "?", place=place),), tid)
-    others = [one for one in threads if one is not waits and _runs_program(one)]
-    if not others and any(frame.file.endswith(_LOOP) for frame in waits.frames):
+    others = (one for one in threads if one is not waits)
+    alone = not any(is_programs(frame.file) for one in others for frame in one.frames)
+    if alone and any(frame.file.endswith(_LOOP) for frame in waits.frames):
         return Inside((Link(LOCK, taken, nobody=True, does=BLOCKS),))
     # A fork may have copied it as taken, which the text cannot tell.
     return Inside()
 
 
-def _runs_program(thread: ThreadStack) -> bool:
-    return any(not any(part in frame.file for part in _LIBRARIES) for frame in thread.frames)
+def is_programs(file: str) -> bool:
+    """Whether it is the program's own, and of no library."""
+    return not any(part in file for part in _LIBRARIES)
 
 
 def place_of(thread: ThreadStack, at: StackFrame) -> Place:
@@ -161,10 +164,10 @@ def _in_memory(
     text = statement(lines_of(at.file), at.line) if at is not None else ""
     if at is None or not text:
         return Inside()
-    every = {frame.file for one in threads for frame in one.frames}
-    own = {file for file in every if not any(part in file for part in _LIBRARIES)}
+    own = set(filter(is_programs, (frame.file for one in threads for frame in one.frames)))
     files = {file: lines_of(file) for file in own}
-    endings = endings_of(files, at.file, at.line or 0)
+    # A local name may be that of another object elsewhere.
+    endings = [one for one in endings_of(files, at.file, at.line or 0) if one.of_attribute]
     if not endings:
         here = Place(at.function, at.file, at.line)
         return Inside((Link(OBJECT, redact(text), place=here, does=CALL),))
@@ -172,7 +175,7 @@ def _in_memory(
         (number, at): ending
         for number, other in enumerate(threads)
         for at, ending in enumerate(endings)
-        if other is not waits and ending.of_attribute and _comes_to(other, files, ending)
+        if other is not waits and _comes_to(other, files, ending)
     }
     for (number, _), ending in comes.items():
         other = threads[number]
