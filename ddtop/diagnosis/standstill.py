@@ -216,7 +216,7 @@ class Idle:
 
 
 def _is_of_program(rank: RankFacts) -> bool:
-    """Whether what it waits for is nothing that comes from outside."""
+    """Whether it waits for something that the program itself has to give."""
     return any(link.resource in _OF_PROGRAM for link in chain_of(rank)[:1])
 
 

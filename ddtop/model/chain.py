@@ -82,11 +82,12 @@ def waiting_end(snapshot: Snapshot, rank: RankFacts, waiters: Collection[int]) -
 
 
 def inside_end(end: RankFields | None) -> tuple[Link, ...]:
-    """What the thread of the rank at the end of a chain waits for that should answer, if that is in
-    the hands of the rank's main thread; else nothing. The first link is that thread."""
+    """The thread of this rank that should answer the ones which wait for it, and what that thread
+    waits for, if the rank's main thread has it; else nothing."""
     in_python = end.reported.chain if end is not None else ()
-    answers = in_python and in_python[0].resource == ITSELF and in_python[-1].circle
-    return in_python if answers else ()
+    if len(in_python) > 1 and in_python[0].resource == ITSELF and in_python[-1].circle:
+        return in_python
+    return ()
 
 
 def awaited_rank(snapshot: Snapshot, rank: RankFacts) -> RankFacts | None:

@@ -236,8 +236,8 @@ def _of_pipe(link: Link) -> str:
         return "reads its standard input, which is that of its parent, and nothing comes"
     if link.does == KEPT:
         return (
-            f"waits for the end of a pipe, which {_who(link)} still has open, though the process"
-            " that it has started has ended"
+            "waits for the end of a pipe: the child that had it has ended, but"
+            f" {_who(link)} still has it open"
         )
     what = f"waits for the pipe {short(link.named)}" if link.named else "waits for a pipe"
     return (
@@ -478,7 +478,7 @@ _CIRCLES = (
 """What to do about a circle, by its last link."""
 
 _WHY, _FAILED = {"exit code 0": " before this wait is over"}, " (out of memory, an exception)"
-_ENDED_BY = {
+_SHOULD = {
     "condition": "notify",
     "event": "set",
     "semaphore": "release",
@@ -486,7 +486,7 @@ _ENDED_BY = {
     "queue": "feed",
     "barrier": "come to",
 }
-"""What ends the wait for an object of threads."""
+"""What a thread should do with the object for which another one waits."""
 _LISTENS = "start the server that should listen there, or correct the address"
 _REPAIRS = {
     "ConnectionRefusedError": _LISTENS,
@@ -573,8 +573,9 @@ ENDS = (
     End(
         lambda link: _is(link, ENDING) and link.nobody,
         lambda link: (
-            f"find out why nothing comes to `{link.does}`{_in(link.at)}: what should has ended"
-            + (f" ({_who(link)} has: an exception that is caught?)" if link.who is not None else "")
+            f"find out why no thread comes to `{link.does}`{_in(link.at)}: the one that should come"
+            " there has ended"
+            + (f" ({_who(link)} has; is its exception caught?)" if link.who is not None else "")
             + ", was never started, or has left before that line; give that wait a time limit"
         ),
     ),
@@ -630,7 +631,7 @@ ENDS = (
     End(
         lambda link: link.does == ALONE,
         lambda link: (
-            f"find out why the thread that should {_ENDED_BY.get(link.named, 'use')} the"
+            f"find out why the thread that should {_SHOULD.get(link.named, 'use')} the"
             f" {link.named} has ended or was not started; give that wait a time limit"
         ),
     ),

@@ -58,7 +58,7 @@ def _in_c(facts: RankFacts, classified: Does) -> str:
     doing = classified.text if classified.source in (STACKS, KERNEL) else ""
     if stacks is not None and (holder := gil_holder(stacks)) is not None:
         name, at = holder
-        return f"its {thread_text(name)} in C called from {file_line(at)} {at.function}"
+        return f"in C called from {file_line(at)} {at.function}, in its {thread_text(name)}"
     if user is not None and classified.word == "gil":
         return f"waiting at {file_line(user)} {user.function} for the GIL, held by another thread"
     if user is not None:

@@ -17,6 +17,7 @@ from ddtop.wire.records import (
     ENDS_AGAIN,
     FILE_LOCK,
     INHERITED,
+    ITSELF,
     KEPT,
     KEY,
     LOCK,
@@ -88,7 +89,7 @@ CASES = {
         (Link(ENDING, "self.full.wait()", nobody=True, at=FILL, does="full.set()"),),
         ": it waits in `self.full.wait()`, which `full.set()` in fill (shelf.py:20) would end, and"
         " no thread comes there",
-        "find out why nothing comes to `full.set()` in fill (shelf.py:20): what should has ended",
+        "find out why no thread comes to `full.set()` in fill (shelf.py:20): the one that should",
     ),
     "a line that would end the wait, to which the thread itself comes": (
         (Link(ENDING, who="task main", place=TAKE, at=FILL, does="full.set()", circle=True),),
@@ -103,8 +104,8 @@ CASES = {
     ),
     "what is left in the background": (
         (Link(PIPE, who="sleep", pid=88, process=ASLEEP, does=KEPT),),
-        ": it waits for the end of a pipe, which sleep (pid 88) still has open, though the process"
-        " that it has started has ended, which is asleep",
+        ": it waits for the end of a pipe: the child that had it has ended, but sleep (pid 88)"
+        " still has it open, which is asleep",
         "let what stays in the background not keep that pipe",
     ),
     "a task that has the lock and waits": (
@@ -408,6 +409,28 @@ def test_the_exception_of_a_library_is_told_by_what_it_says():
     rank = replace(builders.healthy_rank(2), reported={"chain": (tries,), "handling": tried})
 
     assert chain_step(rank).startswith("start the server that should listen there")
+
+
+def test_a_thread_alone_that_claims_a_circle_says_nothing_more():
+    """A record of a strange agent."""
+    end = replace(builders.healthy_rank(0), reported={"chain": (Link(ITSELF, circle=True),)})
+    rank = waiting(Link(CONNECTION, "10.0.0.1:80", "serve.py", 7, does="ESTABLISHED", rank=0))
+
+    assert chain_lines(rank, end)[-1] == "  └ which waits for rank 2"
+
+
+def test_the_thread_that_should_answer_and_the_lock_of_its_main_thread_close_a_circle():
+    desk = Link(ITSELF, who="desk", place=TAKE)
+    lock = Link(LOCK, "self.guard", "MainThread", place=COLLECT, circle=True)
+    end = replace(builders.healthy_rank(0), reported={"chain": (desk, lock)})
+    rank = waiting(Link(CONNECTION, "desk.sock", "serve.py", 7, does="ESTABLISHED", rank=0))
+
+    assert chain_lines(rank, end)[1:] == [
+        "  └ where its thread desk waits for `self.guard`, which its main thread has in collect"
+        " (train.py:31)",
+        "    └ which waits for rank 2: a circle",
+    ]
+    assert chain_step(rank, end).startswith("they wait for each other: release that lock")
 
 
 def test_without_a_chain_nothing_is_said():

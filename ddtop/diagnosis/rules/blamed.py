@@ -281,7 +281,9 @@ def _severity(
         limit_s = policy.stopped_limit_s if cause == HALTED else policy.wait_s(LoaderStuck)
         patient_s = policy.working_critical_s if worker_naps(rank) else limit_s
         least_s = min(stood_s, waited_s)
-        return CRITICAL if least_s >= patient_s else WARNING if least_s >= limit_s else None
+        if least_s < limit_s:
+            return None
+        return CRITICAL if least_s >= patient_s else WARNING
     # Its main thread may be in a collective while a thread of the program fetches the next batch.
     if rank.wait is not None or rank.rank in about.in_peer_waits:
         return None
